@@ -1,0 +1,4 @@
+//! The `weft` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,104 @@
+//! The messages of the control plane.
+//!
+//! They travel over the transport (see the daemon's and the interposer's transport modules), a few a second. A launch never waits for one.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+use weft_kernel_id::KernelId;
+
+use super::Ns;
+
+/// The first message of a client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`super::VERSION`] of the client.
+    pub version: u32,
+    /// Process id as the client sees it. The broker believes the socket's credentials, not this.
+    pub pid: u32,
+    /// 0 (most important) to 9.
+    pub priority: u8,
+    /// Name of the profile, from `WEFT_PROFILE`.
+    pub profile: Option<String>,
+    /// Whether stage-1 samples are wanted (`weft profile`), from `WEFT_MODE=profile`.
+    pub profiling: bool,
+    /// The command line, for people.
+    pub command: String,
+}
+
+/// A client's messages after [`Hello`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToBroker {
+    /// A kernel was launched for the first time.
+    Kernel {
+        /// Its hash, as in records.
+        hash: u64,
+        /// What it is.
+        id: KernelId,
+    },
+    /// A graph was instantiated or changed: its kernels in launch order.
+    Graph {
+        /// Its identity, as in records.
+        hash: u64,
+        /// Hashes of its kernel nodes.
+        kernels: Vec<u64>,
+    },
+    /// The device the process uses.
+    Device {
+        /// As `cuDeviceGetName` says.
+        name: String,
+        /// As `cuDeviceGetUuid` says, in hexadecimal.
+        uuid: String,
+        /// Bytes.
+        memory: u64,
+        /// As `cuDriverGetVersion` says.
+        driver: u32,
+    },
+    /// A line that the job's side wants people to see in `weft status`.
+    Note(String),
+    /// A clean end.
+    Goodbye,
+}
+
+/// The broker's messages to a client. Orders that matter by the microsecond are in the lane, not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToClient {
+    /// Attached. The lane and the board came beside this message.
+    Welcome {
+        /// The client's number at this broker.
+        client: u64,
+        /// The kernels of its profile: (hash, cost that a filler is charged, ns).
+        costs: Vec<(u64, Ns)>,
+    },
+    /// Not attached: run as without weft.
+    Refused(Refusal),
+}
+
+/// Why a client was not attached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// Another protocol version.
+    #[error("the broker speaks protocol {broker}, this job's libweft {client}: use the weft and libweft of one build")]
+    Version {
+        /// The broker's.
+        broker: u32,
+        /// The client's.
+        client: u32,
+    },
+    /// Another user.
+    #[error("the broker belongs to another user")]
+    User,
+    /// Priority out of range.
+    #[error("priority {0} is not in 0 (most important) to 9")]
+    Priority(u8),
+    /// The profile could not be used; the job may run without one.
+    #[error("profile {name}: {why}")]
+    Profile {
+        /// Its name.
+        name: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// No more clients.
+    #[error("the broker has its limit of {0} clients")]
+    Full(usize),
+}

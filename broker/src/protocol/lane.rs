@@ -1,0 +1,399 @@
+//! A lane: the memory that one client process shares with the broker.
+//!
+//! The broker makes it (a sealed memfd, so that nobody can truncate it under the other's feet), the client maps it. It holds
+//!
+//! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
+//! * what the client reports: whether it waits and for what, how much work it issued and how much of it has ended, counters;
+//! * a flight recorder: a ring of [`Record`]s that the client's threads write without ever waiting. A broker that lags loses the oldest records and knows how many.
+//!
+//! Credit is work in predicted GPU nanoseconds that a filler may still issue. It is one atomic number: the broker adds, the
+//! client takes, a revocation swaps it to zero, so credit given = credit taken + credit revoked + credit left, at every instruction.
+//!
+//! Everything is an atomic, so a reference to a lane in shared memory is sound whatever the other side does. Neither side trusts the other.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::Ns;
+
+/// Tells a lane from other memory: "weftLANE" as little-endian bytes.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
+
+/// Records a lane holds: at one launch each 2 us it takes the broker 8 ms of sleep to lose one.
+pub const RECORDS: usize = 4096;
+
+/// What a client is told to do with a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// No broker, or the broker let go: launch, write nothing.
+    Free = 0,
+    /// Nobody else is attached: count, launch.
+    Alone = 1,
+    /// Raise the sign, record, launch. Never wait.
+    Holder = 2,
+    /// Launch within the credit, else wait at the gate (bounded).
+    Filler = 3,
+}
+
+impl Mode {
+    /// Reads a mode that came from shared memory. `None` for a number that is no mode; the reader then behaves as [`Mode::Free`].
+    pub fn from_word(word: u32) -> Option<Mode> {
+        match word {
+            0 => Some(Mode::Free),
+            1 => Some(Mode::Alone),
+            2 => Some(Mode::Holder),
+            3 => Some(Mode::Filler),
+            _ => None,
+        }
+    }
+}
+
+/// Flags beside the mode, in [`Orders::flags`].
+pub mod flags {
+    /// Take stage-1 samples (kernel times and gaps) and report them as records.
+    pub const PROFILE: u32 = 1;
+    /// The credit holds only while [`super::Orders::signs`] equals the board's signs above the client's priority.
+    pub const CREDIT_BOUND_TO_SIGNS: u32 = 2;
+}
+
+/// What the broker writes and the client reads.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Orders {
+    /// A [`Mode`].
+    pub mode: AtomicU32,
+    /// [`flags`].
+    pub flags: AtomicU32,
+    /// Counts every change of an order. A waiting filler sleeps on it as a shared futex.
+    pub bell: AtomicU32,
+    /// The client's priority now (`weft set` changes it while it runs).
+    pub priority: AtomicU32,
+    /// Work the filler may still issue, predicted GPU nanoseconds. May go below zero by the one kernel it was given for.
+    pub credit: AtomicI64,
+    /// The board's signs that the credit is bound to.
+    pub signs: AtomicU64,
+    /// The longest a launch may wait at the gate; it then goes through and is counted.
+    pub longest_wait: AtomicU64,
+    /// What a kernel with no known time is charged.
+    pub unknown_cost: AtomicU64,
+}
+
+/// What the client writes and the broker reads.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// 1 while a launch waits at the gate.
+    pub waiting: AtomicU32,
+    /// 1 once the client's side is up; 2 after a clean goodbye.
+    pub state: AtomicU32,
+    /// Identity (hash) of the kernel that waits.
+    pub wanted_kernel: AtomicU64,
+    /// Its predicted time.
+    pub wanted_cost: AtomicU64,
+    /// Since when it waits.
+    pub waiting_since: AtomicU64,
+    /// Predicted work issued so far as a filler, in all.
+    pub issued: AtomicU64,
+    /// Of that, predicted work whose end was seen on the device.
+    pub settled: AtomicU64,
+    /// The time of the last launch.
+    pub last_launch: AtomicU64,
+    /// The time a synchronising call last returned with nothing of the process left on the device.
+    pub last_idle: AtomicU64,
+}
+
+/// Counters that people see in `weft status`. Each is described where it is declared.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Kernel launches seen.
+    pub launches: AtomicU64,
+    /// Graph launches seen.
+    pub graph_launches: AtomicU64,
+    /// Copies and memsets seen.
+    pub transfers: AtomicU64,
+    /// Times a launch waited at the gate.
+    pub waits: AtomicU64,
+    /// Nanoseconds spent waiting at the gate.
+    pub waited: AtomicU64,
+    /// Waits that ended at their bound, not with credit: weft stepped aside.
+    pub waits_expired: AtomicU64,
+    /// Launches of a handle that no name was known for.
+    pub unnamed: AtomicU64,
+    /// Launches into a capturing stream (neither held nor timed).
+    pub captured: AtomicU64,
+    /// Internal troubles answered by passing the call through.
+    pub troubles: AtomicU64,
+    /// Control messages dropped because the helper thread's queue was full.
+    pub dropped_messages: AtomicU64,
+    /// Device memory held now, bytes.
+    pub memory: AtomicU64,
+    /// The most device memory held so far, bytes.
+    pub memory_peak: AtomicU64,
+}
+
+/// What kind of thing a record tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// A kernel launch. `a` = predicted ns, `b` = stream handle.
+    Launch = 1,
+    /// A graph launch. `kernel` = graph identity, `a` = predicted ns, `b` = stream handle.
+    Graph = 2,
+    /// A copy or memset. `a` = predicted ns, `b` = bytes.
+    Transfer = 3,
+    /// A synchronising call returned; nothing of the process is left on the device.
+    Idle = 4,
+    /// A stage-1 sample of `kernel`: `a` = ns it ran, `b` = ns the device idled after it ([`NO_GAP`] if unknown).
+    Sample = 5,
+    /// A launch began to wait at the gate. `a` = predicted ns.
+    Wait = 6,
+    /// The first driver call of an idle client that is no launch (its input copy, say).
+    Stir = 7,
+}
+
+/// The gap of a sample whose follower was not seen.
+pub const NO_GAP: u64 = u64::MAX;
+
+impl Kind {
+    /// Reads a kind that came from shared memory.
+    pub fn from_word(word: u32) -> Option<Kind> {
+        match word {
+            1 => Some(Kind::Launch),
+            2 => Some(Kind::Graph),
+            3 => Some(Kind::Transfer),
+            4 => Some(Kind::Idle),
+            5 => Some(Kind::Sample),
+            6 => Some(Kind::Wait),
+            7 => Some(Kind::Stir),
+            _ => None,
+        }
+    }
+}
+
+/// One entry of the flight recorder, as a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// What it tells.
+    pub kind: Kind,
+    /// The thread that wrote it (the low half of its thread id).
+    pub thread: u32,
+    /// When.
+    pub at: Ns,
+    /// The kernel's identity (hash), 0 where none.
+    pub kernel: u64,
+    /// See [`Kind`].
+    pub a: u64,
+    /// See [`Kind`].
+    pub b: u64,
+}
+
+/// A slot of the ring. `stamp` is 2n+1 while record n is being written and 2n+2 once it is whole.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+struct Slot {
+    stamp: AtomicU64,
+    kind_thread: AtomicU64,
+    at: AtomicU64,
+    kernel: AtomicU64,
+    a: AtomicU64,
+    b: AtomicU64,
+}
+
+/// The memory one client shares with the broker. About 260 KiB.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Lane {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`super::VERSION`].
+    pub version: AtomicU32,
+    /// 1 while the broker sleeps and wants its bell (an eventfd) rung at the next record that matters.
+    pub broker_sleeps: AtomicU32,
+    /// Broker to client.
+    pub orders: Orders,
+    /// Client to broker.
+    pub reports: Reports,
+    /// Client to people.
+    pub counters: Counters,
+    head: Head,
+    slots: [Slot; RECORDS],
+}
+
+/// The next record's number, on a line of its own.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+struct Head(AtomicU64);
+
+impl Default for Lane {
+    fn default() -> Lane {
+        Lane {
+            magic: AtomicU64::new(MAGIC),
+            version: AtomicU32::new(super::VERSION),
+            broker_sleeps: AtomicU32::new(0),
+            orders: Orders::default(),
+            reports: Reports::default(),
+            counters: Counters::default(),
+            head: Head::default(),
+            slots: std::array::from_fn(|_| Slot::default()),
+        }
+    }
+}
+
+impl Lane {
+    /// Prepares zeroed shared memory as a lane. Magic goes last: who sees it sees the rest.
+    pub fn initialise(&self) {
+        self.version.store(super::VERSION, Ordering::Relaxed);
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Writes a record. Never waits; may be called by several threads at once; costs a few stores.
+    pub fn record(&self, record: Record) {
+        let number = self.head.0.fetch_add(1, Ordering::Relaxed);
+        let Some(slot) = self.slots.get(number as usize % RECORDS) else {
+            return;
+        };
+        slot.stamp
+            .store(number.wrapping_mul(2).wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        slot.kind_thread
+            .store(record.kind as u64 | (u64::from(record.thread) << 32), Ordering::Relaxed);
+        slot.at.store(record.at, Ordering::Relaxed);
+        slot.kernel.store(record.kernel, Ordering::Relaxed);
+        slot.a.store(record.a, Ordering::Relaxed);
+        slot.b.store(record.b, Ordering::Relaxed);
+        slot.stamp
+            .store(number.wrapping_mul(2).wrapping_add(2), Ordering::Release);
+    }
+
+    /// How many records were begun so far.
+    pub fn written(&self) -> u64 {
+        self.head.0.load(Ordering::Acquire)
+    }
+}
+
+/// The broker's place in a lane's ring.
+#[derive(Debug, Default)]
+pub struct Reader {
+    next: u64,
+    lost: u64,
+    malformed: u64,
+}
+
+impl Reader {
+    /// The next whole record, if there is one. Skips what was overwritten or makes no sense, and counts it. A `head` that
+    /// lies costs at most one turn round the ring.
+    pub fn next(&mut self, lane: &Lane) -> Option<Record> {
+        loop {
+            let written = lane.written();
+            if self.next >= written {
+                if self.next > written {
+                    // The head went backwards: only a lying client does that. Start again from what it says now.
+                    self.malformed += 1;
+                    self.next = written;
+                }
+                return None;
+            }
+            let oldest = written.saturating_sub(RECORDS as u64);
+            if self.next < oldest {
+                self.lost += oldest - self.next;
+                self.next = oldest;
+            }
+            let slot = lane.slots.get(self.next as usize % RECORDS)?;
+            let whole = self.next.wrapping_mul(2).wrapping_add(2);
+            let before = slot.stamp.load(Ordering::Acquire);
+            if before < whole {
+                // Being written (or its writer died in the middle; the ring's turn will pass over it).
+                return None;
+            }
+            let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
+            let at = slot.at.load(Ordering::Relaxed);
+            let kernel = slot.kernel.load(Ordering::Relaxed);
+            let a = slot.a.load(Ordering::Relaxed);
+            let b = slot.b.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            let after = slot.stamp.load(Ordering::Relaxed);
+            self.next += 1;
+            if before != whole || after != whole {
+                self.lost += 1;
+                continue;
+            }
+            match Kind::from_word(kind_thread as u32) {
+                Some(kind) => {
+                    return Some(Record {
+                        kind,
+                        thread: (kind_thread >> 32) as u32,
+                        at,
+                        kernel,
+                        a,
+                        b,
+                    });
+                }
+                None => self.malformed += 1,
+            }
+        }
+    }
+
+    /// Records that were overwritten before they were read.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Records that made no sense. An honest client never writes one.
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(at: Ns) -> Record {
+        Record {
+            kind: Kind::Launch,
+            thread: 7,
+            at,
+            kernel: 42,
+            a: 100,
+            b: 3,
+        }
+    }
+
+    #[test]
+    fn records_come_out_in_order() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        for at in 0..10 {
+            lane.record(launch(at));
+        }
+        for at in 0..10 {
+            assert_eq!(reader.next(&lane), Some(launch(at)));
+        }
+        assert_eq!(reader.next(&lane), None);
+        assert_eq!(reader.lost(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_lags_loses_the_oldest_and_counts_them() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        for at in 0..(RECORDS as u64 + 5) {
+            lane.record(launch(at));
+        }
+        assert_eq!(reader.next(&lane), Some(launch(5)));
+        assert_eq!(reader.lost(), 5);
+    }
+
+    #[test]
+    fn a_head_that_goes_backwards_is_counted_and_survived() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        lane.record(launch(1));
+        assert!(reader.next(&lane).is_some());
+        lane.head.0.store(0, Ordering::Relaxed);
+        assert_eq!(reader.next(&lane), None);
+        assert_eq!(reader.malformed(), 1);
+    }
+}

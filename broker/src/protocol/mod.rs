@@ -1,0 +1,23 @@
+//! What the interposer and the broker agree on.
+//!
+//! * [`lane`]: the shared memory of one client. The hot path. Only atomics; either side may die at any instruction.
+//! * [`board`]: one page a broker, mapped by all its clients: the signs by which a filler sees the holder move without asking the broker.
+//! * [`control`]: the messages of the control plane (attach, names, policy, death).
+//!
+//! Times are nanoseconds of `CLOCK_MONOTONIC`, the same clock in every process of a machine. Sizes are bytes.
+//! Nothing here waits, allocates on the hot path or panics: what is read from the other side is an allegation, to be
+//! copied, checked and only then used.
+
+pub mod board;
+pub mod control;
+pub mod lane;
+
+/// The version of the whole protocol. A broker refuses a client of another version with [`control::Refusal::Version`] and the client
+/// then runs as without weft.
+pub const VERSION: u32 = 1;
+
+/// How many priorities there are: 0 is the most important, 9 the least (FIKIT's ten queues).
+pub const PRIORITIES: usize = 10;
+
+/// A time or a duration in nanoseconds.
+pub type Ns = u64;

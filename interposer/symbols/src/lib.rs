@@ -1,0 +1,1 @@
+//! The driver API's symbol table, as data and as a build-time parser.

@@ -1,0 +1,1 @@
+//! A libcuda whose launch only counts, for cost benchmarks.

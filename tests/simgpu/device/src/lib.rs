@@ -1,0 +1,1 @@
+//! The simulated GPU's device process and the link clients use.

@@ -1,0 +1,2 @@
+//! The simulated device process.
+fn main() {}

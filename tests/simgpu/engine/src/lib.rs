@@ -1,0 +1,1 @@
+//! The simulated GPU's engine, in virtual time.

@@ -1,0 +1,1 @@
+//! Readers for fatbin, cubin and PTX images.
