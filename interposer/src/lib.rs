@@ -1,1 +1,3 @@
 //! The preloaded libcuda.
+
+pub mod session;
