@@ -1,1 +1,171 @@
-//! The driver API's symbol table, as data and as a build-time parser.
+//! The driver API's symbol table: the checked-in list of every entry point (`driver-api.tsv`), and its parser.
+//!
+//! Build scripts turn it into trampolines (interposer), exports (the simulated and the counting driver) and checks. What
+//! holds here: the table is the only list of driver names in the repository, every line of it is either understood whole
+//! or refused with its line number, and `scripts/symbols check` says whether it is what the public header declares.
+//! This crate depends on nothing and may read nothing but the text it is given.
+#![forbid(unsafe_code)]
+
+mod class;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use class::Class;
+
+/// The table as checked in.
+pub const TABLE: &str = include_str!("../driver-api.tsv");
+
+/// Which default stream the callers of an entry point mean by stream 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flavour {
+    /// The legacy default stream, which orders itself with all blocking streams.
+    Plain,
+    /// The per-thread default stream, for a function that takes a stream (`_ptsz`).
+    Ptsz,
+    /// The per-thread default stream, for a function that takes none (`_ptds`).
+    Ptds,
+}
+
+impl Flavour {
+    /// Is this the variant for callers with a per-thread default stream?
+    pub fn per_thread(self) -> bool {
+        self != Flavour::Plain
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "plain" => Flavour::Plain,
+            "ptsz" => Flavour::Ptsz,
+            "ptds" => Flavour::Ptds,
+            _ => return None,
+        })
+    }
+}
+
+/// One exported symbol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Name as the dynamic linker knows it, ABI version and flavour included.
+    pub symbol: &'a str,
+    /// Name as `cuGetProcAddress` knows it.
+    pub base: &'a str,
+    /// CUDA version number from which `cuGetProcAddress` hands this symbol out for `base`.
+    pub since: u32,
+    /// Whose default stream.
+    pub flavour: Flavour,
+    /// What it does to the order of work.
+    pub class: Class,
+    /// Number of arguments.
+    pub args: u8,
+    /// Position of the stream argument, from 0.
+    pub stream: Option<u8>,
+    /// Position of the argument that says how much is copied, filled or allocated. For a fill it counts elements.
+    pub size: Option<u8>,
+}
+
+/// Why a line was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// Line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "driver-api.tsv line {}: {}", self.line, self.what)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Reads a table. Lines that are empty or start with `#` are skipped.
+pub fn parse(text: &str) -> Result<Vec<Entry<'_>>, Error> {
+    let mut entries: Vec<Entry<'_>> = Vec::new();
+    let mut seen = BTreeMap::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let refuse = |what: String| Error { line: at + 1, what };
+        let fields: Vec<&str> = line.split('\t').collect();
+        let &[symbol, base, since, flavour, class, args, stream, size] = fields.as_slice() else {
+            return Err(refuse(format!("{} fields instead of 8", fields.len())));
+        };
+        let named = |name: &str| name.starts_with("cu") && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !named(symbol) || !symbol.starts_with(base) || !named(base) {
+            return Err(refuse(format!(
+                "'{symbol}' with base '{base}' is not a name of the driver API"
+            )));
+        }
+        if let Some(first) = seen.insert(symbol, at + 1) {
+            return Err(refuse(format!("'{symbol}' was already on line {first}")));
+        }
+        let entry = Entry {
+            symbol,
+            base,
+            since: since
+                .parse()
+                .map_err(|_| refuse(format!("'{since}' is not a CUDA version")))?,
+            flavour: Flavour::parse(flavour).ok_or_else(|| refuse(format!("unknown flavour '{flavour}'")))?,
+            class: Class::parse(class).ok_or_else(|| refuse(format!("unknown class '{class}'")))?,
+            args: args
+                .parse()
+                .map_err(|_| refuse(format!("'{args}' is not a number of arguments")))?,
+            stream: position(stream).map_err(refuse)?,
+            size: position(size).map_err(refuse)?,
+        };
+        if entry
+            .stream
+            .into_iter()
+            .chain(entry.size)
+            .any(|position| position >= entry.args)
+        {
+            return Err(refuse(format!("an argument of '{symbol}' stands past its last one")));
+        }
+        if entry.flavour.per_thread() != (symbol.ends_with("_ptsz") || symbol.ends_with("_ptds")) {
+            return Err(refuse(format!("'{symbol}' is not of flavour '{flavour}'")));
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+/// The checked-in table, sorted by symbol.
+pub fn table() -> Result<Vec<Entry<'static>>, Error> {
+    parse(TABLE)
+}
+
+/// The CUDA version of the header the table was made from. Later versions of a name are unknown to the table.
+pub fn header_version() -> u32 {
+    let line = TABLE.lines().find_map(|line| line.strip_prefix("# header-version\t"));
+    line.and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+/// What `cuGetProcAddress(base, version, flags)` means: the newest symbol of that name which is not newer than
+/// `version`, in the per-thread flavour if that was asked for and exists.
+pub fn resolve<'t, 'a>(entries: &'t [Entry<'a>], base: &str, version: u32, per_thread: bool) -> Option<&'t Entry<'a>> {
+    let offered = |entry: &&Entry<'_>| entry.base == base && entry.since <= version;
+    let newest = |flavoured: bool| {
+        let all = entries
+            .iter()
+            .filter(offered)
+            .filter(|entry| entry.flavour.per_thread() == flavoured);
+        all.max_by_key(|entry| entry.since)
+    };
+    per_thread.then(|| newest(true)).flatten().or_else(|| newest(false))
+}
+
+fn position(text: &str) -> Result<Option<u8>, String> {
+    if text == "-" {
+        return Ok(None);
+    }
+    text.parse()
+        .map(Some)
+        .map_err(|_| format!("'{text}' is not the position of an argument"))
+}
+
+#[cfg(test)]
+mod tests;
