@@ -1,0 +1,124 @@
+//! Which kind of image some bytes begin, and how far it reaches.
+//!
+//! `cuModuleLoadData` gets a pointer and no length, so the caller has to find the length in the image itself: ask
+//! [`extent`] with the first [`PREFIX`] bytes, then, for an ELF file, [`cubin_extent`] with what that answered.
+#![forbid(unsafe_code)]
+
+use crate::Error;
+use crate::bytes::{u16_at, u32_at, u64_at};
+
+/// Bytes of an image that [`kind`] and [`extent`] look at: an ELF64 file header, the longest of the four.
+pub const PREFIX: usize = 64;
+
+/// First word of `__fatBinC_Wrapper_t`, as `nvcc` emits it (public header `fatbinary_section.h`).
+pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+/// First word of a fatbin container.
+pub const FATBIN_MAGIC: u32 = 0xba55_ed50;
+const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+
+/// The kinds of image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A small struct that points to a fatbin.
+    Wrapper,
+    /// A container of cubins and PTX.
+    Fatbin,
+    /// An ELF file with machine code.
+    Cubin,
+    /// PTX source text.
+    Ptx,
+    /// None of these.
+    Unknown,
+}
+
+/// Which kind of image begins with these bytes; a handful of bytes suffices.
+pub fn kind(prefix: &[u8]) -> Kind {
+    match u32_at(prefix, 0) {
+        Some(WRAPPER_MAGIC) => Kind::Wrapper,
+        Some(FATBIN_MAGIC) => Kind::Fatbin,
+        Some(ELF_MAGIC) => Kind::Cubin,
+        _ if starts_text(prefix) => Kind::Ptx,
+        _ => Kind::Unknown,
+    }
+}
+
+/// PTX begins with a directive or a comment, perhaps after white space.
+fn starts_text(prefix: &[u8]) -> bool {
+    let rest = prefix.trim_ascii_start();
+    matches!(rest, [b'.', b'a'..=b'z', ..] | [b'/', b'/' | b'*', ..])
+}
+
+/// How many bytes an image takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Exactly so many.
+    Bytes(u64),
+    /// At least so many, enough for [`cubin_extent`] to tell the rest.
+    Tables(u64),
+    /// Up to the first zero byte.
+    Text,
+}
+
+/// How far the image reaches that begins with these bytes ([`PREFIX`] of them, or all there are).
+pub fn extent(prefix: &[u8]) -> Result<Extent, Error> {
+    match kind(prefix) {
+        Kind::Wrapper => Ok(Extent::Bytes(24)),
+        Kind::Fatbin => {
+            let header = u16_at(prefix, 6).ok_or(Error::Short("fatbin header"))?;
+            let files = u64_at(prefix, 8).ok_or(Error::Short("fatbin header"))?;
+            Ok(Extent::Bytes(
+                files
+                    .checked_add(header.into())
+                    .ok_or(Error::Malformed("fatbin size"))?,
+            ))
+        }
+        Kind::Cubin => tables(prefix).map(|(end, ..)| Extent::Tables(end)),
+        Kind::Ptx => Ok(Extent::Text),
+        Kind::Unknown => Err(Error::Unknown),
+    }
+}
+
+/// End of header and section table of an ELF64 file, with the table's offset, entry size and count.
+fn tables(prefix: &[u8]) -> Result<(u64, u64, u64, u64), Error> {
+    let short = Error::Short("ELF header");
+    let (Some(phoff), Some(shoff), Some(phsize), Some(phnum), Some(shsize), Some(shnum)) = (
+        u64_at(prefix, 32),
+        u64_at(prefix, 40),
+        u16_at(prefix, 54),
+        u16_at(prefix, 56),
+        u16_at(prefix, 58),
+        u16_at(prefix, 60),
+    ) else {
+        return Err(short);
+    };
+    let end = |at: u64, size: u16, count: u16| at.checked_add(u64::from(size) * u64::from(count));
+    let (Some(programs), Some(sections)) = (end(phoff, phsize, phnum), end(shoff, shsize, shnum)) else {
+        return Err(Error::Malformed("ELF table offsets"));
+    };
+    Ok((
+        programs.max(sections).max(PREFIX as u64),
+        shoff,
+        shsize.into(),
+        shnum.into(),
+    ))
+}
+
+/// Full length of an ELF image, given at least the bytes that [`Extent::Tables`] named.
+pub fn cubin_extent(image: &[u8]) -> Result<u64, Error> {
+    let (mut end, shoff, shsize, shnum) = tables(image)?;
+    for n in 0..shnum {
+        // sh_type at 4, sh_offset at 24, sh_size at 32 of an Elf64_Shdr.
+        let at = usize::try_from(shoff + n * shsize).map_err(|_| Error::Malformed("ELF section table"))?;
+        let field = |offset: usize| at.checked_add(offset).and_then(|p| u64_at(image, p));
+        let kind = at.checked_add(4).and_then(|p| u32_at(image, p));
+        let (Some(kind), Some(offset), Some(size)) = (kind, field(24), field(32)) else {
+            return Err(Error::Short("ELF section table"));
+        };
+        /// `SHT_NOBITS`: takes no bytes in the file.
+        const NOBITS: u32 = 8;
+        if kind != NOBITS {
+            end = end.max(offset.checked_add(size).ok_or(Error::Malformed("ELF section size"))?);
+        }
+    }
+    Ok(end)
+}

@@ -1,0 +1,61 @@
+//! One LZ4 block, decoded: the compression of fatbin entries before CUDA 12.4 or so.
+//!
+//! The block format is a public specification: a sequence is a token (literal count, match length), more length bytes where
+//! a nibble is 15, the literals, a 16-bit distance back. The last sequence ends after its literals.
+#![forbid(unsafe_code)]
+
+use crate::Error;
+use crate::bytes::{slice, u16_at};
+
+/// Shortest match; the token stores what exceeds it.
+const SHORTEST_MATCH: usize = 4;
+
+/// Decodes `block` into exactly `size` bytes; padding after that is ignored, as fatbin entries are padded.
+pub fn block(block: &[u8], size: usize) -> Result<Vec<u8>, Error> {
+    // Not `with_capacity(size)`: the size is an allegation. 255 bytes out for one in is the format's limit.
+    let mut out = Vec::with_capacity(size.min(block.len().saturating_mul(255)));
+    let mut at = 0;
+    while out.len() < size {
+        let token = *block.get(at).ok_or(Error::Compression("LZ4 token"))?;
+        at += 1;
+        let literals = length(block, &mut at, token >> 4)?;
+        let bytes = slice(block, at, literals).ok_or(Error::Compression("LZ4 literals"))?;
+        out.extend_from_slice(bytes.get(..literals.min(size - out.len())).unwrap_or(&[]));
+        at += literals;
+        if out.len() == size {
+            break;
+        }
+        let back = usize::from(u16_at(block, at).ok_or(Error::Compression("LZ4 distance"))?);
+        at += 2;
+        let matched = length(block, &mut at, token & 15)?
+            .saturating_add(SHORTEST_MATCH)
+            .min(size - out.len());
+        if back == 0 || back > out.len() {
+            return Err(Error::Compression("LZ4 distance"));
+        }
+        // A match may overlap what it produces, so byte by byte.
+        for _ in 0..matched {
+            let byte = out
+                .get(out.len() - back)
+                .copied()
+                .ok_or(Error::Compression("LZ4 distance"))?;
+            out.push(byte);
+        }
+    }
+    Ok(out)
+}
+
+fn length(block: &[u8], at: &mut usize, nibble: u8) -> Result<usize, Error> {
+    let mut total = usize::from(nibble);
+    if nibble == 15 {
+        loop {
+            let more = *block.get(*at).ok_or(Error::Compression("LZ4 length"))?;
+            *at += 1;
+            total += usize::from(more);
+            if more != 255 {
+                break;
+            }
+        }
+    }
+    Ok(total)
+}
