@@ -1,0 +1,187 @@
+//! What people may choose, with the reason for each default.
+
+use std::{fmt, str::FromStr};
+
+use crate::protocol::Ns;
+
+/// A microsecond.
+pub(crate) const US: Ns = 1_000;
+/// A millisecond.
+pub(crate) const MS: Ns = 1_000_000;
+
+/// Which policy decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PolicyName {
+    /// The most important active job runs alone.
+    Exclusive,
+    /// Turns of fixed length among all jobs; priorities do not count.
+    Timeslice,
+    /// Gaps of the more important job are filled with kernels of the others (the paper's BestPrioFit).
+    #[default]
+    Fikit,
+}
+
+impl PolicyName {
+    /// All of them, with what they do in a few words.
+    pub const ALL: [(PolicyName, &'static str, &'static str); 3] = [
+        (
+            PolicyName::Exclusive,
+            "exclusive",
+            "the most important active job runs alone",
+        ),
+        (
+            PolicyName::Timeslice,
+            "timeslice",
+            "turns of fixed length, priorities do not count",
+        ),
+        (
+            PolicyName::Fikit,
+            "fikit",
+            "gaps of the more important job are filled with kernels of the others",
+        ),
+    ];
+
+    /// As a person types it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PolicyName::Exclusive => "exclusive",
+            PolicyName::Timeslice => "timeslice",
+            PolicyName::Fikit => "fikit",
+        }
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A policy that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is called {0:?}: choose exclusive, timeslice or fikit")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for PolicyName {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<PolicyName, UnknownPolicy> {
+        PolicyName::ALL
+            .into_iter()
+            .find(|(_, name, _)| name.eq_ignore_ascii_case(text.trim()))
+            .map(|(policy, _, _)| policy)
+            .ok_or_else(|| UnknownPolicy(text.trim().chars().take(40).collect()))
+    }
+}
+
+/// What people may choose. Times are wall-clock nanoseconds. [`Config::scaled`] fits them to a simulated GPU that runs slower than a real one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Which policy decides.
+    pub policy: PolicyName,
+    /// The most filler work that may be on the device or on its way there when a holder comes back (a kernel longer than this
+    /// goes alone).
+    ///
+    /// 500 us: on a time-sliced device a holder that comes back shares the device with that work until it is done, so it is what a request
+    /// pays at most; a request that runs for 5 ms pays 10 %. It must still cover the way of a grant (end of a kernel seen, broker woken,
+    /// filler woken: 25-65 us for each sleeping core), or the device runs dry between two grants.
+    pub delay_bound: Ns,
+    /// Predicted gaps no longer than this are not filled (the paper's EPS, believed to be 0.1 ms).
+    pub small_gap: Ns,
+    /// What it costs the device to go from one process to another and back is twice this; a predicted gap is shortened by it. About
+    /// 100 us on an A100 that slices time, 0 under MPS.
+    pub switch_cost: Ns,
+    /// How long a holder must be silent, after the end of its gap as predicted, or after its work is seen to have ended where no gap is known, until
+    /// the gap counts as open-ended and is filled within the delay bound alone.
+    ///
+    /// 200 us: a program that synchronises after every kernel launches the next within some 20 us, a Python framework within 100 us.
+    pub open_after: Ns,
+    /// How much longer than predicted a holder's work may take, as a part of it, where no synchronising call tells its end.
+    pub doubt: f64,
+    /// The part of the device's time that fillers get who find no gap, all of them together. Nobody starves.
+    ///
+    /// 0.02: a filler of 1 ms kernels that finds no gap launches one every 50 ms. That is the price a holder pays for it.
+    pub minimum_share: f64,
+    /// A filler that waits while its own earlier work does not end for so long is let through: some programs queue a kernel that spins until
+    /// a later launch is queued. Measured from the last sign of progress, on top of twice the work outstanding.
+    pub stuck_after: Ns,
+    /// Outstanding work that is not reported as ended for so long, on top of ten times its predicted time, is written off.
+    pub write_off_after: Ns,
+    /// `exclusive`: how long a job must be silent until the next may run. Between two steps or requests a job is silent for some ms.
+    pub idle_grace: Ns,
+    /// `timeslice`: the length of a turn, and how long fillers of one priority keep the device before the next of them has it. 10 ms
+    /// against 0.2 ms for switching there and back is 2 %.
+    pub turn: Ns,
+    /// A predicted time above this is taken for this. No kernel that anybody waits for runs longer than 10 s.
+    pub longest_cost: Ns,
+    /// What a kernel without a known time counts for.
+    pub unknown_cost: Ns,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            policy: PolicyName::default(),
+            delay_bound: 500 * US,
+            small_gap: 100 * US,
+            switch_cost: 100 * US,
+            open_after: 200 * US,
+            doubt: 0.25,
+            minimum_share: 0.02,
+            stuck_after: 5 * MS,
+            write_off_after: 50 * MS,
+            idle_grace: 10 * MS,
+            turn: 10 * MS,
+            longest_cost: 10_000 * MS,
+            unknown_cost: 20 * US,
+        }
+    }
+}
+
+impl Config {
+    /// The same for a device that runs `factor` times slower: every time that is a property of the device is multiplied.
+    pub fn scaled(mut self, factor: f64) -> Config {
+        let scale = |ns: &mut Ns| *ns = (*ns as f64 * factor) as Ns;
+        scale(&mut self.delay_bound);
+        scale(&mut self.small_gap);
+        scale(&mut self.switch_cost);
+        scale(&mut self.open_after);
+        scale(&mut self.stuck_after);
+        scale(&mut self.write_off_after);
+        scale(&mut self.idle_grace);
+        scale(&mut self.turn);
+        scale(&mut self.unknown_cost);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read_as_people_write_them() {
+        for (policy, name, _) in PolicyName::ALL {
+            assert_eq!(name.parse(), Ok(policy));
+            assert_eq!(policy.to_string(), name);
+        }
+        assert_eq!(" FIKIT\n".parse(), Ok(PolicyName::Fikit));
+    }
+
+    #[test]
+    fn an_unknown_policy_is_told_with_the_choice() {
+        let error = "fair".parse::<PolicyName>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no policy is called \"fair\": choose exclusive, timeslice or fikit"
+        );
+    }
+
+    #[test]
+    fn a_slower_device_has_longer_times() {
+        let config = Config::default().scaled(10.0);
+        assert_eq!(config.delay_bound, 10 * Config::default().delay_bound);
+        assert_eq!(config.minimum_share, Config::default().minimum_share);
+        assert_eq!(config.longest_cost, Config::default().longest_cost);
+    }
+}

@@ -1,0 +1,126 @@
+//! The core's state as people may see it: `weft status` and `weft top` print it, tests assert on it.
+
+use serde::Serialize;
+
+use super::{Client, PolicyName};
+use crate::protocol::{Ns, lane::Mode};
+
+/// The whole state at one time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// In the order they attached.
+    pub clients: Vec<ClientView>,
+    /// The gap that is open now, if one is.
+    pub gap: Option<GapView>,
+    /// Filler work granted or on the device whose end was not seen, all clients together, ns.
+    pub exposure: Ns,
+    /// Counters since the broker started.
+    pub counters: Counters,
+}
+
+impl Snapshot {
+    /// One client's part.
+    pub fn client(&self, client: Client) -> Option<&ClientView> {
+        self.clients.iter().find(|view| view.client == client.0)
+    }
+}
+
+/// One client.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClientView {
+    /// Its number.
+    pub client: u64,
+    /// 0 (most important) to 9.
+    pub priority: u8,
+    /// "alone", "holder" or "filler".
+    pub mode: &'static str,
+    /// Whether it launched or waited lately.
+    pub active: bool,
+    /// The kernel it waits with at the gate.
+    pub waiting: Option<WaitView>,
+    /// Launches the core was told of. A client that is alone tells none.
+    pub launches: u64,
+    /// Their predicted time, ns.
+    pub work: Ns,
+    /// When its submitted work is predicted to end.
+    pub busy_until: Ns,
+    /// Credit given in all, ns.
+    pub granted: Ns,
+    /// Credit used in all, as the client says, ns.
+    pub issued: Ns,
+    /// Credit taken back in all, ns. Below zero where overdrawn credit was forgiven.
+    pub revoked: i64,
+    /// Credit not used yet, ns. Below zero where overdrawn.
+    pub left: i64,
+    /// Used credit whose work was not seen to end, ns.
+    pub outstanding: Ns,
+    /// Work that was never seen to end and is no longer waited for, ns.
+    pub written_off: Ns,
+    /// How often it was let through although it fitted nowhere, so that it does not starve.
+    pub starved: u64,
+}
+
+/// A kernel at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WaitView {
+    /// Hash.
+    pub kernel: u64,
+    /// Predicted time, ns.
+    pub cost: Ns,
+    /// Since when.
+    pub since: Ns,
+}
+
+/// A gap of the holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GapView {
+    /// When the last holder's work ended, as predicted or seen.
+    pub since: Ns,
+    /// When the holder is predicted to be back. `None`: open-ended.
+    pub until: Option<Ns>,
+}
+
+/// What happened so often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Events taken in.
+    pub events: u64,
+    /// Grants given.
+    pub grants: u64,
+    /// Credit taken back because a holder came back, or for somebody more important.
+    pub revocations: u64,
+    /// Gaps of known length that were opened for fillers.
+    pub gaps: u64,
+    /// Gaps that became open-ended.
+    pub open_gaps: u64,
+    /// Gaps that ended before their predicted end.
+    pub early_returns: u64,
+    /// Grants given so that nobody starves.
+    pub starvation_grants: u64,
+    /// Grants given because the client's own earlier work did not end.
+    pub stuck_grants: u64,
+    /// Times that outstanding work was written off.
+    pub write_offs: u64,
+    /// Events with figures that cannot be (a time far off, a count that went backwards), corrected.
+    pub corrected: u64,
+    /// Events of clients that are not attached (or attached already), ignored.
+    pub strangers: u64,
+}
+
+/// A mode's name for people.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Free => "free",
+        Mode::Alone => "alone",
+        Mode::Holder => "holder",
+        Mode::Filler => "filler",
+    }
+}
+
+impl From<PolicyName> for &'static str {
+    fn from(policy: PolicyName) -> &'static str {
+        policy.as_str()
+    }
+}
