@@ -11,3 +11,4 @@
 #[cfg(feature = "daemon")]
 pub mod core;
 pub mod protocol;
+pub mod transport;

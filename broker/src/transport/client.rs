@@ -1,0 +1,220 @@
+//! The client's half: attach to a broker, or ask it something.
+//!
+//! ipc-channel's send may block while the broker does not read, and raises SIGPIPE when it is gone: a guest calls [`Channel`] on its
+//! helper thread alone, with all signals blocked.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ipc_channel::TryRecvError;
+use ipc_channel::ipc::{self, IpcReceiver, IpcSender};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::wire::{Packet, Up};
+use super::{Error, fds, path, peer};
+use crate::protocol::Ns;
+use crate::protocol::control::{Hello, Refusal, ToBroker, ToClient};
+
+/// The longest command line that is told to the broker.
+const LONGEST_COMMAND: usize = 1024;
+
+/// Pause before a connect is tried again when the broker's queue of new clients is full.
+const FULL_QUEUE: Duration = Duration::from_millis(2);
+
+/// What an attached client holds.
+#[derive(Debug)]
+pub struct Attached {
+    /// Its number at this broker.
+    pub client: u64,
+    /// The memory of its lane; for [`super::map::Place::put`].
+    pub lane: OwnedFd,
+    /// The memory of the broker's board.
+    pub board: OwnedFd,
+    /// The broker's doorbell, an eventfd.
+    pub bell: OwnedFd,
+    /// (hash, cost) of the kernels of its profile.
+    pub costs: Vec<(u64, Ns)>,
+    /// The control channel.
+    pub channel: Channel,
+}
+
+/// The control channel.
+#[derive(Debug)]
+pub struct Channel {
+    up: IpcSender<Up>,
+    down: IpcReceiver<ToClient>,
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Tells the broker something. May block while the broker does not read.
+    pub fn send(&self, message: ToBroker) -> Result<(), Error> {
+        self.up.send(Up::Say(message)).map_err(|_| Error::Gone)
+    }
+
+    /// The next message, if one is there.
+    pub fn receive(&self) -> Result<Option<ToClient>, Error> {
+        match self.down.try_recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+        }
+    }
+
+    /// Whether the broker is gone. Never waits.
+    pub fn lost(&self) -> bool {
+        fds::hung_up(&self.socket, PollFlags::RDHUP)
+    }
+}
+
+/// Connects to the broker at `path`, which must be the same user's.
+fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
+    path::check_folder(path, false)?;
+    let address = SocketAddrUnix::new(path).map_err(|_| Error::Folder {
+        path: path.to_path_buf(),
+        why: "the path of a unix socket has at most 107 bytes; set WEFT_SOCKET to a shorter one".into(),
+    })?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(Error::system("making a socket"))?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            // A full queue, not an absent broker: many clients start at once.
+            Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
+            Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
+            Err(Errno::INTR) => {}
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(Error::NoBroker(path.to_path_buf())),
+            Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
+                return Err(Error::Nonsense("what is at the socket's path is not weft's socket"));
+            }
+            Err(errno) => return Err(Error::system("connecting to the broker")(errno)),
+        }
+    }
+    let peer = peer::peer(&socket)?;
+    if peer.uid != peer::own_uid() {
+        return Err(Error::OtherUser {
+            path: path.to_path_buf(),
+            uid: peer.uid,
+        });
+    }
+    Ok(socket)
+}
+
+/// The other side's version, told from the client's view.
+fn from_broker(error: Error) -> Error {
+    match error {
+        // `fds` names the versions as a broker sees them: "broker" is the reader, "client" the sender.
+        Error::Refused(Refusal::Version { broker, client }) => Error::Refused(Refusal::Version {
+            broker: client,
+            client: broker,
+        }),
+        other => other,
+    }
+}
+
+/// Attaches to the broker at `path`. Takes at most about `within`.
+pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attached, Error> {
+    let deadline = Instant::now() + within;
+    if hello.command.len() > LONGEST_COMMAND {
+        let end = (0..=LONGEST_COMMAND)
+            .rev()
+            .find(|end| hello.command.is_char_boundary(*end))
+            .unwrap_or(0);
+        hello.command.truncate(end);
+    }
+    let socket = reach(path, deadline)?;
+    fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
+    let (packet, descriptors) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
+    let name = match packet {
+        Packet::Lane { channel } => channel,
+        Packet::Refused(why) => return Err(Error::Refused(why)),
+        _ => return Err(Error::Nonsense("the broker answered a hello with something else")),
+    };
+    let [lane, board, bell]: [OwnedFd; 3] = descriptors
+        .try_into()
+        .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
+    let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
+    let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
+    up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
+    fds::send(&socket, &Packet::Connected, &[], deadline)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    match down.try_recv_timeout(left) {
+        Ok(ToClient::Welcome { client, costs }) => Ok(Attached {
+            client,
+            lane,
+            board,
+            bell,
+            costs,
+            channel: Channel { up, down, socket },
+        }),
+        Ok(ToClient::Refused(why)) => Err(Error::Refused(why)),
+        Err(TryRecvError::Empty) => Err(Error::Late("the broker", within)),
+        Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+    }
+}
+
+/// Asks the broker at `path` something for a person (`weft status` and its like) and gives the whole answer.
+pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
+    let deadline = Instant::now() + within;
+    let socket = reach(path, deadline)?;
+    fds::send(&socket, &Packet::Question(question.to_string()), &[], deadline)?;
+    let mut answer = String::new();
+    loop {
+        let (packet, _) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
+        match packet {
+            Packet::Answer { text, last } => {
+                answer.push_str(&text);
+                if last {
+                    return Ok(answer);
+                }
+            }
+            Packet::Refused(why) => return Err(Error::Refused(why)),
+            _ => return Err(Error::Nonsense("the broker answered a question with something else")),
+        }
+    }
+}
+
+/// Whether a broker accepts connections at `path`.
+pub fn answers(path: &Path) -> bool {
+    reach(path, Instant::now() + super::HANDSHAKE).is_ok()
+}
+
+/// A connection that says nothing.
+#[cfg(all(test, feature = "server"))]
+pub(super) fn tests_connect(path: &Path) -> OwnedFd {
+    reach(path, Instant::now() + super::HANDSHAKE).expect("connected")
+}
+
+/// A hello by another build.
+#[cfg(all(test, feature = "server"))]
+pub(super) fn tests_hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
+    use super::wire::pack;
+    let socket = tests_connect(path);
+    let mut bytes = pack(&Packet::Question("of another time".into()))?;
+    bytes
+        .get_mut(8..12)
+        .expect("a header")
+        .copy_from_slice(&version.to_le_bytes());
+    rustix::net::send(&socket, &bytes, rustix::net::SendFlags::NOSIGNAL).expect("sent");
+    let within = Duration::from_secs(30);
+    match fds::receive(&socket, "the broker", within, Instant::now() + within)? {
+        (Packet::Refused(why), _) => Err(Error::Refused(why)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A client that says it connected its channel and did not.
+#[cfg(all(test, feature = "server"))]
+pub(super) fn tests_lie(path: &Path, hello: Hello) -> OwnedFd {
+    let socket = tests_connect(path);
+    let deadline = Instant::now() + super::HANDSHAKE;
+    fds::send(&socket, &Packet::Hello(hello), &[], deadline).expect("sent");
+    fds::send(&socket, &Packet::Connected, &[], deadline).expect("sent");
+    socket
+}

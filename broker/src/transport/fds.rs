@@ -1,0 +1,134 @@
+//! Packets and descriptors over a unix socket, each wait bounded. Neither blocks nor raises SIGPIPE.
+#![forbid(unsafe_code)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+
+use super::Error;
+use super::wire::{self, Packet, Unpack};
+use crate::protocol::VERSION;
+use crate::protocol::control::Refusal;
+
+/// A packet brings at most the lane, the board and the doorbell.
+const MOST: usize = 3;
+
+/// What is left until `deadline`, as the system wants it.
+pub(super) fn left(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
+}
+
+/// Waits until `socket` is ready for `what` (or broken). False at the deadline.
+pub(super) fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, Error> {
+    loop {
+        let mut set = [PollFd::new(&socket, what)];
+        match poll(&mut set, Some(&left(deadline))) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::system("waiting for a socket")(errno)),
+        }
+    }
+}
+
+/// Whether the other side of a socket, or the process of a pidfd, is gone. Never waits.
+pub(super) fn hung_up(descriptor: impl AsFd, sign: PollFlags) -> bool {
+    let mut set = [PollFd::new(&descriptor, sign)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut set, Some(&now)) {
+        Ok(1..) => set
+            .first()
+            .is_some_and(|entry| entry.revents().intersects(sign | PollFlags::HUP | PollFlags::ERR)),
+        _ => false,
+    }
+}
+
+/// Sends one packet.
+pub(super) fn send(
+    socket: impl AsFd,
+    packet: &Packet,
+    descriptors: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> Result<(), Error> {
+    let bytes = wire::pack(packet)?;
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Error::Nonsense("too many descriptors for a packet"));
+        }
+        match sendmsg(
+            &socket,
+            &[IoSlice::new(&bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !ready(&socket, PollFlags::OUT, deadline)? {
+                    return Err(Error::Late("the other side", super::HANDSHAKE));
+                }
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Gone),
+            Err(errno) => return Err(Error::system("sending")(errno)),
+        }
+    }
+}
+
+/// Takes one packet that is already there. `None` if there is none yet.
+pub(super) fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> {
+    let mut bytes = vec![0u8; wire::LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(Errno::CONNRESET) => return Err(Error::Gone),
+        Err(errno) => return Err(Error::system("receiving")(errno)),
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            descriptors.extend(sent);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(Error::Gone);
+    }
+    match wire::unpack(bytes.get(..received.bytes).unwrap_or_default()) {
+        Ok(packet) => Ok(Some((packet, descriptors))),
+        Err(Unpack::Version(other)) => Err(Error::Refused(Refusal::Version {
+            broker: VERSION,
+            client: other,
+        })),
+        Err(Unpack::Nonsense) => Err(Error::Nonsense("what answers at the socket is not weft")),
+    }
+}
+
+/// Receives one packet.
+pub(super) fn receive(
+    socket: impl AsFd,
+    who: &'static str,
+    within: Duration,
+    deadline: Instant,
+) -> Result<(Packet, Vec<OwnedFd>), Error> {
+    loop {
+        if let Some(packet) = take(&socket)? {
+            return Ok(packet);
+        }
+        if !ready(&socket, PollFlags::IN, deadline)? {
+            return Err(Error::Late(who, within));
+        }
+    }
+}
