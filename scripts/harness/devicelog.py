@@ -1,0 +1,171 @@
+"""Reads what the simulated device wrote to SIMGPU_LOG and compares two runs.
+
+What is normalised before two runs are compared, and why:
+
+* process ids, context and stream numbers: they differ from run to run. A run is taken as a multiset of processes, a
+  process as a multiset of streams; what is compared is each stream's sequence of operations.
+* times: weft may change when something runs, never what runs nor its order in its stream.
+* graph ids: numbers given by the driver; whether an operation belongs to a graph is kept.
+* names of kernels are compared whole.
+"""
+
+import collections
+import json
+
+
+def read(path):
+    """All lines of a log, in the order in which the device took them."""
+    records = []
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                # The last line of a device that was killed may be torn; any other would show as a difference.
+                continue
+    return records
+
+
+def operation(record):
+    """One operation, without anything that differs from run to run."""
+    return (
+        record.get("op"),
+        record.get("name"),
+        tuple(record.get("grid") or ()),
+        tuple(record.get("block") or ()),
+        record.get("shared"),
+        record.get("bytes"),
+        record.get("graph") is not None,
+    )
+
+
+def streams(records, pids=None):
+    """{pid: [sequence of operations of a stream, ...]}, each sequence in the order of submission."""
+    by_stream = collections.defaultdict(list)
+    for record in records:
+        if pids is None or record["pid"] in pids:
+            by_stream[record["pid"], record.get("ctx"), record.get("stream")].append(record)
+    processes = collections.defaultdict(list)
+    for (pid, _, _), items in by_stream.items():
+        items.sort(key=lambda r: r["seq"])
+        processes[pid].append([operation(r) for r in items])
+    return dict(processes)
+
+
+def counts(records, pids=None):
+    """How many operations of each kind, graph kernels apart."""
+    total = collections.Counter()
+    for record in records:
+        if pids is None or record["pid"] in pids:
+            kind = record.get("op")
+            total[kind if record.get("graph") is None else f"graph-{kind}"] += 1
+    return total
+
+
+def busy(records, pids, begin=None, end=None):
+    """Nanoseconds the device spent on kernels of these processes, taken from their durations when nobody interrupts them."""
+    total = 0
+    for record in records:
+        if record["pid"] in pids and record.get("op") == "kernel":
+            if (begin is None or record["t"] >= begin) and (end is None or record["end"] <= end):
+                total += record["end"] - record["t"]
+    return total
+
+
+def extra_operations(expected, seen):
+    """What `seen` has beyond `expected`, or None if `expected` is not a subsequence of it."""
+    extras = []
+    position = 0
+    for item in seen:
+        if position < len(expected) and item == expected[position]:
+            position += 1
+        else:
+            extras.append(item)
+    return extras if position == len(expected) else None
+
+
+def first_difference(expected, seen):
+    """Where two sequences part, in words."""
+    for index, (a, b) in enumerate(zip(expected, seen)):
+        if a != b:
+            return f"operation {index} of {len(expected)}: expected {describe(a)}, seen {describe(b)}"
+    if len(seen) < len(expected):
+        return f"ends after {len(seen)} of {len(expected)} operations; next would be {describe(expected[len(seen)])}"
+    return f"has {len(seen) - len(expected)} more operations, first {describe(seen[len(expected)])}"
+
+
+def describe(item):
+    op, name, grid, block, shared, size, graph = item
+    words = [op or "?"]
+    if name:
+        words.append(name if len(name) < 70 else name[:67] + "...")
+    if grid:
+        words.append(f"grid {grid} block {block} shared {shared}")
+    if size is not None:
+        words.append(f"{size} bytes")
+    if graph:
+        words.append("in a graph")
+    return " ".join(words)
+
+
+def compare(expected_processes, seen_processes, allowed_extra=frozenset()):
+    """Differences between two runs, as lines; empty if there is none.
+
+    `allowed_extra`: kinds of operations that the second run may have more of (weft's own event records when it times
+    the end of a filler's work). They are tolerated only where all else is equal and in order.
+    """
+    if len(expected_processes) != len(seen_processes):
+        return [f"{len(expected_processes)} processes used the device without weft, {len(seen_processes)} with it"]
+    differences = []
+    left = sorted(expected_processes.values(), key=shape)
+    right = sorted(seen_processes.values(), key=shape)
+    for number, (expected, seen) in enumerate(zip(left, right)):
+        differences += [f"process {number}: {line}" for line in compare_process(expected, seen, allowed_extra)]
+    return differences
+
+
+def shape(process):
+    """Sorts processes so that the same ones of two runs meet: by their kernels."""
+    return sorted([item for item in stream if item[0] == "kernel"] for stream in process)
+
+
+def compare_process(expected, seen, allowed_extra):
+    expected, seen = sorted(expected, key=repr), sorted(seen, key=repr)
+    if expected == seen:
+        return []
+    # Equal streams are paired off first; what is left is paired by likeness.
+    left = list(expected)
+    right = list(seen)
+    for stream in expected:
+        if stream in right:
+            left.remove(stream)
+            right.remove(stream)
+    differences = []
+    for stream in left:
+        match = next((s for s in right if only_allowed(extra_operations(stream, s), allowed_extra)), None)
+        if match is not None:
+            right.remove(match)
+            continue
+        if not right:
+            differences.append(f"a stream of {len(stream)} operations is missing, first {describe(stream[0])}")
+            continue
+        nearest = max(right, key=lambda s: common_prefix(stream, s))
+        right.remove(nearest)
+        differences.append(first_difference(stream, nearest))
+    for stream in right:
+        if not only_allowed(stream, allowed_extra):
+            differences.append(f"a stream of {len(stream)} operations is new, first {describe(stream[0])}")
+    return differences
+
+
+def only_allowed(extras, allowed):
+    return extras is not None and all(item[0] in allowed for item in extras)
+
+
+def common_prefix(a, b):
+    count = 0
+    for x, y in zip(a, b):
+        if x != y:
+            break
+        count += 1
+    return count

@@ -1,0 +1,269 @@
+"""Starts jobs: each in a process group of its own, with a bound, its output in files, on a device of its own.
+
+Every wait here is bounded, and a job that outlives its bound is killed by the id of its process group.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from . import paths
+
+# Variables of the caller that would change what a job sees. A test decides them itself.
+OURS = ("WEFT_", "SIMGPU_", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH", "CUDA_", "PYTORCH_")
+
+
+def clean_environment():
+    """The caller's environment without anything that configures weft, the simulated GPU or CUDA."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+
+
+@contextlib.contextmanager
+def workspace(keep=False):
+    """A short-lived folder. Under /tmp and short: a unix socket's path holds 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="weft-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        if keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Device:
+    """A simulated GPU that only the jobs given this object see. Started by its first job, gone with its last."""
+
+    def __init__(self, folder, *, config=None, dilation=1, mode=None, memory=None, log=None):
+        self.folder = Path(folder)
+        self.log = Path(log) if log else None
+        self.dilation = dilation
+        self.settings = {
+            "SIMGPU_SOCKET": str(self.folder / "device.sock"),
+            "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE),
+            "SIMGPU_DILATION": str(dilation),
+        }
+        if config:
+            self.settings["SIMGPU_CONFIG"] = str(config)
+        if mode:
+            self.settings["SIMGPU_MODE"] = mode
+        if memory:
+            self.settings["SIMGPU_MEMORY"] = str(memory)
+        if log:
+            self.settings["SIMGPU_LOG"] = str(log)
+
+    simulated = True
+
+    def environment(self, libraries=()):
+        """What a job needs to find this device. `libraries`: more folders for the library path."""
+        path = os.pathsep.join([str(paths.SIMGPU_LIB), *libraries])
+        return {**self.settings, "LD_LIBRARY_PATH": path, "TRITON_LIBCUDA_PATH": str(paths.SIMGPU_LIB)}
+
+    def weft_environment(self):
+        """What weft needs to find the driver of this device: there is none in the system's own places."""
+        return {"WEFT_CUDA_LIBRARY": str(paths.SIMGPU_CUDA)}
+
+    def wait_gone(self, bound=10.0):
+        """Waits until the device process has left, so that its log is whole. True if it did."""
+        return wait_until(lambda: not socket_answers(self.settings["SIMGPU_SOCKET"]), bound)
+
+
+class RealDevice:
+    """The GPU of this machine: nothing to set."""
+
+    simulated = False
+    log = None
+    dilation = 1
+
+    def environment(self, libraries=()):
+        return {"LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else {}
+
+    def weft_environment(self):
+        return {}
+
+    def wait_gone(self, bound=10.0):
+        return True
+
+
+def socket_answers(path):
+    """Whether anybody listens at a unix socket."""
+    import socket
+
+    if not os.path.exists(path):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+            return True
+        except OSError as error:
+            # Another socket type than ours, but somebody is there.
+            return error.errno == 91
+    return False
+
+
+def wait_until(condition, bound, step=0.02):
+    """Waits until `condition()` holds, at most `bound` seconds. Returns whether it did."""
+    end = time.monotonic() + bound
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(step)
+    return True
+
+
+class Job:
+    """A process group that runs a command."""
+
+    def __init__(self, command, *, environment, folder, name, cwd=None, limits=None):
+        self.name = name
+        self.command = [str(part) for part in command]
+        self.stdout_path = Path(folder) / f"{name}.stdout"
+        self.stderr_path = Path(folder) / f"{name}.stderr"
+        self.started = time.monotonic()
+        self.timed_out = False
+        with open(self.stdout_path, "wb") as out, open(self.stderr_path, "wb") as err:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=limits,
+            )
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def running(self):
+        return self.process.poll() is None
+
+    def wait(self, bound):
+        """Waits for its end, at most `bound` seconds; then kills it. Returns the exit code."""
+        try:
+            self.process.wait(bound)
+        except subprocess.TimeoutExpired:
+            self.timed_out = True
+            self.kill()
+        # What it left behind in its group (workers that outlive a killed parent) goes too.
+        self._kill_group()
+        return self.process.returncode
+
+    def _kill_group(self):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def kill(self):
+        self._kill_group()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(10)
+
+    def terminate(self, bound=10.0):
+        """Asks it to end, then makes it."""
+        if self.running():
+            self.process.terminate()
+        return self.wait(bound)
+
+    def stdout(self):
+        return self.stdout_path.read_bytes()
+
+    def stderr(self):
+        return self.stderr_path.read_bytes().decode(errors="replace")
+
+    def explain(self, lines=25):
+        """The end of its stderr, for a failure's report."""
+        tail = self.stderr().splitlines()[-lines:]
+        how = "killed at its bound" if self.timed_out else f"exit {self.process.returncode}"
+        return "\n".join([f"{self.name}: {how}", *("    " + line for line in tail)])
+
+
+class Broker:
+    """A broker on a socket of its own, with profiles of its own."""
+
+    def __init__(self, folder, device, *, policy=None, extra=()):
+        self.folder = Path(folder)
+        self.socket = self.folder / "broker.sock"
+        self.profiles = self.folder / "profiles"
+        self.profiles.mkdir(exist_ok=True)
+        self.device = device
+        self.arguments = [*(["--policy", policy] if policy else []), *extra]
+        self.job = None
+        self.starts = 0
+
+    def variables(self):
+        """What tells weft where this broker is."""
+        return {
+            "WEFT_SOCKET": str(self.socket),
+            "WEFT_PROFILE_DIR": str(self.profiles),
+            "WEFT_AUTOSTART": "0",
+            **self.device.weft_environment(),
+        }
+
+    def environment(self):
+        return {**clean_environment(), **self.variables()}
+
+    def start(self, bound=20.0):
+        self.starts += 1
+        self.job = Job(
+            [paths.WEFT, "broker", *self.arguments],
+            environment={**self.environment(), "WEFT_LOG": "info"},
+            folder=self.folder,
+            name=f"broker{self.starts}",
+        )
+        ready = wait_until(lambda: socket_answers(str(self.socket)) or not self.job.running(), bound)
+        if not ready or not self.job.running():
+            raise RuntimeError("the broker did not start\n" + self.job.explain())
+        return self
+
+    def kill(self):
+        """SIGKILL, as the kernel's out-of-memory killer would."""
+        if self.job:
+            self.job.kill()
+
+    def stop(self):
+        if self.job:
+            self.job.terminate()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def status(self, bound=10.0):
+        """What `weft status --json` says, or None when it could not."""
+        try:
+            done = subprocess.run(
+                [str(paths.WEFT), "status", "--json"],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=bound,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            return None
+
+
+def preload(broker_variables, *, priority=5, profile=None, mode=None):
+    """The variables that put weft under a job, as a user would set them."""
+    variables = {**broker_variables, "LD_PRELOAD": str(paths.LIBWEFT), "WEFT_PRIORITY": str(priority)}
+    if profile:
+        variables["WEFT_PROFILE"] = profile
+    if mode:
+        variables["WEFT_MODE"] = mode
+    return variables

@@ -1,0 +1,37 @@
+"""Where things lie. scripts/layout puts the built files there, scripts/setup the environments."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+SIMGPU_LIB = TARGET / "simgpu" / "lib"
+SIMGPU_CUDA = SIMGPU_LIB / "libcuda.so.1"
+SIMGPU_DEVICE = TARGET / "simgpu" / "bin" / "simgpu-device"
+WEFT = TARGET / "weft" / "weft"
+LIBWEFT = TARGET / "weft" / "libweft.so"
+COUNTING_CUDA = TARGET / "counting" / "libcuda.so.1"
+
+CLIENTS = ROOT / "tests" / "clients"
+
+
+def venv(name):
+    """The folder of an environment made by scripts/setup."""
+    return ROOT / f".venv-{name}"
+
+
+def python(name):
+    """The Python of an environment."""
+    return venv(name) / "bin" / "python"
+
+
+def site_packages(name):
+    """The site-packages of an environment (its Python's version is in the path)."""
+    found = sorted(venv(name).glob("lib/python3.*/site-packages"))
+    return found[-1] if found else venv(name) / "lib"
+
+
+def nvidia_libraries(name):
+    """The folders with the CUDA libraries that pip installed: clients that are no Python packages look on the library path."""
+    return sorted(str(p) for p in site_packages(name).glob("nvidia/*/lib") if p.is_dir())

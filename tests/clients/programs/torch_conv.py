@@ -1,0 +1,25 @@
+"""cuDNN convolutions, batch norm and pooling, forward and backward."""
+
+import client
+import torch
+from torch import nn
+
+
+def body():
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.AdaptiveAvgPool2d(1)
+    ).cuda()
+    x = torch.randn(8, 3, 32, 32).cuda()
+    for _ in range(5):
+        y = net(x)
+        y.sum().backward()
+    torch.cuda.synchronize()
+    assert y.shape == (8, 32, 1, 1)
+    assert all(p.grad is not None for p in net.parameters())
+    half = net.half().eval()
+    with torch.no_grad():
+        assert half(x.half()).dtype == torch.float16
+    torch.cuda.synchronize()
+
+
+client.main(body)
