@@ -1,0 +1,324 @@
+//! What the simulated device is like: the TOML file that `SIMGPU_CONFIG` names, and the environment variables that go over it.
+//!
+//! ```toml
+//! [device]
+//! mode = "timeslice"            # or "mps"
+//! slice_ns = 1500000
+//! switch_ns = 100000
+//! memory = 42949672960          # bytes
+//! dilation = 1.0                # wall seconds a device second
+//! seed = 1
+//! jitter = 0.0                  # kernel times vary by up to this share, e.g. 0.05
+//!
+//! [[kernel]]                    # the first rule that matches decides
+//! name = "ampere_sgemm_*"       # `*` and `?` stand for any text and any character
+//! grid = [32, 1, 1]             # optional
+//! block = [128, 1, 1]           # optional
+//! ns = 42000                    # or: quantiles = [ [0.0, 1000], [0.5, 1500], [1.0, 9000] ]
+//!
+//! [default]                     # for kernels no rule matches, see `Durations`
+//! base_ns = 2500
+//! ```
+//!
+//! A key that is not known is an error, so that a typing mistake is not a silent default.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use simgpu_engine::{Mode, Settings};
+
+/// Why a configuration cannot be used.
+#[derive(Debug)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    Unreadable(PathBuf, std::io::Error),
+    /// The file is no configuration.
+    Malformed(PathBuf, String),
+    /// An environment variable makes no sense.
+    Variable(&'static str, String),
+    /// A value that no device can have.
+    Value(&'static str),
+}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ConfigError::Unreadable(path, error) => write!(f, "cannot read {}: {error}", path.display()),
+            ConfigError::Malformed(path, error) => write!(f, "{}: {error}", path.display()),
+            ConfigError::Variable(name, value) => write!(f, "{name}={value} makes no sense"),
+            ConfigError::Value(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// How contexts share the device; the names are those of `SIMGPU_MODE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// Contexts take turns of one slice.
+    #[default]
+    TimeSlice,
+    /// Contexts take turns kernel by kernel, without cost.
+    Mps,
+}
+
+/// The `[device]` table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceConfig {
+    /// How contexts share the device (`SIMGPU_MODE` goes over it).
+    pub mode: Sharing,
+    /// [`Settings::slice`].
+    pub slice_ns: u64,
+    /// [`Settings::switch`].
+    pub switch_ns: u64,
+    /// [`Settings::launch_latency`].
+    pub launch_latency_ns: u64,
+    /// [`Settings::copy_latency`].
+    pub copy_latency_ns: u64,
+    /// [`Settings::to_device`], bytes a microsecond.
+    pub to_device: u64,
+    /// [`Settings::to_host`], bytes a microsecond.
+    pub to_host: u64,
+    /// [`Settings::within_device`], bytes a microsecond.
+    pub within_device: u64,
+    /// [`Settings::memset_latency`].
+    pub memset_latency_ns: u64,
+    /// [`Settings::memset`], bytes a microsecond.
+    pub memset: u64,
+    /// Device memory, bytes (`SIMGPU_MEMORY` goes over it). 40 GiB: the smaller A100.
+    pub memory: u64,
+    /// Device memory that a context takes for itself, bytes. 400 MiB: published accounts say "a few hundred MB".
+    pub context_memory: u64,
+    /// Wall seconds a device second (`SIMGPU_DILATION` goes over it): 10 makes everything ten times slower, so that two cores keep up.
+    pub dilation: f64,
+    /// Decides the jitter and the draws from quantiles.
+    pub seed: u64,
+    /// Kernel times vary evenly by up to this share, 0 to 1.
+    pub jitter: f64,
+    /// How long the device stays after its last client left, wall milliseconds.
+    pub linger_ms: u64,
+    /// Also log who got the compute engine when (`"op":"switch"` lines).
+    pub log_switches: bool,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> DeviceConfig {
+        let engine = Settings::default();
+        DeviceConfig {
+            mode: Sharing::TimeSlice,
+            slice_ns: engine.slice,
+            switch_ns: engine.switch,
+            launch_latency_ns: engine.launch_latency,
+            copy_latency_ns: engine.copy_latency,
+            to_device: engine.to_device,
+            to_host: engine.to_host,
+            within_device: engine.within_device,
+            memset_latency_ns: engine.memset_latency,
+            memset: engine.memset,
+            memory: 40 << 30,
+            context_memory: 400 << 20,
+            dilation: 1.0,
+            seed: 1,
+            jitter: 0.0,
+            linger_ms: 500,
+            log_switches: false,
+        }
+    }
+}
+
+/// One `[[kernel]]` rule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelRule {
+    /// The kernel's name; `*` stands for any text, `?` for any one character.
+    pub name: String,
+    /// Only for this grid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grid: Option<[u32; 3]>,
+    /// Only for this block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<[u32; 3]>,
+    /// It takes this long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns: Option<u64>,
+    /// Or: it takes as long as a draw from this distribution, given as (share, ns) points with shares rising from 0 to 1, straight lines between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantiles: Option<Vec<(f64, u64)>>,
+}
+
+/// The `[default]` table, see [`crate::Durations`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DefaultDuration {
+    /// What the smallest kernel takes. 2.5 us: the short end of measured deep-learning kernels is about 2 us.
+    pub base_ns: u64,
+    /// What each full wave of threads adds. 5 us: 221,184 threads that read and write 16 bytes each move 7 MB, at 1.5 TB/s.
+    pub wave_ns: u64,
+    /// Threads the device runs at once. 221,184: 108 multiprocessors of 2,048 threads (A100).
+    pub threads_at_once: u64,
+    /// The longest default. 20 ms: a strange launch shape must not stop a test.
+    pub longest_ns: u64,
+}
+
+impl Default for DefaultDuration {
+    fn default() -> DefaultDuration {
+        DefaultDuration {
+            base_ns: 2_500,
+            wave_ns: 5_000,
+            threads_at_once: 108 * 2_048,
+            longest_ns: 20_000_000,
+        }
+    }
+}
+
+/// A whole configuration.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The device.
+    pub device: DeviceConfig,
+    /// Kernels no rule matches.
+    pub default: DefaultDuration,
+    /// Kernels by name and shape.
+    pub kernel: Vec<KernelRule>,
+}
+
+impl Config {
+    /// Reads a configuration from TOML text. `origin` is named in errors.
+    pub fn parse(text: &str, origin: &Path) -> Result<Config, ConfigError> {
+        let config: Config =
+            toml::from_str(text).map_err(|error| ConfigError::Malformed(origin.to_owned(), error.to_string()))?;
+        config.checked()
+    }
+
+    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_MODE`, `SIMGPU_MEMORY` and `SIMGPU_DILATION` over it.
+    pub fn from_environment() -> Result<Config, ConfigError> {
+        let mut config = match std::env::var_os("SIMGPU_CONFIG").filter(|path| !path.is_empty()) {
+            Some(path) => {
+                let path = PathBuf::from(path);
+                let text =
+                    std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable(path.clone(), error))?;
+                Config::parse(&text, &path)?
+            }
+            None => Config::default(),
+        };
+        if let Some(mode) = variable("SIMGPU_MODE") {
+            config.device.mode = match mode.as_str() {
+                "timeslice" => Sharing::TimeSlice,
+                "mps" => Sharing::Mps,
+                _ => return Err(ConfigError::Variable("SIMGPU_MODE", mode)),
+            };
+        }
+        if let Some(memory) = variable("SIMGPU_MEMORY") {
+            config.device.memory = memory
+                .parse()
+                .map_err(|_| ConfigError::Variable("SIMGPU_MEMORY", memory))?;
+        }
+        if let Some(dilation) = variable("SIMGPU_DILATION") {
+            config.device.dilation = dilation
+                .parse()
+                .map_err(|_| ConfigError::Variable("SIMGPU_DILATION", dilation))?;
+        }
+        config.checked()
+    }
+
+    fn checked(self) -> Result<Config, ConfigError> {
+        let device = &self.device;
+        if !(device.dilation.is_finite() && (0.001..=1_000_000.0).contains(&device.dilation)) {
+            return Err(ConfigError::Value("dilation must lie between 0.001 and 1000000"));
+        }
+        if !(0.0..=1.0).contains(&device.jitter) {
+            return Err(ConfigError::Value("jitter must lie between 0 and 1"));
+        }
+        if device.slice_ns == 0 {
+            return Err(ConfigError::Value("slice_ns must not be 0"));
+        }
+        for rule in &self.kernel {
+            if rule.ns.is_some() == rule.quantiles.is_some() {
+                return Err(ConfigError::Value("a [[kernel]] needs either ns or quantiles"));
+            }
+            let rising = |points: &[(f64, u64)]| {
+                points.windows(2).all(|pair| match pair {
+                    [(a, low), (b, high)] => a <= b && low <= high,
+                    _ => true,
+                }) && points.first().is_some_and(|(share, _)| *share == 0.0)
+                    && points.last().is_some_and(|(share, _)| *share == 1.0)
+            };
+            if rule.quantiles.as_deref().is_some_and(|points| !rising(points)) {
+                return Err(ConfigError::Value(
+                    "quantiles must rise in both columns, from share 0 to share 1",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The engine's share of the configuration.
+    pub fn engine(&self, trace: bool) -> Settings {
+        let device = &self.device;
+        Settings {
+            mode: match device.mode {
+                Sharing::TimeSlice => Mode::TimeSlice,
+                Sharing::Mps => Mode::Mps,
+            },
+            slice: device.slice_ns,
+            switch: device.switch_ns,
+            launch_latency: device.launch_latency_ns,
+            copy_latency: device.copy_latency_ns,
+            to_device: device.to_device,
+            to_host: device.to_host,
+            within_device: device.within_device,
+            memset_latency: device.memset_latency_ns,
+            memset: device.memset,
+            trace,
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("test.toml"))
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(parse("").ok(), Some(Config::default()));
+    }
+
+    #[test]
+    fn the_defaults_are_the_engines() {
+        assert_eq!(Config::default().engine(false), Settings::default());
+    }
+
+    #[test]
+    fn keys_and_values_are_checked() {
+        assert!(parse("[device]\nslice = 5").is_err(), "unknown key");
+        assert!(parse("[device]\nslice_ns = 0").is_err());
+        assert!(parse("[device]\ndilation = 0.0").is_err());
+        assert!(parse("[device]\njitter = 1.5").is_err());
+        assert!(parse("[[kernel]]\nname = 'a'").is_err(), "neither ns nor quantiles");
+        assert!(parse("[[kernel]]\nname = 'a'\nns = 1\nquantiles = [[0.0, 1], [1.0, 2]]").is_err());
+        assert!(parse("[[kernel]]\nname = 'a'\nquantiles = [[0.0, 5], [1.0, 2]]").is_err());
+        assert!(parse("[[kernel]]\nname = 'a'\nquantiles = []").is_err());
+        let config = parse("[device]\nmode = 'mps'\n[[kernel]]\nname = 'a*'\ngrid = [1, 2, 3]\nns = 7").ok();
+        let config = config.as_ref();
+        assert_eq!(config.map(|config| config.device.mode), Some(Sharing::Mps));
+        assert_eq!(
+            config
+                .and_then(|config| config.kernel.first())
+                .and_then(|rule| rule.grid),
+            Some([1, 2, 3])
+        );
+    }
+}

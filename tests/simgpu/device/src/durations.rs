@@ -1,0 +1,213 @@
+//! How long a kernel takes: the first rule of the table that matches its name and shape, else a default from the shape.
+//!
+//! The default is `base + wave * threads / threads_at_once`, at most `longest`: what a kernel takes that reads and writes 16 bytes a thread at the memory rate of an A100.
+//! It is a stand-in, not a prediction; tests that depend on times bring a table.
+//!
+//! Draws (quantiles, jitter) depend on the seed and on how many draws were made before, never on a clock.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use simgpu_engine::Ns;
+
+use crate::config::{Config, DefaultDuration, KernelRule};
+
+/// Rules that matched are remembered per name up to this many names; the map then starts again.
+const REMEMBERED: usize = 65_536;
+
+/// The table, ready to be asked.
+#[derive(Debug)]
+pub struct Durations {
+    rules: Vec<KernelRule>,
+    default: DefaultDuration,
+    jitter: f64,
+    state: u64,
+    /// Which rules' names match a name: globs are tried once a name.
+    matching: HashMap<u64, Vec<u32>>,
+}
+
+impl Durations {
+    /// The table of a configuration.
+    pub fn new(config: &Config) -> Durations {
+        Durations {
+            rules: config.kernel.clone(),
+            default: config.default.clone(),
+            jitter: config.device.jitter,
+            state: config.device.seed,
+            matching: HashMap::new(),
+        }
+    }
+
+    /// How long this launch takes. `key` identifies `name` (an interned id), so that globs are tried once.
+    pub fn of(&mut self, key: u64, name: &str, grid: [u32; 3], block: [u32; 3]) -> Ns {
+        let rules = &self.rules;
+        if self.matching.len() >= REMEMBERED {
+            self.matching.clear();
+        }
+        let matching = self.matching.entry(key).or_insert_with(|| {
+            (0u32..)
+                .zip(rules)
+                .filter(|(_, rule)| glob(&rule.name, name))
+                .map(|(index, _)| index)
+                .collect()
+        });
+        let rule = matching
+            .iter()
+            .filter_map(|&index| self.rules.get(index as usize))
+            .find(|rule| {
+                rule.grid.is_none_or(|wanted| wanted == grid) && rule.block.is_none_or(|wanted| wanted == block)
+            })
+            .map(|rule| (rule.ns, rule.quantiles.clone()));
+        let ns = match rule {
+            Some((Some(ns), _)) => ns,
+            Some((None, Some(points))) => {
+                let share = self.draw();
+                quantile(&points, share)
+            }
+            _ => self.from_shape(grid, block),
+        };
+        self.jittered(ns)
+    }
+
+    fn from_shape(&self, grid: [u32; 3], block: [u32; 3]) -> Ns {
+        let threads = grid
+            .iter()
+            .chain(&block)
+            .fold(1u128, |product, &side| product.saturating_mul(u128::from(side)));
+        let waves =
+            threads.saturating_mul(u128::from(self.default.wave_ns)) / u128::from(self.default.threads_at_once.max(1));
+        let ns = u128::from(self.default.base_ns).saturating_add(waves);
+        u64::try_from(ns).unwrap_or(u64::MAX).min(self.default.longest_ns)
+    }
+
+    fn jittered(&mut self, ns: Ns) -> Ns {
+        if self.jitter == 0.0 {
+            return ns;
+        }
+        let factor = 1.0 + self.jitter * (2.0 * self.draw() - 1.0);
+        (ns as f64 * factor) as Ns
+    }
+
+    /// An even draw from [0, 1): splitmix64, the common seeding generator.
+    fn draw(&mut self) -> f64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// The value at `share` on the line through rising points.
+fn quantile(points: &[(f64, u64)], share: f64) -> Ns {
+    for pair in points.windows(2) {
+        if let [(a, low), (b, high)] = *pair
+            && share <= b
+        {
+            let width = b - a;
+            let part = if width > 0.0 { (share - a) / width } else { 1.0 };
+            return low + ((high - low) as f64 * part) as u64;
+        }
+    }
+    points.last().map_or(0, |(_, ns)| *ns)
+}
+
+/// Whether `text` fits `pattern`, where `*` stands for any text and `?` for any one byte. Linear but for stars, each of which is tried again at most once a byte.
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while let Some(byte) = text.get(t) {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(wanted) if *wanted == b'?' || wanted == byte => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((at, from)) => {
+                    p = at + 1;
+                    t = from + 1;
+                    star = Some((at, from + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern
+        .get(p..)
+        .is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn table(text: &str) -> Durations {
+        Durations::new(&Config::parse(text, Path::new("test.toml")).unwrap())
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, text, fits) in [
+            ("", "", true),
+            ("*", "", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "aab", true),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abcd", false),
+            ("?b", "ab", true),
+            ("?", "", false),
+            ("*aab", "aaaab", true),
+            ("sgemm*", "ampere_sgemm", false),
+        ] {
+            assert_eq!(glob(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_name_and_shape_decides() {
+        let mut table = table(
+            "[[kernel]]\nname = 'k*'\ngrid = [2, 1, 1]\nns = 10\n[[kernel]]\nname = 'k1'\nns = 20\n[[kernel]]\nname = '*'\nblock = [7, 1, 1]\nns = 30\n",
+        );
+        assert_eq!(table.of(1, "k1", [2, 1, 1], [1, 1, 1]), 10);
+        assert_eq!(table.of(1, "k1", [1, 1, 1], [1, 1, 1]), 20);
+        assert_eq!(table.of(2, "x", [1, 1, 1], [7, 1, 1]), 30);
+        assert_eq!(table.of(2, "x", [1, 1, 1], [1, 1, 1]), 2_500);
+    }
+
+    #[test]
+    fn the_default_grows_with_the_launch_and_is_bounded() {
+        let mut table = table("");
+        assert_eq!(table.of(1, "k", [864, 1, 1], [256, 1, 1]), 2_500 + 5_000);
+        assert_eq!(table.of(1, "k", [u32::MAX; 3], [1024, 1, 1]), 20_000_000);
+        assert_eq!(table.of(1, "k", [0; 3], [0; 3]), 2_500);
+    }
+
+    #[test]
+    fn draws_repeat_with_the_seed_and_stay_in_range() {
+        let text = "[device]\njitter = 0.1\nseed = 5\n[[kernel]]\nname = 'q'\nquantiles = [[0.0, 1000], [0.5, 2000], [1.0, 10000]]\n[[kernel]]\nname='n'\nns = 1000";
+        let draw = || {
+            let mut table = table(text);
+            let mut draws = Vec::new();
+            for _ in 0..1000 {
+                draws.push((table.of(1, "q", [1; 3], [1; 3]), table.of(2, "n", [1; 3], [1; 3])));
+            }
+            draws
+        };
+        let draws = draw();
+        assert_eq!(draws, draw());
+        assert!(
+            draws
+                .iter()
+                .all(|(q, n)| (900..=11_000).contains(q) && (900..=1_100).contains(n))
+        );
+        let below = draws.iter().filter(|(q, _)| *q < 2_000).count();
+        assert!((400..600).contains(&below), "{below} of 1000 below the median");
+    }
+}
