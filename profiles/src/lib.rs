@@ -1,6 +1,28 @@
 //! What is known about a job.
+//!
+//! * [`Profile`]: its kernels with the distribution of their times and of the gaps after them, its memory peak, the GPU it was taken on.
+//! * [`Sketch`]: a distribution in little room, mergeable, with a known error.
+//! * [`Aggregator`]: from samples to a profile.
+//! * [`Store`]: profiles by name in a directory; [`codec`] is the only place that knows their bytes.
+//! * [`show`] and [`json`]: for people and for programs.
+//!
+//! Pure but for [`Store`]. A file is an allegation: it is checked before it is believed, and no length in it is trusted with memory.
 #![forbid(unsafe_code)]
 
-/// What is known about a job.
-#[derive(Debug, Clone, Default)]
-pub struct Profile {}
+mod aggregate;
+pub mod codec;
+mod error;
+pub mod json;
+mod profile;
+pub mod show;
+mod sketch;
+mod store;
+
+pub use aggregate::Aggregator;
+pub use error::Error;
+pub use profile::{Gpu, KernelProfile, MAX_KERNELS, Profile};
+pub use sketch::Sketch;
+pub use store::{Store, valid_name};
+
+/// A time or a duration in nanoseconds.
+pub type Ns = u64;

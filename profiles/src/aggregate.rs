@@ -1,0 +1,159 @@
+//! From samples to a profile.
+
+use std::collections::HashMap;
+
+use weft_kernel_id::{KernelId, Names};
+
+use crate::{Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
+
+/// A kernel time longer than this is no kernel time: an hour.
+const LONGEST: Ns = 3_600_000_000_000;
+
+/// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by [`MAX_KERNELS`].
+#[derive(Debug, Clone, Default)]
+pub struct Aggregator {
+    kernels: HashMap<u64, Seen>,
+    names: Names,
+    gpu: Gpu,
+    memory_peak: u64,
+    unlisted: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    launches: u64,
+    time: Sketch,
+    gap: Sketch,
+}
+
+impl Aggregator {
+    /// With nothing seen.
+    pub fn new() -> Aggregator {
+        Aggregator::default()
+    }
+
+    /// A kernel has a name.
+    pub fn named(&mut self, hash: u64, id: KernelId) {
+        self.names.insert(hash, id);
+    }
+
+    /// A kernel was launched.
+    pub fn launched(&mut self, hash: u64) {
+        match self.seen(hash) {
+            Some(seen) => seen.launches += 1,
+            None => self.unlisted += 1,
+        }
+    }
+
+    /// A kernel ran for `time`; after it the device idled for `gap`, where that is known.
+    pub fn sampled(&mut self, hash: u64, time: Ns, gap: Option<Ns>) {
+        if let Some(seen) = self.seen(hash) {
+            seen.time.add(time.min(LONGEST));
+            if let Some(gap) = gap {
+                seen.gap.add(gap.min(LONGEST));
+            }
+        }
+    }
+
+    /// The job uses this GPU.
+    pub fn device(&mut self, gpu: Gpu) {
+        self.gpu = gpu;
+    }
+
+    /// The job holds so much device memory.
+    pub fn memory(&mut self, bytes: u64) {
+        self.memory_peak = self.memory_peak.max(bytes);
+    }
+
+    /// Timed launches so far.
+    pub fn samples(&self) -> u64 {
+        self.kernels.values().map(|seen| seen.time.count()).sum()
+    }
+
+    /// The profile of this run. `taken` is the time in seconds since 1970.
+    pub fn finish(self, name: &str, taken: u64) -> Profile {
+        let names = self.names;
+        let mut kernels: Vec<KernelProfile> = self
+            .kernels
+            .into_iter()
+            .map(|(hash, seen)| KernelProfile {
+                hash,
+                id: names
+                    .get(hash)
+                    .cloned()
+                    .unwrap_or_else(|| KernelId::new(0, &format!("unnamed:{hash:016x}"), [0; 3], [0; 3], 0)),
+                // Launch records may be lost, samples seldom are.
+                launches: seen.launches.max(seen.time.count()),
+                time: seen.time,
+                gap: seen.gap,
+            })
+            .collect();
+        kernels.sort_unstable_by_key(|kernel| kernel.hash);
+        Profile {
+            name: name.to_owned(),
+            taken,
+            runs: 1,
+            gpu: self.gpu,
+            memory_peak: self.memory_peak,
+            unlisted: self.unlisted,
+            kernels,
+        }
+    }
+
+    fn seen(&mut self, hash: u64) -> Option<&mut Seen> {
+        if self.kernels.len() >= MAX_KERNELS && !self.kernels.contains_key(&hash) {
+            return None;
+        }
+        Some(self.kernels.entry(hash).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_become_a_profile() {
+        let mut run = Aggregator::new();
+        let id = KernelId::new(0, "k", [1; 3], [32, 1, 1], 0);
+        run.named(9, id.clone());
+        for _ in 0..5 {
+            run.launched(9);
+        }
+        run.sampled(9, 1_000, Some(50));
+        run.sampled(9, 3_000, None);
+        run.sampled(4, u64::MAX, Some(u64::MAX));
+        run.memory(100);
+        run.memory(70);
+        run.device(Gpu {
+            name: "G".to_owned(),
+            ..Gpu::default()
+        });
+        assert_eq!(run.samples(), 3);
+        let profile = run.finish("job", 7);
+        let kernel = profile.kernel(9).unwrap();
+        assert_eq!(
+            (kernel.launches, kernel.time.mean(), kernel.gap.count()),
+            (5, Some(2_000), 1)
+        );
+        assert_eq!(kernel.id, id);
+        let unnamed = profile.kernel(4).unwrap();
+        assert_eq!((unnamed.launches, unnamed.time.mean()), (1, Some(LONGEST)));
+        assert_eq!(unnamed.id.symbol, "unnamed:0000000000000004");
+        assert_eq!((profile.memory_peak, profile.runs, profile.taken), (100, 1, 7));
+        assert_eq!(profile.unsound(), None);
+    }
+
+    #[test]
+    fn ceiling_of_kernels_in_a_run() {
+        let mut run = Aggregator::new();
+        for hash in 0..MAX_KERNELS as u64 + 10 {
+            run.launched(hash);
+        }
+        run.launched(3);
+        let profile = run.finish("job", 0);
+        assert_eq!(profile.kernels.len(), MAX_KERNELS);
+        assert_eq!(profile.unlisted, 10);
+        assert_eq!(profile.kernel(3).unwrap().launches, 2);
+    }
+}

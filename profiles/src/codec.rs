@@ -1,0 +1,206 @@
+//! The bytes of a profile. Nobody else knows them.
+//!
+//! | offset | bytes | content |
+//! |---|---|---|
+//! | 0 | 8 | [`MAGIC`] |
+//! | 8 | 1 | [`VERSION`]: of the header and of what follows it |
+//! | 9 | 7 | zero |
+//! | 16 | 8 | length of the body, little-endian |
+//! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
+//! | 32 | | the body: [`Profile`] by bincode 2's standard configuration |
+//!
+//! A field is added or changed only with a new version. The checksum is looked at before the body is decoded, the decoder is given a
+//! limit on what it may allocate, and what it yields is checked for sense.
+
+use std::path::Path;
+
+use crate::{Error, Profile};
+
+/// Tells a profile from other files.
+pub const MAGIC: [u8; 8] = *b"weftPROF";
+
+/// The format that this build writes and the only one that it reads.
+pub const VERSION: u8 = 1;
+
+/// Bytes before the body.
+const HEADER: usize = 32;
+
+/// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty buckets each take about 40 MiB.
+pub const MAX_BYTES: u64 = 64 << 20;
+
+fn bincode_config() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<{ MAX_BYTES as usize }>()
+}
+
+/// The bytes of a profile. `path` is for the message.
+pub fn encode(profile: &Profile, path: &Path) -> Result<Vec<u8>, Error> {
+    let body = bincode::serde::encode_to_vec(profile, bincode_config()).map_err(|error| Error::Corrupt {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })?;
+    let bytes = (HEADER + body.len()) as u64;
+    if bytes > MAX_BYTES {
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+            bytes,
+            limit: MAX_BYTES,
+        });
+    }
+    let mut file = Vec::with_capacity(HEADER + body.len());
+    file.extend_from_slice(&MAGIC);
+    file.push(VERSION);
+    file.extend_from_slice(&[0; 7]);
+    file.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    file.extend_from_slice(&weft_kernel_id::image_hash(&body).to_le_bytes());
+    file.extend_from_slice(&body);
+    Ok(file)
+}
+
+/// The profile of these bytes. `path` is for the message.
+pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
+    let corrupt = |why: &str| Error::Corrupt {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    };
+    let (Some(magic), Some(version)) = (file.first_chunk::<8>(), file.get(8)) else {
+        return Err(Error::NotAProfile(path.to_owned()));
+    };
+    if *magic != MAGIC {
+        return Err(Error::NotAProfile(path.to_owned()));
+    }
+    if *version != VERSION {
+        return Err(Error::Version {
+            path: path.to_owned(),
+            found: *version,
+            known: VERSION,
+        });
+    }
+    let truncated = |expected: u64| Error::Truncated {
+        path: path.to_owned(),
+        found: file.len() as u64,
+        expected,
+    };
+    let word = |at: usize| {
+        let bytes = file.get(at..)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    let (Some(length), Some(checksum)) = (word(16), word(24)) else {
+        return Err(truncated(HEADER as u64));
+    };
+    if file.get(9..16) != Some(&[0; 7]) {
+        return Err(corrupt("header"));
+    }
+    let body = file.get(HEADER..).unwrap_or_default();
+    if body.len() as u64 != length {
+        return Err(truncated(length.saturating_add(HEADER as u64)));
+    }
+    if weft_kernel_id::image_hash(body) != checksum {
+        return Err(corrupt("checksum"));
+    }
+    let (profile, used): (Profile, usize) =
+        bincode::serde::decode_from_slice(body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
+    if used != body.len() {
+        return Err(corrupt("bytes left over"));
+    }
+    match profile.unsound() {
+        Some(why) => Err(corrupt(why)),
+        None => Ok(profile),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::profile::tests::sample;
+
+    fn path() -> &'static Path {
+        Path::new("/p/resnet.profile")
+    }
+
+    /// Puts a body behind a header that fits it: what somebody who forges a file would do.
+    fn with_header(body: &[u8]) -> Vec<u8> {
+        let mut file = MAGIC.to_vec();
+        file.push(VERSION);
+        file.extend_from_slice(&[0; 7]);
+        file.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        file.extend_from_slice(&weft_kernel_id::image_hash(body).to_le_bytes());
+        file.extend_from_slice(body);
+        file
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for profile in [sample(), Profile::default()] {
+            let file = encode(&profile, path()).unwrap();
+            assert_eq!(decode(&file, path()).unwrap(), profile);
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_told() {
+        let file = encode(&sample(), path()).unwrap();
+        for length in 0..file.len() {
+            let error = decode(&file[..length], path()).unwrap_err();
+            let expected = if length < 9 { "not a profile" } else { "truncated" };
+            assert!(error.to_string().contains(expected), "{length}: {error}");
+        }
+        let mut longer = file;
+        longer.push(0);
+        assert!(matches!(decode(&longer, path()), Err(Error::Truncated { .. })));
+    }
+
+    #[test]
+    fn every_changed_byte_is_told() {
+        let file = encode(&sample(), path()).unwrap();
+        for at in 0..file.len() {
+            let mut changed = file.clone();
+            changed[at] ^= 0x20;
+            let message = decode(&changed, path()).unwrap_err().to_string();
+            assert!(message.contains("/p/resnet.profile"), "{message}");
+            assert!(!message.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn another_version_is_told() {
+        let mut file = encode(&sample(), path()).unwrap();
+        file[8] = 2;
+        assert_eq!(
+            decode(&file, path()).unwrap_err().to_string(),
+            "/p/resnet.profile has profile format 2, this weft reads 1: take the profile again with this weft"
+        );
+    }
+
+    #[test]
+    fn ceiling_of_a_lying_length() {
+        // A name of 2^60 bytes, and 2^60 kernels: refused before anything of that size is allocated.
+        let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
+        assert!(decode(&with_header(&huge), path()).is_err());
+        let mut kernels = bincode::serde::encode_to_vec(Profile::default(), bincode_config()).unwrap();
+        assert_eq!(kernels.pop(), Some(0), "the last field is the list of kernels");
+        kernels.extend_from_slice(&huge);
+        assert!(decode(&with_header(&kernels), path()).is_err());
+    }
+
+    #[test]
+    fn a_well_formed_body_without_sense_is_told() {
+        let mut profile = sample();
+        profile.kernels.reverse();
+        let body = bincode::serde::encode_to_vec(&profile, bincode_config()).unwrap();
+        let error = decode(&with_header(&body), path()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "/p/resnet.profile is corrupt (kernels out of order): take the profile again"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_a_panic(body in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = decode(&body, path());
+            let _ = decode(&with_header(&body), path());
+        }
+    }
+}

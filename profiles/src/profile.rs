@@ -1,0 +1,321 @@
+//! What is known about a job, as a value.
+
+use serde::{Deserialize, Serialize};
+use weft_kernel_id::KernelId;
+
+use crate::{Error, Ns, Sketch};
+
+/// Kernels that a profile holds at most. A tuner's run makes some thousands; what comes after these is counted, not kept.
+pub const MAX_KERNELS: usize = 65_536;
+
+/// The GPU that a profile was taken on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// As the driver calls it. Empty where it was never told.
+    pub name: String,
+    /// In hexadecimal.
+    pub uuid: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Version of the driver, as `cuDriverGetVersion` says it.
+    pub driver: u32,
+}
+
+impl Gpu {
+    /// Whether times that were taken on the one hold on the other: the same model with the same memory. Another card of the same model, or
+    /// another driver, is near enough.
+    pub fn same_model(&self, other: &Gpu) -> bool {
+        // Drivers reserve a varying part of the memory: 5 % apart is one card, the next size is 25 % away at least.
+        let apart = self.memory.abs_diff(other.memory);
+        self.name == other.name && apart <= self.memory.max(other.memory) / 20
+    }
+}
+
+impl std::fmt::Display for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.name.is_empty() {
+            return f.write_str("an unknown GPU");
+        }
+        write!(f, "{} ({} MiB)", self.name, self.memory >> 20)
+    }
+}
+
+/// What is known about one kernel, graph or transfer of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelProfile {
+    /// The number in the records.
+    pub hash: u64,
+    /// What it is.
+    pub id: KernelId,
+    /// How often it was launched.
+    pub launches: u64,
+    /// How long it ran, ns.
+    pub time: Sketch,
+    /// How long the device idled after it until the job's next kernel, ns.
+    pub gap: Sketch,
+}
+
+impl KernelProfile {
+    /// Its part of the job's time on the device, as far as it is known: launches by mean time.
+    pub fn total_time(&self) -> u128 {
+        u128::from(self.launches.max(self.time.count())) * u128::from(self.time.mean().unwrap_or(0))
+    }
+}
+
+/// What is known about a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// When it was last taken, seconds since 1970.
+    pub taken: u64,
+    /// How many runs are in it.
+    pub runs: u32,
+    /// Where it was taken.
+    pub gpu: Gpu,
+    /// The most device memory the job held, bytes.
+    pub memory_peak: u64,
+    /// Launches whose kernels are not listed, because there were more than [`MAX_KERNELS`].
+    pub unlisted: u64,
+    /// Its kernels, by hash.
+    pub kernels: Vec<KernelProfile>,
+}
+
+impl Profile {
+    /// One kernel.
+    pub fn kernel(&self, hash: u64) -> Option<&KernelProfile> {
+        let at = self.kernels.binary_search_by_key(&hash, |kernel| kernel.hash).ok()?;
+        self.kernels.get(at)
+    }
+
+    /// Launches in all.
+    pub fn launches(&self) -> u64 {
+        self.unlisted + self.kernels.iter().map(|kernel| kernel.launches).sum::<u64>()
+    }
+
+    /// Timed launches in all.
+    pub fn samples(&self) -> u64 {
+        self.kernels.iter().map(|kernel| kernel.time.count()).sum()
+    }
+
+    /// What a launch of each kernel costs at this quantile of its time: `costs(0.5)` are medians. Kernels that were never timed are left out.
+    pub fn costs(&self, quantile: f64) -> Vec<(u64, Ns)> {
+        self.kernels
+            .iter()
+            .filter_map(|kernel| Some((kernel.hash, kernel.time.quantile(quantile)?)))
+            .collect()
+    }
+
+    /// What a launch of each kernel costs on the average (the paper's SK).
+    pub fn mean_costs(&self) -> Vec<(u64, Ns)> {
+        self.kernels
+            .iter()
+            .filter_map(|kernel| Some((kernel.hash, kernel.time.mean()?)))
+            .collect()
+    }
+
+    /// The part of the sampled time in which the device had nothing of the job to do. `None` if no gap was seen.
+    pub fn idle_share(&self) -> Option<f64> {
+        // Only samples whose gap is known say anything about the ratio.
+        let (busy, idle) = self.kernels.iter().fold((0.0, 0.0), |(busy, idle), kernel| {
+            let with_gap = kernel.gap.count() as f64;
+            let time = kernel.time.mean().unwrap_or(0) as f64;
+            (busy + with_gap * time, idle + kernel.gap.sum() as f64)
+        });
+        (busy + idle > 0.0).then(|| idle / (busy + idle))
+    }
+
+    /// All gaps of the job.
+    pub fn gaps(&self) -> Sketch {
+        self.kernels.iter().fold(Sketch::default(), |mut all, kernel| {
+            all.merge(&kernel.gap);
+            all
+        })
+    }
+
+    /// Adds what another run of the job showed. Not possible across GPUs.
+    pub fn merge(&mut self, other: &Profile) -> Result<(), Error> {
+        if !self.gpu.name.is_empty() && !other.gpu.name.is_empty() && !self.gpu.same_model(&other.gpu) {
+            return Err(Error::OtherGpu {
+                name: self.name.clone(),
+                taken: self.gpu.to_string(),
+                here: other.gpu.to_string(),
+            });
+        }
+        if !other.gpu.name.is_empty() {
+            self.gpu = other.gpu.clone();
+        }
+        self.taken = self.taken.max(other.taken);
+        self.runs = self.runs.saturating_add(other.runs);
+        self.memory_peak = self.memory_peak.max(other.memory_peak);
+        self.unlisted += other.unlisted;
+        for kernel in &other.kernels {
+            match self.kernels.binary_search_by_key(&kernel.hash, |known| known.hash) {
+                Ok(at) => {
+                    let known = &mut self.kernels[at];
+                    known.launches += kernel.launches;
+                    known.time.merge(&kernel.time);
+                    known.gap.merge(&kernel.gap);
+                }
+                Err(_) if self.kernels.len() >= MAX_KERNELS => self.unlisted += kernel.launches,
+                Err(at) => self.kernels.insert(at, kernel.clone()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the profile may be used for a job on this GPU. One that never learnt its GPU may.
+    pub fn check_gpu(&self, here: &Gpu) -> Result<(), Error> {
+        if self.gpu.name.is_empty() || self.gpu.same_model(here) {
+            return Ok(());
+        }
+        Err(Error::OtherGpu {
+            name: self.name.clone(),
+            taken: self.gpu.to_string(),
+            here: here.to_string(),
+        })
+    }
+
+    /// Whether the parts agree with each other: what was read from a file may say anything. Says what does not.
+    pub(crate) fn unsound(&self) -> Option<&'static str> {
+        if self.kernels.len() > MAX_KERNELS {
+            return Some("more kernels than a profile may have");
+        }
+        if !self.kernels.windows(2).all(|pair| pair[0].hash < pair[1].hash) {
+            return Some("kernels out of order");
+        }
+        if !self
+            .kernels
+            .iter()
+            .all(|kernel| kernel.time.is_sound() && kernel.gap.is_sound())
+        {
+            return Some("a distribution that cannot be");
+        }
+        let launches = self
+            .kernels
+            .iter()
+            .try_fold(self.unlisted, |sum, kernel| sum.checked_add(kernel.launches));
+        if launches.is_none() {
+            return Some("more launches than can be");
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn gpu(name: &str) -> Gpu {
+        Gpu {
+            name: name.to_owned(),
+            uuid: "00".repeat(16),
+            memory: 80 << 30,
+            driver: 13020,
+        }
+    }
+
+    /// A profile with two kernels: 10 us with 1 us gaps, 100 us with 2 ms gaps.
+    pub(crate) fn sample() -> Profile {
+        let kernel = |symbol: &str, time: Ns, gap: Ns| {
+            let id = KernelId::new(0, symbol, [8, 1, 1], [128, 1, 1], 0);
+            let mut kernel = KernelProfile {
+                hash: id.hash64(),
+                id,
+                launches: 40,
+                time: Sketch::default(),
+                gap: Sketch::default(),
+            };
+            for step in 0..10 {
+                kernel.time.add(time + step);
+                kernel.gap.add(gap + step);
+            }
+            kernel
+        };
+        let mut kernels = vec![
+            kernel("_Z4axpyfPfS_", 10_000, 1_000),
+            kernel("gemm", 100_000, 2_000_000),
+        ];
+        kernels.sort_by_key(|kernel| kernel.hash);
+        Profile {
+            name: "resnet".to_owned(),
+            taken: 1_795_000_000,
+            runs: 1,
+            gpu: gpu("NVIDIA A100-SXM4-80GB"),
+            memory_peak: 3 << 30,
+            unlisted: 0,
+            kernels,
+        }
+    }
+
+    #[test]
+    fn totals_come_from_the_kernels() {
+        let profile = sample();
+        assert_eq!(profile.launches(), 80);
+        assert_eq!(profile.samples(), 20);
+        let idle = profile.idle_share().unwrap();
+        assert!((idle - 2_001.0 / 2_111.0).abs() < 0.001, "{idle}");
+        assert_eq!(profile.gaps().count(), 20);
+        assert_eq!(Profile::default().idle_share(), None);
+    }
+
+    #[test]
+    fn costs_are_quantiles_or_means() {
+        let profile = sample();
+        let median: Vec<Ns> = profile.costs(0.5).iter().map(|(_, cost)| *cost).collect();
+        assert!(median.iter().any(|cost| cost.abs_diff(10_004) < 300));
+        assert!(median.iter().any(|cost| cost.abs_diff(100_004) < 3_000));
+        let mut means: Vec<Ns> = profile.mean_costs().iter().map(|(_, cost)| *cost).collect();
+        means.sort_unstable();
+        assert_eq!(means, [10_004, 100_004]);
+    }
+
+    #[test]
+    fn merging_adds_runs_and_refuses_another_gpu() {
+        let mut profile = sample();
+        let mut second = sample();
+        second.memory_peak = 4 << 30;
+        profile.merge(&second).unwrap();
+        assert_eq!((profile.runs, profile.launches(), profile.samples()), (2, 160, 40));
+        assert_eq!(profile.memory_peak, 4 << 30);
+        assert_eq!(profile.unsound(), None);
+
+        second.gpu = gpu("NVIDIA H100");
+        let error = profile.merge(&second).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "profile \"resnet\" was taken on NVIDIA A100-SXM4-80GB (81920 MiB), this job runs on NVIDIA H100 (81920 MiB): take it again on this GPU"
+        );
+        assert_eq!(profile.launches(), 160);
+    }
+
+    #[test]
+    fn another_card_of_the_model_will_do_and_another_model_not() {
+        let profile = sample();
+        let mut here = gpu("NVIDIA A100-SXM4-80GB");
+        here.uuid = "ff".repeat(16);
+        here.memory -= 1 << 30;
+        here.driver = 12040;
+        assert!(profile.check_gpu(&here).is_ok());
+        here.memory = 40 << 30;
+        assert!(profile.check_gpu(&here).is_err());
+        assert!(Profile::default().check_gpu(&here).is_ok());
+    }
+
+    #[test]
+    fn ceiling_of_kernels() {
+        let mut profile = Profile::default();
+        let mut other = Profile::default();
+        let one = sample().kernels.remove(0);
+        for hash in 0..MAX_KERNELS as u64 {
+            profile.kernels.push(KernelProfile { hash, ..one.clone() });
+        }
+        other.kernels.push(KernelProfile {
+            hash: u64::MAX,
+            ..one.clone()
+        });
+        profile.merge(&other).unwrap();
+        assert_eq!(profile.kernels.len(), MAX_KERNELS);
+        assert_eq!(profile.unlisted, one.launches);
+    }
+}

@@ -1,0 +1,339 @@
+//! Profiles by name, in a directory.
+//!
+//! A profile is replaced as a whole or not at all: it is written beside the old one, flushed to the disk and renamed over it. A full
+//! disk, a kill or a power cut leaves the old one.
+
+use std::{
+    env,
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::{Error, Profile, codec};
+
+/// What a profile's file is called behind its name.
+const SUFFIX: &str = ".profile";
+
+/// The longest name: with the suffix and the temporary file's marks it fits every file system.
+const MAX_NAME: usize = 64;
+
+/// A directory of profiles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+/// Whether a profile may have this name: it becomes a file name, and people type it.
+pub fn valid_name(name: &str) -> Result<(), Error> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = name.len() <= MAX_NAME
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(allowed)
+        // "a.profile" would be listed as "a" beside itself.
+        && !name.ends_with(SUFFIX);
+    if good {
+        Ok(())
+    } else {
+        Err(Error::Name(name.chars().take(80).collect()))
+    }
+}
+
+impl Store {
+    /// In this directory. It is made when a profile is first saved.
+    pub fn at(directory: impl Into<PathBuf>) -> Store {
+        Store {
+            directory: directory.into(),
+        }
+    }
+
+    /// In the user's directory: `WEFT_PROFILE_DIR`, else `weft/profiles` in `XDG_DATA_HOME`, else in `~/.local/share`.
+    pub fn of_user() -> Result<Store, Error> {
+        Store::from_lookup(|name| env::var_os(name).map(PathBuf::from))
+    }
+
+    fn from_lookup(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<Store, Error> {
+        let set = |name: &str| variable(name).filter(|value| !value.as_os_str().is_empty());
+        if let Some(directory) = set("WEFT_PROFILE_DIR") {
+            return Ok(Store::at(directory));
+        }
+        let data = set("XDG_DATA_HOME")
+            // The base directory specification says that a relative path counts as unset.
+            .filter(|path| path.is_absolute())
+            .or_else(|| set("HOME").map(|home| home.join(".local/share")))
+            .ok_or(Error::NoDirectory)?;
+        Ok(Store::at(data.join("weft/profiles")))
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where a profile of this name lies or would lie.
+    pub fn path(&self, name: &str) -> Result<PathBuf, Error> {
+        valid_name(name)?;
+        Ok(self.directory.join(format!("{name}{SUFFIX}")))
+    }
+
+    /// Reads a profile.
+    pub fn load(&self, name: &str) -> Result<Profile, Error> {
+        let path = self.path(name)?;
+        match read(&path) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Err(Error::Missing {
+                name: name.to_owned(),
+                path,
+            }),
+            other => other,
+        }
+    }
+
+    /// Writes a profile under its name, in the place of an older one.
+    pub fn save(&self, profile: &Profile) -> Result<PathBuf, Error> {
+        let path = self.path(&profile.name)?;
+        let bytes = codec::encode(profile, &path)?;
+        fs::create_dir_all(&self.directory).map_err(|source| Error::Io {
+            doing: "make the directory",
+            path: self.directory.clone(),
+            source,
+        })?;
+        replace(&path, |file| file.write_all(&bytes))?;
+        Ok(path)
+    }
+
+    /// Names of the profiles that are there, sorted. No directory is no profiles.
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        let io_error = |source| Error::Io {
+            doing: "list",
+            path: self.directory.clone(),
+            source,
+        };
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io_error(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(io_error)?.file_name();
+            if let Some(name) = file.to_str().and_then(|name| name.strip_suffix(SUFFIX))
+                && valid_name(name).is_ok()
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Removes a profile.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.path(name)?;
+        fs::remove_file(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::Missing {
+                name: name.to_owned(),
+                path,
+            },
+            _ => Error::Io {
+                doing: "remove",
+                path,
+                source,
+            },
+        })
+    }
+}
+
+/// Reads a profile from a file of any name.
+pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
+    let io_error = |source| Error::Io {
+        doing: "read",
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(io_error)?;
+    let bytes = file.metadata().map_err(io_error)?.len();
+    let mut content = Vec::new();
+    // One more than the limit, so that a file that grows meanwhile (or a device that says 0) is found out.
+    file.take(codec::MAX_BYTES + 1)
+        .read_to_end(&mut content)
+        .map_err(io_error)?;
+    if content.len() as u64 > codec::MAX_BYTES {
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+            bytes: bytes.max(content.len() as u64),
+            limit: codec::MAX_BYTES,
+        });
+    }
+    codec::decode(&content, path)
+}
+
+/// Puts a file in the place of another, whole or not at all.
+fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}.{number}", process::id()));
+    let result = write_whole(&temporary, write).and_then(|()| fs::rename(&temporary, path));
+    if let Err(source) = result {
+        // Nothing can be done if this fails too; the name begins with a dot and is never read.
+        let _ = fs::remove_file(&temporary);
+        return Err(Error::Io {
+            doing: "write",
+            path: path.to_owned(),
+            source,
+        });
+    }
+    // The rename itself is on the disk once the directory is. Not every file system can; the content is whole either way.
+    if let Some(directory) = path.parent().and_then(|parent| File::open(parent).ok()) {
+        let _ = directory.sync_all();
+    }
+    Ok(())
+}
+
+fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    write(&mut file)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::tests::sample;
+
+    fn files(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_profile_goes_out_and_comes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("deep/er"));
+        assert_eq!(store.names().unwrap(), Vec::<String>::new());
+        let mut profile = sample();
+        store.save(&profile).unwrap();
+        profile.runs = 2;
+        store.save(&profile).unwrap();
+        assert_eq!(store.load("resnet").unwrap(), profile);
+        assert_eq!(store.names().unwrap(), ["resnet"]);
+        assert_eq!(files(store.directory()), ["resnet.profile"]);
+        store.remove("resnet").unwrap();
+        assert!(matches!(store.load("resnet"), Err(Error::Missing { .. })));
+        assert!(matches!(store.remove("resnet"), Err(Error::Missing { .. })));
+    }
+
+    #[test]
+    fn a_missing_profile_is_told_with_what_to_do() {
+        let error = Store::at("/nowhere").load("bert").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "there is no profile \"bert\" at /nowhere/bert.profile: take it with `weft profile --name bert -- COMMAND`"
+        );
+    }
+
+    #[test]
+    fn names_are_no_paths() {
+        for good in ["a", "resnet-50_v1.5", "7b", &"n".repeat(MAX_NAME)] {
+            assert!(valid_name(good).is_ok(), "{good}");
+        }
+        let long = "n".repeat(MAX_NAME + 1);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/b",
+            ".hidden",
+            "-x",
+            "a b",
+            "a\0",
+            "ä",
+            "a\n",
+            "x.profile",
+            &long,
+        ] {
+            assert!(matches!(valid_name(bad), Err(Error::Name(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_old_profile() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path());
+        store.save(&sample()).unwrap();
+        let path = store.path("resnet").unwrap();
+        let full = |file: &mut File| {
+            file.write_all(b"weftPROF half of")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        };
+        let error = replace(&path, full).unwrap_err().to_string();
+        assert!(
+            error.contains("unchanged") && error.contains("resnet.profile"),
+            "{error}"
+        );
+        assert!(!error.contains('\n'));
+        assert_eq!(store.load("resnet").unwrap(), sample());
+        assert_eq!(files(directory.path()), ["resnet.profile"]);
+    }
+
+    #[test]
+    fn a_real_full_device_is_told() {
+        // Linux has a device that is always full.
+        let Ok(mut full) = OpenOptions::new().write(true).open("/dev/full") else {
+            return;
+        };
+        let source = full.write_all(b"x").unwrap_err();
+        let error = Error::Io {
+            doing: "write",
+            path: "/p".into(),
+            source,
+        };
+        assert!(error.to_string().contains("make room"), "{error}");
+    }
+
+    #[test]
+    fn strange_files_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path());
+        fs::write(directory.path().join("text.profile"), "not a profile at all").unwrap();
+        fs::write(directory.path().join("empty.profile"), "").unwrap();
+        fs::create_dir(directory.path().join("dir.profile")).unwrap();
+        let huge = File::create(directory.path().join("huge.profile")).unwrap();
+        huge.set_len(codec::MAX_BYTES + 1).unwrap();
+        for (name, expected) in [
+            ("text", "is not a profile of weft"),
+            ("empty", "is not a profile of weft"),
+            ("dir", "cannot read"),
+            ("huge", "too large"),
+        ] {
+            let error = store.load(name).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_directory_is_found_as_documented() {
+        let store = |set: &[(&str, &str)]| {
+            Store::from_lookup(|name| {
+                set.iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| PathBuf::from(value))
+            })
+        };
+        let all = [("WEFT_PROFILE_DIR", "/w"), ("XDG_DATA_HOME", "/x"), ("HOME", "/h")];
+        assert_eq!(store(&all).unwrap(), Store::at("/w"));
+        assert_eq!(store(&all[1..]).unwrap(), Store::at("/x/weft/profiles"));
+        assert_eq!(store(&all[2..]).unwrap(), Store::at("/h/.local/share/weft/profiles"));
+        let relative = [("XDG_DATA_HOME", "x"), ("HOME", "/h"), ("WEFT_PROFILE_DIR", "")];
+        assert_eq!(store(&relative).unwrap(), Store::at("/h/.local/share/weft/profiles"));
+        assert!(matches!(store(&[]), Err(Error::NoDirectory)));
+    }
+}
