@@ -1,1 +1,2 @@
-//! Tests across packages.
+//! What the test programs share. Each of them is an ordinary CUDA program: none knows of weft or of the simulated GPU.
+pub mod gpu;

@@ -1,0 +1,62 @@
+//! A job that keeps the device busy in a set pattern until it is told to stop: what the job under test shares the device with.
+//!
+//! It launches `simgpu_fill` on a few bytes (the simulated device's configuration decides how long that takes), so it costs next to no CPU.
+//! It runs while the file named by `--while` exists; a test that died leaves nothing running.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Parser;
+use weft_tests::gpu::{Argument, Gpu};
+
+/// A companion job
+#[derive(Debug, Parser)]
+struct Args {
+    /// Runs while this file exists
+    #[arg(long = "while", value_name = "FILE")]
+    runs_while: PathBuf,
+    /// Launches before each synchronisation
+    #[arg(long, default_value_t = 16)]
+    burst: u32,
+    /// Pause after each synchronisation
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
+    pause: u64,
+    /// Ends by itself after so long
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    at_most: u64,
+    /// Written once the first burst is done
+    #[arg(long, value_name = "FILE")]
+    ready: Option<PathBuf>,
+    /// Written at the end: launches so far, as JSON
+    #[arg(long, value_name = "FILE")]
+    result: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let gpu = Gpu::open()?;
+    let kernel = gpu.kernel("simgpu_fill")?;
+    let (stream, data) = (gpu.stream()?, gpu.allocate(64)?);
+    let end = Instant::now() + Duration::from_secs(args.at_most);
+    let mut ready = args.ready;
+    let mut launches = 0u64;
+    while args.runs_while.exists() && Instant::now() < end {
+        for _ in 0..args.burst {
+            let mut arguments = [Argument::Wide(data.address), Argument::Narrow(7), Argument::Wide(16)];
+            gpu.launch(kernel, 1, 32, &mut arguments, stream)?;
+            launches += 1;
+        }
+        gpu.synchronize(stream)?;
+        if let Some(file) = ready.take() {
+            std::fs::write(file, "ready\n")?;
+        }
+        if args.pause > 0 {
+            std::thread::sleep(Duration::from_micros(args.pause));
+        }
+    }
+    if let Some(file) = args.result {
+        std::fs::write(file, format!("{}\n", serde_json::json!({"launches": launches})))?;
+    }
+    Ok(())
+}

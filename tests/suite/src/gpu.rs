@@ -1,0 +1,212 @@
+//! A thin layer over cudarc's driver calls: one device, one module of test kernels, streams.
+//!
+//! It opens the driver as cudarc does (by name, `libcuda.so` first), holds the primary context for the life of the process, and frees nothing
+//! but what it is asked to free: a test program ends soon.
+
+use std::ffi::{CString, c_void};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cudarc::driver::{result, sys};
+
+/// The test kernels; the same text runs on a real GPU and on the simulated one. See its head for what each computes.
+pub const KERNELS: &str = include_str!("../../simgpu/driver/src/kernels/simgpu.ptx");
+
+/// The device's memory, typed by what the program put there.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Its device address.
+    pub address: sys::CUdeviceptr,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+/// A stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream(pub sys::CUstream);
+
+/// An event.
+#[derive(Debug, Clone, Copy)]
+pub struct Event(sys::CUevent);
+
+/// A kernel of the test module.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel(sys::CUfunction);
+
+/// A graph that can be launched.
+#[derive(Debug, Clone, Copy)]
+pub struct Graph(sys::CUgraphExec);
+
+/// One argument of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub enum Argument {
+    /// A pointer or a 64-bit number.
+    Wide(u64),
+    /// A 32-bit number.
+    Narrow(u32),
+    /// A 32-bit float.
+    Float(f32),
+}
+
+/// The device with the test kernels loaded.
+#[derive(Debug)]
+pub struct Gpu {
+    module: sys::CUmodule,
+    context: sys::CUcontext,
+}
+
+// SAFETY: the driver's module and context handles may be used from any thread; `Gpu` never changes or ends them.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// Opens the first device and loads the test kernels.
+    pub fn open() -> Result<Gpu> {
+        result::init().context("cuInit")?;
+        let device = result::device::get(0).context("cuDeviceGet")?;
+        // SAFETY: the device handle comes from the line above.
+        let context = unsafe { result::primary_ctx::retain(device) }.context("cuDevicePrimaryCtxRetain")?;
+        // SAFETY: the context is retained for the life of the process.
+        unsafe { result::ctx::set_current(context) }.context("cuCtxSetCurrent")?;
+        let image = CString::new(KERNELS).context("the test kernels")?;
+        // SAFETY: the image is a NUL-terminated PTX text that outlives the call.
+        let module = unsafe { result::module::load_data(image.as_ptr().cast()) }.context("cuModuleLoadData")?;
+        Ok(Gpu { module, context })
+    }
+
+    /// Makes the device's context current in another thread.
+    pub fn enter(&self) -> Result<()> {
+        // SAFETY: the context is retained for the life of the process.
+        unsafe { result::ctx::set_current(self.context) }.context("cuCtxSetCurrent")
+    }
+
+    /// A kernel of the module by name.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let text = CString::new(name).context("a kernel's name")?;
+        // SAFETY: the module is loaded for the life of the process.
+        let function = unsafe { result::module::get_function(self.module, text) };
+        Ok(Kernel(function.with_context(|| format!("cuModuleGetFunction {name}"))?))
+    }
+
+    /// A stream; one that does not wait for the legacy default stream.
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream(
+            result::stream::create(result::stream::StreamKind::NonBlocking).context("cuStreamCreate")?,
+        ))
+    }
+
+    /// Device memory.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
+        // SAFETY: plain allocation.
+        let address = unsafe { result::malloc_sync(bytes) }.context("cuMemAlloc")?;
+        Ok(Memory { address, bytes })
+    }
+
+    /// Gives memory back.
+    pub fn free(&self, memory: Memory) -> Result<()> {
+        // SAFETY: `Memory` is made by `allocate` alone, and the callers free it once.
+        unsafe { result::free_sync(memory.address) }.context("cuMemFree")
+    }
+
+    /// Copies numbers to the device, in stream order. The data must live until the stream was synchronised.
+    pub fn upload(&self, memory: Memory, data: &[u32], stream: Stream) -> Result<()> {
+        ensure!(size_of_val(data) <= memory.bytes, "more data than memory");
+        // SAFETY: the destination is large enough (checked above); callers synchronise before `data` goes.
+        unsafe { result::memcpy_htod_async(memory.address, data, stream.0) }.context("cuMemcpyHtoDAsync")
+    }
+
+    /// Copies numbers from the device after everything before it in the stream, and waits for them.
+    pub fn download(&self, memory: Memory, count: usize, stream: Stream) -> Result<Vec<u32>> {
+        ensure!(count * 4 <= memory.bytes, "more data than memory");
+        let mut data = vec![0u32; count];
+        // SAFETY: the source is large enough (checked above); the stream is synchronised before `data` is read or dropped.
+        unsafe { result::memcpy_dtoh_async(&mut data, memory.address, stream.0) }.context("cuMemcpyDtoHAsync")?;
+        self.synchronize(stream)?;
+        Ok(data)
+    }
+
+    /// Sets every byte of the memory, in stream order.
+    pub fn set_bytes(&self, memory: Memory, value: u8, stream: Stream) -> Result<()> {
+        // SAFETY: the length is the memory's own.
+        unsafe { result::memset_d8_async(memory.address, value, memory.bytes, stream.0) }.context("cuMemsetD8Async")
+    }
+
+    /// Launches a kernel.
+    pub fn launch(
+        &self,
+        kernel: Kernel,
+        grid: u32,
+        block: u32,
+        arguments: &mut [Argument],
+        stream: Stream,
+    ) -> Result<()> {
+        let mut pointers: Vec<*mut c_void> = arguments
+            .iter_mut()
+            .map(|argument| match argument {
+                Argument::Wide(value) => std::ptr::from_mut(value).cast(),
+                Argument::Narrow(value) => std::ptr::from_mut(value).cast(),
+                Argument::Float(value) => std::ptr::from_mut(value).cast(),
+            })
+            .collect();
+        // SAFETY: the pointers live across the call, which copies what they point to; callers pass what the kernel takes.
+        let launched =
+            unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (block, 1, 1), 0, stream.0, &mut pointers) };
+        launched.context("cuLaunchKernel")
+    }
+
+    /// Waits for everything in the stream.
+    pub fn synchronize(&self, stream: Stream) -> Result<()> {
+        // SAFETY: streams are never destroyed here.
+        unsafe { result::stream::synchronize(stream.0) }.context("cuStreamSynchronize")
+    }
+
+    /// An event that takes times.
+    pub fn event(&self) -> Result<Event> {
+        Ok(Event(
+            result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).context("cuEventCreate")?,
+        ))
+    }
+
+    /// Records the event behind everything in the stream.
+    pub fn record(&self, event: Event, stream: Stream) -> Result<()> {
+        // SAFETY: events and streams are never destroyed here.
+        unsafe { result::event::record(event.0, stream.0) }.context("cuEventRecord")
+    }
+
+    /// Has the stream wait for the event.
+    pub fn wait_for(&self, stream: Stream, event: Event) -> Result<()> {
+        // SAFETY: events and streams are never destroyed here.
+        unsafe { result::stream::wait_event(stream.0, event.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+            .context("cuStreamWaitEvent")
+    }
+
+    /// Device time between two events that were reached.
+    pub fn between(&self, begin: Event, end: Event) -> Result<Duration> {
+        // SAFETY: events are never destroyed here.
+        let ms = unsafe { result::event::elapsed(begin.0, end.0) }.context("cuEventElapsedTime")?;
+        Ok(Duration::from_secs_f32(ms.max(0.0) / 1e3))
+    }
+
+    /// Records what `body` puts on the stream as a graph.
+    pub fn capture(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::begin_capture(stream.0, mode) }.context("cuStreamBeginCapture")?;
+        body()?;
+        // SAFETY: the stream captures since the line above.
+        let graph = unsafe { result::stream::end_capture(stream.0) }.context("cuStreamEndCapture")?;
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: the graph came from the capture; the out pointer is a local.
+        unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph, 0) }
+            .result()
+            .context("cuGraphInstantiateWithFlags")?;
+        Ok(Graph(executable))
+    }
+
+    /// Launches a graph.
+    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<()> {
+        // SAFETY: graphs and streams are never destroyed here.
+        unsafe { result::graph::launch(graph.0, stream.0) }.context("cuGraphLaunch")
+    }
+}
