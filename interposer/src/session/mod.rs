@@ -136,5 +136,11 @@ pub fn capture_began(_stream: Stream) {}
 /// A capture on `stream` ended or was invalidated.
 pub fn capture_ended(_stream: Stream) {}
 
+/// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
+pub fn context_ending() {}
+
+/// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
+pub fn stream_ending(_stream: Stream) {}
+
 /// Counts an internal trouble that a hook answered by passing the call through.
 pub fn trouble() {}
