@@ -1,10 +1,8 @@
 //! The cudarc client of the matrix: launches whose results are checked, streams ordered by events, a graph, threads.
 //!
-//! `weft-test-client RESULT.json` writes one JSON line there. With CLIENT_HOLD naming a file it stays until that file is gone, as the
-//! Python clients do.
+//! `weft-test-client RESULT.json` writes one JSON line there.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weft_tests::gpu::{Argument, Gpu, Kernel, Memory, Stream};
@@ -21,19 +19,7 @@ fn main() -> Result<()> {
     std::fs::write(&new, format!("{line}\n")).context("cannot write the result")?;
     std::fs::rename(&new, &result).context("cannot write the result")?;
     println!("weft-test-client: done");
-    hold();
     Ok(())
-}
-
-/// Stays while the runner looks at the counters. Bounded: a runner that died leaves no client behind.
-fn hold() {
-    let Ok(path) = std::env::var("CLIENT_HOLD") else {
-        return;
-    };
-    let end = Instant::now() + Duration::from_secs(60);
-    while Path::new(&path).exists() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn fill(gpu: &Gpu, kernel: Kernel, memory: Memory, value: u32, stream: Stream) -> Result<()> {

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Runs the client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
+
+    tests/clients/run.py [--set ci|all] [--jobs N] [--keep] [FILTER...]
+
+A case is a client in one role (alone, holder, filler); FILTERs are parts of `client/role`. Each case has a device, a broker
+and profiles of its own. It passes when
+
+  * the client ends well, with and without weft, and prints the same bytes to stdout,
+  * the device saw the same operations in the same order per stream (harness/devicelog.py says what is normalised, and why),
+  * weft counted every launch that reached the device and knew every kernel's name,
+  * weft had nothing to say on stderr, and no launch waited to its bound.
+
+The last line is `N passed, N failed`, with `, N skipped` for clients whose environment is not set up.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import sys
+import threading
+import time
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+
+from harness import devicelog, jobs, paths, show  # noqa: E402
+
+# A run takes 3 to 25 s on two idle cores; this leaves room for busy ones and still ends.
+DEFAULT_BOUND = 120.0
+
+# weft's own operations on the device while it schedules: event records that tell the end of a filler's work. None is
+# allowed while a job is alone.
+OWN_OPERATIONS = {"alone": frozenset(), "holder": frozenset({"event"}), "filler": frozenset({"event"})}
+
+# (priority of the client, priority and pattern of the job beside it)
+BESIDE = {
+    "holder": (1, 7, ["--burst", "16"]),
+    "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
+}
+
+
+class Failure(Exception):
+    """A case that did not pass, with why."""
+
+
+class Client:
+    """One entry of clients.toml."""
+
+    def __init__(self, name, table):
+        self.name = name
+        self.venv = table["venv"]
+        self.program = table["program"]
+        self.roles = table.get("roles", ["alone"])
+        self.set = table.get("set", "ci")
+        self.env = table.get("env", {})
+        self.arguments = table.get("arguments", [])
+        self.cuda_libraries = table.get("cuda_libraries", False)
+        self.warm = table.get("warm", False)
+        self.bound = table.get("bound", DEFAULT_BOUND)
+        self.order = table.get("order", "same")
+        self.reference = None
+        self.lock = threading.Lock()
+
+    def missing(self):
+        """Why it cannot run here, or None."""
+        if self.venv and not paths.python(self.venv).exists():
+            return f"no .venv-{self.venv}: scripts/setup {self.venv}"
+        if not self.venv and not (paths.TARGET / "release" / self.program).exists():
+            return f"{self.program} is not built: scripts/layout"
+        return None
+
+    def command(self, result):
+        if not self.venv:
+            return [paths.TARGET / "release" / self.program, result, *self.arguments]
+        return [paths.python(self.venv), HERE / "programs" / self.program, result, *self.arguments]
+
+    def libraries(self):
+        return paths.nvidia_libraries(self.venv) if self.cuda_libraries else []
+
+
+def caches(folder):
+    """Where the clients keep what they compile: one place for all runs, so that two runs of a client do the same work."""
+    names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"]
+    return {name: str(folder / name.lower().removesuffix("_dir")) for name in names}
+
+
+class Run:
+    """One finished run of a client."""
+
+    def __init__(self, job, code, records, result):
+        self.job, self.code, self.records, self.result = job, code, records, result
+        self.stdout = job.stdout()
+        self.stderr = job.stderr()
+
+
+def execute(client, device, folder, extra, name):
+    """Runs the client once on `device`."""
+    result = folder / f"{name}.json"
+    environment = {
+        **jobs.clean_environment(),
+        **caches(paths.TARGET / "client-caches"),
+        **device.environment(client.libraries()),
+        # Sets of strings must be walked in the same order in both runs; two cores are shared with the device.
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        **client.env,
+        **extra,
+    }
+    job = jobs.Job(client.command(result), environment=environment, folder=folder, name=name, cwd=folder)
+    code = job.wait(client.bound)
+    if code != 0:
+        raise Failure(job.explain())
+    if not result.exists():
+        raise Failure(f"{name}: no result was written\n" + job.explain())
+    return job, code, json.loads(result.read_text())
+
+
+def run_bare(client, folder):
+    """The reference: without weft. Made once a client."""
+    with client.lock:
+        if client.reference is None:
+            log = folder / "bare.log"
+            device = jobs.Device(folder, log=log)
+            if client.warm:
+                execute(client, jobs.Device(folder), folder, {}, "warm")
+            job, code, result = execute(client, device, folder, {}, "bare")
+            if not device.wait_gone():
+                raise Failure("the device process stayed after its last client left")
+            client.reference = Run(job, code, devicelog.read(log), result)
+            if not client.reference.records:
+                raise Failure("the device saw nothing of the client")
+        return client.reference
+
+
+def wait_until_detached(broker, pid, bound=10.0):
+    """The broker's last word on all processes, once it knows that `pid` ended."""
+    end = time.monotonic() + bound
+    while True:
+        status = broker.status()
+        if status is None:
+            raise Failure("the broker gave no status")
+        if all(client["pid"] != pid for client in status["clients"]):
+            return status
+        if time.monotonic() > end:
+            raise Failure(f"the broker still lists {pid} as attached {bound:.0f} s after it ended")
+        time.sleep(0.05)
+
+
+def run_under_weft(client, role, folder):
+    """With weft, in a role. Returns the run and what the broker knew."""
+    log = folder / "weft.log"
+    device = jobs.Device(folder, log=log)
+    beside = None
+    with jobs.Broker(folder, device) as broker:
+        priority = 5
+        keep = folder / "keep"
+        try:
+            if role in BESIDE:
+                priority, other, pattern = BESIDE[role]
+                keep.touch()
+                ready = folder / "ready"
+                environment = {
+                    **jobs.clean_environment(),
+                    **device.environment(),
+                    **jobs.preload(broker.variables(), priority=other),
+                }
+                command = [paths.TARGET / "release" / "weft-test-companion", "--while", keep, "--ready", ready, *pattern]
+                beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
+                if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
+                    raise Failure("the job beside it did not start\n" + beside.explain())
+            job, code, result = execute(client, device, folder, jobs.preload(broker.variables(), priority=priority), "weft")
+            status = wait_until_detached(broker, job.pid)
+        finally:
+            if beside:
+                keep.unlink(missing_ok=True)
+                beside_code = beside.wait(20)
+    if beside and beside_code != 0:
+        raise Failure(beside.explain())
+    if not device.wait_gone():
+        raise Failure("the device process stayed after its last client left")
+    records = devicelog.read(log)
+    if beside:
+        records = [r for r in records if r["pid"] != beside.pid]
+    return Run(job, code, records, result), status
+
+
+def check(client, role, bare, weft, status):
+    """Raises Failure with all that is wrong."""
+    wrong = []
+    if bare.stdout != weft.stdout:
+        wrong.append(f"stdout differs: {bare.stdout[:200]!r} without weft, {weft.stdout[:200]!r} with it")
+    if bare.result != weft.result:
+        wrong.append(f"results differ: {bare.result} without weft, {weft.result} with it")
+    ours = [line for line in weft.stderr.splitlines() if line.startswith("weft")]
+    if ours:
+        wrong.append("weft wrote to stderr: " + " / ".join(ours[:5]))
+
+    if client.order == "same":
+        differences = devicelog.compare(
+            devicelog.streams(bare.records), devicelog.streams(weft.records), OWN_OPERATIONS[role]
+        )
+        wrong += differences[:5]
+        if len(differences) > 5:
+            wrong.append(f"and {len(differences) - 5} more differences")
+    else:
+        mine, theirs = devicelog.counts(bare.records), devicelog.counts(weft.records)
+        for kind in sorted(set(mine) | set(theirs)):
+            if mine[kind] != theirs[kind] and kind not in OWN_OPERATIONS[role]:
+                wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
+    wrong += check_counters(role, weft, status)
+    if wrong:
+        raise Failure("\n".join(wrong))
+
+
+def check_counters(role, weft, status):
+    wrong = []
+    ended = {entry["last"]["pid"]: entry for entry in status["ended"]}
+    for pid in {record["pid"] for record in weft.records}:
+        seen = devicelog.counts(weft.records, {pid})
+        entry = ended.get(pid)
+        if entry is None:
+            wrong.append(f"process {pid} used the device and the broker never saw it")
+            continue
+        last = entry["last"]
+        on_device = seen["kernel"]
+        if last["launches"] - last["captured"] != on_device:
+            wrong.append(
+                f"weft counted {last['launches']} launches, {last['captured']} of them into captures; "
+                f"{on_device} kernels reached the device"
+            )
+        for what in ("unnamed", "troubles", "dropped_messages", "waits_expired"):
+            if last[what]:
+                wrong.append(f"{what}: {last[what]}")
+        if entry["ending"] == "detached":
+            wrong.append("the broker let the client go: its lane made no sense")
+        if pid == weft.job.pid and role != "alone" and last["mode"] != role:
+            wrong.append(f"it ended as {last['mode']}, not as {role}")
+    return wrong
+
+
+def run_case(client, role, keep):
+    """One case; returns seconds."""
+    start = time.monotonic()
+    with jobs.workspace(keep) as folder:
+        bare_folder, weft_folder = folder / "b", folder / "w"
+        bare_folder.mkdir()
+        weft_folder.mkdir()
+        bare = run_bare(client, bare_folder)
+        weft, status = run_under_weft(client, role, weft_folder)
+        check(client, role, bare, weft, status)
+    return time.monotonic() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--set", choices=["ci", "all"], default="ci")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cases at a time")
+    parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
+    parser.add_argument("--bare", action="store_true", help="only run each client without weft")
+    parser.add_argument("filters", nargs="*", help="parts of client/role")
+    arguments = parser.parse_args()
+
+    with open(HERE / "clients.toml", "rb") as file:
+        clients = [Client(name, table) for name, table in tomllib.load(file).items()]
+    roles = (lambda client: ["bare"]) if arguments.bare else (lambda client: client.roles)
+    cases = [
+        (client, role)
+        for client in clients
+        if arguments.set == "all" or client.set == "ci"
+        for role in roles(client)
+        if not arguments.filters or any(part in f"{client.name}/{role}" for part in arguments.filters)
+    ]
+    progress = show.Progress(len(cases), "clients")
+    passed, failed, skipped = 0, [], 0
+
+    def one(client, role):
+        name = f"{client.name}/{role}"
+        why = client.missing()
+        if why:
+            return name, "skipped", why
+        progress.step(name)
+        try:
+            if role == "bare":
+                start = time.monotonic()
+                with jobs.workspace(arguments.keep) as folder:
+                    run_bare(client, folder)
+                return name, "ok", f"{time.monotonic() - start:.1f}s"
+            return name, "ok", f"{run_case(client, role, arguments.keep):.1f}s"
+        except (Failure, RuntimeError, OSError, ValueError, KeyError) as error:
+            return name, "FAILED", f"{error or type(error).__name__}"
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for future in concurrent.futures.as_completed([pool.submit(one, *case) for case in cases]):
+            name, verdict, detail = future.result()
+            if verdict == "ok":
+                passed += 1
+            elif verdict == "skipped":
+                skipped += 1
+            else:
+                failed.append(name)
+            progress.finish_one(f"{name} {verdict} {detail}".replace("\n", "\n    "))
+    progress.close()
+    for name in failed:
+        print(f"failed: {name}")
+    print(f"{passed} passed, {len(failed)} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
