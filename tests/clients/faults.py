@@ -1,0 +1,505 @@
+#!/usr/bin/env python3
+"""What happens when something breaks: brokers and jobs that are killed, stopped, forked, started by the hundred; bad files, full disks.
+
+  tests/clients/faults.py                  all cases
+  tests/clients/faults.py --kills 200      that many SIGKILLs at random moments (default 60)
+  tests/clients/faults.py killed           the cases with that word in their name
+
+Each case runs on a simulated GPU and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from harness import jobs, paths, show  # noqa: E402
+
+CLIENT = paths.TARGET / "release" / "weft-test-client"
+COMPANION = paths.TARGET / "release" / "weft-test-companion"
+# How long anything may take that takes a second on an idle machine: two busy cores stretch it.
+BOUND = 60.0
+
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Scene:
+    """A device, a broker and jobs in a folder of their own."""
+
+    def __init__(self, folder, options):
+        self.folder = Path(folder)
+        self.options = options
+        self.device = jobs.Device(self.folder)
+        self.broker = jobs.Broker(self.folder, self.device)
+        self.running = self.folder / "running"
+        self.running.touch()
+        self.jobs = []
+        self.number = 0
+
+    def close(self):
+        self.running.unlink(missing_ok=True)
+        for job in self.jobs:
+            job.kill()
+        self.broker.stop()
+
+    def environment(self, **preload):
+        variables = jobs.preload(self.broker.variables(), **preload)
+        return {**jobs.clean_environment(), **self.device.environment(), **variables}
+
+    def job(self, command, name=None, *, more=None, limits=None, **preload):
+        self.number += 1
+        name = name or f"job{self.number}"
+        environment = {**self.environment(**preload), **(more or {})}
+        job = jobs.Job(command, environment=environment, folder=self.folder, name=name, limits=limits)
+        self.jobs.append(job)
+        return job
+
+    def client(self, name=None, **options):
+        """The checking client: its results are wrong if an operation is lost or comes late."""
+        self.number += 1
+        name = name or f"client{self.number}"
+        return self.job([CLIENT, self.folder / f"{name}.json"], name, **options)
+
+    def companion(self, name, *, pause=500, **options):
+        """A job that launches until the scene ends."""
+        ready = self.folder / f"{name}.ready"
+        command = [COMPANION, "--while", self.running, "--ready", ready, "--result", self.folder / f"{name}.json", "--pause", str(pause)]
+        job = self.job(command, name, **options)
+        assert jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND), f"{name} did not get ready\n{job.explain()}"
+        assert job.running(), f"{name} ended\n{job.explain()}"
+        return job
+
+    def finish(self, job, code=0):
+        got = job.wait(BOUND)
+        assert not job.timed_out, f"{job.name} hangs\n{job.explain()}"
+        assert got == code, f"{job.name}: exit {got}, not {code}\n{job.explain()}"
+
+    def finish_companions(self, *companions):
+        self.running.unlink()
+        for job in companions:
+            self.finish(job)
+            assert json.loads((self.folder / f"{job.name}.json").read_text())["launches"] > 0
+            assert job.stdout() == b"", f"{job.name}: something wrote to its stdout: {job.stdout()[:200]}"
+
+    def status(self):
+        seen = self.broker.status()
+        assert seen is not None, "weft status has no answer\n" + self.broker.job.explain()
+        return seen
+
+    def row(self, job):
+        return next((row for row in self.status()["clients"] if row["pid"] == job.pid), None)
+
+    def attached(self, *wanted):
+        """Waits until exactly so many, or at least these jobs, are attached."""
+        pids = {job.pid for job in wanted}
+
+        def there():
+            seen = self.broker.status()
+            return seen is not None and pids <= {row["pid"] for row in seen["clients"]}
+
+        assert jobs.wait_until(there, BOUND, step=0.1), f"not attached: {[job.name for job in wanted if self.row(job) is None]}"
+
+    def progresses(self, job):
+        """Does it still launch? By its counter in the broker's eyes."""
+        before = self.row(job)["launches"]
+        assert jobs.wait_until(lambda: (self.row(job) or {"launches": 0})["launches"] > before, BOUND, step=0.1), f"{job.name} stands still"
+
+
+def says(job, *words):
+    """One line of its stderr has all these words."""
+    found = any(all(word.lower() in line.lower() for word in words) for line in job.stderr().splitlines())
+    assert found, f"no line with {words}\n{job.explain()}"
+
+
+def weft(scene, *arguments, bound=BOUND, more=None):
+    environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **(more or {})}
+    return subprocess.run(
+        [str(paths.WEFT), *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=bound,
+        check=False,
+    )
+
+
+# --- brokers ---------------------------------------------------------------------------------------------------------------------
+
+
+@case
+def broker_killed_while_both_run_then_restarted(scene):
+    scene.broker.start()
+    holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
+    scene.attached(holder, filler)
+    scene.broker.kill()
+    time.sleep(1.5)
+    assert holder.running() and filler.running(), holder.explain() + filler.explain()
+    scene.broker.start()
+    scene.attached(holder, filler)
+    scene.progresses(holder)
+    scene.progresses(filler)
+    scene.finish_companions(holder, filler)
+
+
+@case
+def broker_killed_and_never_back(scene):
+    scene.broker.start()
+    holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
+    scene.attached(holder, filler)
+    scene.broker.kill()
+    time.sleep(1.0)
+    scene.finish_companions(holder, filler)
+
+
+@case
+def broker_started_after_the_jobs(scene):
+    holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
+    scene.broker.start()
+    scene.attached(holder, filler)
+    scene.finish_companions(holder, filler)
+
+
+@case
+def no_broker_at_all(scene):
+    job = scene.client(priority=5)
+    scene.finish(job)
+    assert job.stdout() == b"weft-test-client: done\n", job.stdout()
+    says(job, "weft", "broker")
+
+
+@case
+def broker_stopped_by_a_signal_lets_fillers_go(scene):
+    scene.broker.start()
+    holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
+    scene.attached(holder, filler)
+    os.kill(scene.broker.job.pid, signal.SIGSTOP)
+    try:
+        # Nobody grants credit now. The checking client has some 300 launches to make: each wait must end by itself.
+        job = scene.client(priority=7)
+        scene.finish(job)
+        scene.finish_companions(holder, filler)
+    finally:
+        os.kill(scene.broker.job.pid, signal.SIGCONT)
+
+
+@case
+def stale_socket_is_taken_over(scene):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(scene.broker.socket))
+    assert scene.broker.socket.exists()
+    # A plain file of that name would be somebody's data; a socket nobody listens on is a dead broker's.
+    scene.broker.start()
+    job = scene.client(priority=0)
+    scene.finish(job)
+    assert scene.status()["broker"]["attached"] >= 1
+
+
+@case
+def second_broker_refuses_in_one_line(scene):
+    scene.broker.start()
+    second = weft(scene, "broker")
+    assert second.returncode not in (0, 101), second
+    lines = [line for line in second.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, second.stderr
+    assert scene.status()["broker"]["pid"] == scene.broker.job.pid
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------------------
+
+
+@case
+def jobs_killed_at_random_moments(scene):
+    seed = scene.options.seed
+    rng = random.Random(seed)
+    scene.broker.start()
+    survivor = scene.companion("survivor", priority=3)
+    scene.attached(survivor)
+    for number in range(scene.options.kills):
+        victim = scene.client(f"victim{number}", priority=rng.choice((0, 5, 9)))
+        time.sleep(rng.uniform(0.0, 0.12))
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait(BOUND)
+        scene.jobs.remove(victim)
+        assert survivor.running(), f"seed {seed}, kill {number}: the survivor ended\n{survivor.explain()}"
+        assert scene.broker.job.running(), f"seed {seed}, kill {number}: the broker ended\n{scene.broker.job.explain()}"
+    gone = jobs.wait_until(lambda: len(scene.status()["clients"]) == 1, BOUND, step=0.1)
+    assert gone, f"seed {seed}: dead clients are still attached: {[row['pid'] for row in scene.status()['clients']]}"
+    scene.progresses(survivor)
+    # Whatever the dead had on the device is free: a client that checks its data still finds room and order.
+    scene.finish(scene.client("after", priority=5))
+    scene.finish_companions(survivor)
+
+
+@case
+def fork_after_init_leaves_the_parent_whole(scene):
+    scene.broker.start()
+    program = scene.folder / "fork.py"
+    program.write_text(
+        "import ctypes, os, sys\n"
+        "cuda = ctypes.CDLL('libcuda.so.1')\n"
+        "assert cuda.cuInit(0) == 0\n"
+        "context = ctypes.c_void_p()\n"
+        "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
+        "assert cuda.cuCtxSetCurrent(context) == 0\n"
+        "for _ in range(20):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os._exit(0 if cuda.cuInit(0) == 3 else 1)  # CUDA_ERROR_NOT_INITIALIZED, as without weft\n"
+        "    assert os.waitpid(child, 0)[1] == 0, 'the child saw something else'\n"
+        "    assert cuda.cuCtxSynchronize() == 0\n"
+        "print('whole')\n"
+    )
+    job = scene.job([sys.executable, program], "forks", priority=5)
+    scene.finish(job)
+    assert job.stdout() == b"whole\n", job.stdout()
+
+
+@case
+def fork_before_init_gives_two_clients(scene):
+    scene.broker.start()
+    program = scene.folder / "fork.py"
+    program.write_text(
+        "import os, subprocess, sys\n"
+        "child = os.fork()\n"
+        "end = subprocess.run([sys.argv[1], sys.argv[2] + ('child' if child == 0 else 'parent')], stdout=subprocess.DEVNULL).returncode\n"
+        "if child == 0: os._exit(end)\n"
+        "sys.exit(end or os.waitpid(child, 0)[1])\n"
+    )
+    scene.finish(scene.job([sys.executable, program, CLIENT, scene.folder / "r"], "forks", priority=5))
+    assert scene.status()["broker"]["attached"] >= 2
+
+
+@case
+def exec_after_init(scene):
+    scene.broker.start()
+    program = scene.folder / "exec.py"
+    program.write_text(
+        "import ctypes, os, sys\n"
+        "assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0\n"
+        "os.execv(sys.argv[1], sys.argv[1:])\n"
+    )
+    job = scene.job([sys.executable, program, CLIENT, scene.folder / "exec.json"], "execs", priority=5)
+    scene.finish(job)
+    assert job.stdout() == b"weft-test-client: done\n", job.stdout()
+
+
+@case
+def three_hundred_processes_at_once(scene):
+    scene.broker.start()
+    count = 300
+    program = scene.folder / "many.py"
+    program.write_text(
+        "import ctypes, sys\n"
+        "cuda = ctypes.CDLL('libcuda.so.1')\n"
+        "result = cuda.cuInit(0)\n"
+        "assert result == 0, result\n"
+        "context, memory = ctypes.c_void_p(), ctypes.c_uint64()\n"
+        "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
+        "assert cuda.cuCtxSetCurrent(context) == 0\n"
+        "assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20)) == 0\n"
+        "assert cuda.cuMemsetD8_v2(memory, 0, ctypes.c_size_t(1 << 20)) == 0\n"
+        "assert cuda.cuCtxSynchronize() == 0\n"
+    )
+    crowd = [scene.job([sys.executable, program], f"one{n}", priority=n % 10) for n in range(count)]
+    end = time.monotonic() + 5 * BOUND
+    for job in crowd:
+        code = job.wait(max(1.0, end - time.monotonic()))
+        assert not job.timed_out and code == 0, f"one of {count}\n{job.explain()}"
+        assert job.stdout() == b""
+    assert scene.broker.job.running()
+    gone = jobs.wait_until(lambda: not scene.status()["clients"], BOUND, step=0.1)
+    assert gone, f"{len(scene.status()['clients'])} dead clients are still attached"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------------------
+
+
+def taken_profile(scene, name="taken"):
+    """A real profile, taken from the checking client."""
+    done = weft(scene, "profile", "--name", name, "--", CLIENT, scene.folder / "profiled.json", more={"WEFT_LOG": "info"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "weft-test-client: done\n", done.stdout
+    files = [path for path in scene.broker.profiles.rglob("*") if path.is_file() and name in path.name]
+    assert files, f"no profile in {scene.broker.profiles}: {done.stderr}"
+    return files[0]
+
+
+def runs_without_it(scene, name, *words):
+    """A job that names a bad profile runs, and a person can see why it runs without."""
+    shown = weft(scene, "profile", "show", name)
+    assert shown.returncode not in (0, 101), shown
+    assert len(shown.stderr.strip().splitlines()) == 1, shown.stderr
+    for word in words:
+        assert word in shown.stderr, f"{word!r} is not in: {shown.stderr}"
+    job = scene.companion("named", priority=0, profile=name)
+    scene.attached(job)
+    trouble = scene.row(job)["profile_trouble"]
+    assert trouble, "weft status does not say that the profile is not used"
+    scene.finish_companions(job)
+
+
+@case
+def corrupt_profile(scene):
+    scene.broker.start()
+    file = taken_profile(scene)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    runs_without_it(scene, "taken", str(file))
+
+
+@case
+def truncated_profile(scene):
+    scene.broker.start()
+    file = taken_profile(scene)
+    file.write_bytes(file.read_bytes()[:-7])
+    runs_without_it(scene, "taken", str(file), "truncated")
+
+
+@case
+def something_else_in_the_place_of_a_profile(scene):
+    scene.broker.start()
+    file = taken_profile(scene)
+    file.write_text("not a profile\n" * 100)
+    runs_without_it(scene, "taken", str(file), "not a profile")
+
+
+@case
+def missing_profile(scene):
+    scene.broker.start()
+    runs_without_it(scene, "nowhere", "nowhere")
+
+
+@case
+def full_disk_keeps_the_old_profile(scene):
+    scene.broker.start()
+    file = taken_profile(scene)
+    before = file.read_bytes()
+    scene.broker.stop()
+
+    def no_room():
+        # Writing past the limit fails with EFBIG, as a full disk does with ENOSPC, and leaves a partial file behind.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+    environment = {**scene.broker.environment(), "WEFT_LOG": "off"}
+    broker = jobs.Job([paths.WEFT, "broker"], environment=environment, folder=scene.folder, name="full", limits=no_room)
+    scene.jobs.append(broker)
+    assert jobs.wait_until(lambda: jobs.socket_answers(str(scene.broker.socket)), BOUND), broker.explain()
+    done = weft(scene, "profile", "--name", "taken", "--", CLIENT, scene.folder / "again.json")
+    assert file.read_bytes() == before, "the old profile is gone"
+    assert "taken" in done.stderr and done.stdout == "weft-test-client: done\n", done.stderr
+    assert broker.running(), broker.explain()
+    broker.terminate()
+    assert weft(scene, "profile", "show", "taken").returncode == 0
+
+
+@case
+def missing_driver(scene):
+    nowhere = {"WEFT_CUDA_LIBRARY": str(scene.folder / "nowhere" / "libcuda.so.1")}
+    program = scene.folder / "init.py"
+    program.write_text("import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))\n")
+    job = scene.job([sys.executable, program], "driverless", more=nowhere)
+    scene.finish(job)
+    assert job.stdout() == b"100\n", f"cuInit is to answer CUDA_ERROR_NO_DEVICE (100), not {job.stdout()}"
+    says(job, "weft", "libcuda")
+
+
+# --- the command -----------------------------------------------------------------------------------------------------------------
+
+
+@case
+def weft_run_is_the_job(scene):
+    scene.broker.start()
+    bad = weft(scene, "run", "--priority", "12", "--", "true")
+    assert bad.returncode == 2 and bad.stderr.strip(), bad
+    absent = weft(scene, "run", "--", "no-such-command-anywhere")
+    assert absent.returncode == 127 and len(absent.stderr.strip().splitlines()) == 1, absent
+    seven = weft(scene, "run", "--priority", "0", "--", "sh", "-c", "echo out; exit 7")
+    assert seven.returncode == 7 and seven.stdout == "out\n", seven
+    killed = weft(scene, "run", "--", "sh", "-c", "kill -9 $$")
+    assert killed.returncode == -9, killed
+    real = weft(scene, "run", "--priority", "0", "--", CLIENT, scene.folder / "run.json")
+    assert real.returncode == 0 and real.stdout == "weft-test-client: done\n", real
+    assert scene.status()["broker"]["attached"] >= 1, "weft run did not attach its job"
+
+
+@case
+def weft_run_starts_the_broker(scene):
+    done = weft(scene, "run", "--priority", "0", "--", CLIENT, scene.folder / "run.json")
+    assert done.returncode == 0, done.stderr
+    seen = scene.broker.status()
+    assert seen is not None and seen["broker"]["attached"] >= 1, "no broker was started"
+    os.kill(seen["broker"]["pid"], signal.SIGTERM)
+    assert jobs.wait_until(lambda: not jobs.socket_answers(str(scene.broker.socket)), BOUND), "the broker does not end"
+
+
+@case
+def preload_alone_starts_the_broker(scene):
+    job = scene.client(priority=0, more={"WEFT_AUTOSTART": "1"})
+    scene.finish(job)
+    seen = scene.broker.status()
+    assert seen is not None and seen["broker"]["attached"] >= 1, f"no broker was started\n{job.explain()}"
+    os.kill(seen["broker"]["pid"], signal.SIGTERM)
+    assert jobs.wait_until(lambda: not jobs.socket_answers(str(scene.broker.socket)), BOUND), "the broker does not end"
+
+
+@case
+def a_bad_priority_in_the_environment_is_told(scene):
+    scene.broker.start()
+    for bad in ("12", "high", "-1"):
+        job = scene.client(priority=bad)
+        scene.finish(job)
+        says(job, "WEFT_PRIORITY", bad, "0", "9")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="cases with one of these words in their name")
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random moments")
+    parser.add_argument("--keep", action="store_true", help="leave the folders of the cases")
+    options = parser.parse_args()
+    for needed in (CLIENT, COMPANION, paths.LIBWEFT, paths.WEFT, paths.SIMGPU_CUDA, paths.SIMGPU_DEVICE):
+        if not needed.exists():
+            sys.exit(f"faults: {needed} is not built: run scripts/layout")
+    chosen = [c for c in CASES if not options.words or any(word in c.__name__ for word in options.words)]
+    progress = show.Progress(len(chosen), "faults")
+    failed = 0
+    for function in chosen:
+        name = function.__name__.replace("_", " ")
+        progress.step(name)
+        begin = time.monotonic()
+        with jobs.workspace(keep=options.keep) as folder:
+            scene = Scene(folder, options)
+            try:
+                function(scene)
+                progress.finish_one(f"ok      {name} ({time.monotonic() - begin:.1f} s)")
+            except Exception as error:
+                failed += 1
+                where = "" if isinstance(error, AssertionError) else traceback.format_exc()
+                progress.finish_one(f"FAILED  {name}: {error}\n{where}")
+            finally:
+                scene.close()
+    progress.close()
+    print(f"{len(chosen) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
