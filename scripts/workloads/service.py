@@ -1,0 +1,74 @@
+"""A service: it answers requests one after another with a vision model, and works on the host between them.
+
+A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of the job beside it.
+
+    python service.py [--requests N | --seconds S] [--host-ms MS] [--model NAME] [--times FILE]
+
+A request is: prepare the image on the host (--host-ms of work, as decoding and resizing would be), copy it to the GPU, run the
+model, copy the answer back. What is timed is what a client waits for: from the copy to the answer on the host. The times go to FILE as JSON.
+"""
+
+import argparse
+import json
+import os
+import signal
+import time
+
+import torch
+import torchvision
+
+
+def prepare(seconds, image):
+    """Works on the host for as long as decoding and resizing an image takes."""
+    end = time.monotonic() + seconds
+    # A part is real work on the image; the rest of the time the service waits, as for its next client.
+    image.add_(1e-6)
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=0, help="instead of a number of requests")
+    parser.add_argument("--warm-up", type=int, default=5, help="requests that are not timed")
+    parser.add_argument("--host-ms", type=float, default=5, help="host work before each request")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--times", help="write the times here, as JSON")
+    parser.add_argument("--ready", help="write this file after the warm-up")
+    arguments = parser.parse_args()
+
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = getattr(torchvision.models, arguments.model)(weights=None).cuda().eval()
+    image = torch.rand(arguments.batch, 3, 224, 224)
+    latencies, begins = [], []
+    with torch.inference_mode():
+        for number in range(10**9):
+            if number == arguments.warm_up:
+                if arguments.ready:
+                    open(arguments.ready, "w").close()
+                first = time.monotonic()
+            prepare(arguments.host_ms / 1e3, image)
+            begin = time.monotonic()
+            answer = model(image.cuda()).argmax(dim=1).cpu()
+            end = time.monotonic()
+            if number >= arguments.warm_up:
+                latencies.append(end - begin)
+                begins.append(begin)
+                enough = end - first >= arguments.seconds if arguments.seconds else len(latencies) >= arguments.requests
+                if enough or stop:
+                    break
+    assert answer.shape == (arguments.batch,)
+    if arguments.times:
+        # Two steps: who reads it finds the whole of it.
+        with open(arguments.times + ".new", "w") as file:
+            json.dump({"pid": os.getpid(), "first": first, "last": end, "begins": begins, "latencies": latencies}, file)
+        os.replace(arguments.times + ".new", arguments.times)
+    print(f"service: {len(latencies)} requests answered")
+
+
+main()
