@@ -9,6 +9,10 @@
 #![deny(unsafe_code)]
 
 #[cfg(feature = "daemon")]
+pub mod cli;
+#[cfg(feature = "daemon")]
 pub mod core;
+#[cfg(feature = "daemon")]
+pub mod daemon;
 pub mod protocol;
 pub mod transport;

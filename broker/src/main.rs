@@ -1,4 +1,8 @@
-//! The `weft` command.
+//! The `weft` command. Everything is in [`weft_broker::cli`].
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weft_broker::cli::main()
+}

@@ -1,0 +1,196 @@
+//! `weft broker`: the broker itself, in the foreground or detached.
+#![deny(unsafe_code)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::core::{Config, PolicyName};
+use crate::daemon::options::{Options, Spin};
+use crate::daemon::places::Places;
+use crate::daemon::{self, admin};
+
+/// Run this user's broker (weft run starts one by itself)
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How the GPU is shared
+    #[arg(long, default_value_t, value_name = "fikit|exclusive|timeslice")]
+    pub policy: PolicyName,
+    /// Leave the terminal; the log goes to a file beside the socket
+    #[arg(long)]
+    pub background: bool,
+    /// End when no client was attached for so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_exit: Option<u64>,
+    /// Where clients attach; default WEFT_SOCKET, else the user's own place
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The most predicted work of others that may stand in the holder's way
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub delay_bound: Option<u64>,
+    /// The longest a launch may wait at the gate; it then goes through and is counted
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub longest_wait: Option<u64>,
+    /// Turn length of the timeslice policy
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub turn: Option<u64>,
+    /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
+    pub dilation: f64,
+    /// Whether the scheduler may spin while a filler waits and a gap is near; auto does where there are more than two cores
+    #[arg(long, value_enum, default_value_t)]
+    pub spin: Spin,
+    /// Write decisions and records to a file, a JSON value a line
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Do not say where it runs
+    #[arg(long, short, hide = true)]
+    pub quiet: bool,
+    /// The second half of --background
+    #[arg(long, hide = true, conflicts_with = "background")]
+    pub detached: bool,
+}
+
+/// How long `--background` waits for the broker's first answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Runs it, or starts it and returns.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let places = match &args.socket {
+        Some(socket) => Places::at(std::path::absolute(socket).context("the socket's path")?),
+        None => Places::of_environment(),
+    };
+    places
+        .prepare()
+        .with_context(|| format!("the broker's directory {}", places.directory().display()))?;
+    if args.background {
+        return background(&args, &places);
+    }
+    if args.detached {
+        // A session of its own: no signal of the terminal it was started from reaches it.
+        let _ = rustix::process::setsid();
+        let _ = std::env::set_current_dir("/");
+    }
+    env_logger::Builder::from_env(env_logger::Env::new().filter_or("WEFT_LOG", "info"))
+        .format(|out, record| {
+            use std::io::Write;
+            let level = record.level().as_str().to_lowercase();
+            writeln!(out, "weft broker: {level}: {}", record.args())
+        })
+        .init();
+    daemon::run(&places, &options(&args))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn dilation(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
+        _ => Err(format!("{text} is not a factor of 1 to 1000")),
+    }
+}
+
+fn options(args: &Args) -> Options {
+    let defaults = Options::default();
+    let mut core = Config {
+        policy: args.policy,
+        ..Config::default()
+    }
+    .scaled(args.dilation);
+    if let Some(us) = args.delay_bound {
+        core.delay_bound = us.saturating_mul(1_000);
+    }
+    if let Some(us) = args.turn {
+        core.turn = us.saturating_mul(1_000);
+    }
+    Options {
+        core,
+        idle_exit: args.idle_exit.map(Duration::from_secs),
+        longest_wait: args
+            .longest_wait
+            .map_or(defaults.longest_wait.mul_f64(args.dilation), Duration::from_millis),
+        spin: args.spin,
+        trace: args.trace.clone(),
+        ..defaults
+    }
+}
+
+fn background(args: &Args, places: &Places) -> Result<ExitCode> {
+    if admin::pings(places) {
+        if !args.quiet {
+            eprintln!("weft: a broker runs already at {}", places.socket().display());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(places.log())
+        .with_context(|| format!("cannot write {}", places.log().display()))?;
+    let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command
+        .args(["broker", "--detached", "--socket"])
+        .arg(places.socket())
+        .args(["--policy", args.policy.as_str(), "--spin", args.spin.name()])
+        .args(["--dilation", &args.dilation.to_string()]);
+    for (flag, value) in [
+        ("--idle-exit", args.idle_exit),
+        ("--delay-bound", args.delay_bound),
+        ("--longest-wait", args.longest_wait),
+        ("--turn", args.turn),
+    ] {
+        if let Some(value) = value {
+            command.arg(flag).arg(value.to_string());
+        }
+    }
+    if let Some(trace) = &args.trace {
+        // The broker works in /.
+        command.arg("--trace").arg(std::path::absolute(trace)?);
+    }
+    seal();
+    let mut child = command
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share the log")?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start the broker")?;
+    let deadline = Instant::now() + PATIENCE;
+    while !admin::pings(places) {
+        if let Some(status) = child.try_wait().context("cannot wait for the broker")? {
+            if admin::pings(places) {
+                // Somebody else's broker came first.
+                return Ok(ExitCode::SUCCESS);
+            }
+            bail!("the broker ended ({status}); its log is {}", places.log().display());
+        }
+        if Instant::now() > deadline {
+            bail!("the broker did not come up; its log is {}", places.log().display());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    if !args.quiet {
+        eprintln!("weft: broker {} at {}", child.id(), places.socket().display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets no descriptor that this process happened to inherit live on in the broker: a pipe held open there would keep
+/// its reader waiting for ever.
+#[allow(unsafe_code)]
+fn seal() {
+    const ABOVE_STDERR: libc::c_uint = 3;
+    // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still uses changes; an older kernel refuses, which is fine.
+    let _ = unsafe {
+        libc::close_range(
+            ABOVE_STDERR,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
+        )
+    };
+}

@@ -1,0 +1,179 @@
+//! Rows about the real driver and its devices.
+#![forbid(unsafe_code)]
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Row;
+use crate::cli::libraries::{self, Driver};
+use crate::cli::{probe, text};
+
+/// A driver that has not come up after so long hangs. The first start after boot takes a few seconds on real machines.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Adds them. Returns the driver, if one was found.
+pub fn rows(rows: &mut Vec<Row>) -> Option<Driver> {
+    let weft = libraries::find_weft();
+    let Some(driver) = libraries::find_driver(weft.as_deref()) else {
+        rows.push(Row::fail(
+            "driver",
+            match std::env::var_os("WEFT_CUDA_LIBRARY") {
+                Some(named) => format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
+                None => "no libcuda.so.1 on this machine".to_string(),
+            },
+            "install NVIDIA's driver, or name its libcuda.so.1 with WEFT_CUDA_LIBRARY",
+        ));
+        return None;
+    };
+    rows.push(Row::ok(
+        "driver",
+        format!("{} (by {})", driver.path.display(), driver.by),
+    ));
+    match ask(&driver.path) {
+        Ok(told) => devices(&told, rows),
+        Err(why) => rows.push(Row::fail(
+            "driver version",
+            why,
+            "see whether nvidia-smi works; look into dmesg",
+        )),
+    }
+    rows.push(mps());
+    Some(driver)
+}
+
+fn devices(told: &probe::Driver, rows: &mut Vec<Row>) {
+    if let Some(trouble) = &told.trouble {
+        rows.push(Row::fail(
+            "driver version",
+            trouble.clone(),
+            "the library is broken: reinstall the driver",
+        ));
+        return;
+    }
+    let version = told.version.map_or("unknown".to_string(), |number| {
+        format!("CUDA {}.{}", number / 1000, number % 1000 / 10)
+    });
+    let own = told
+        .nvml
+        .driver
+        .as_deref()
+        .map_or(String::new(), |own| format!(", driver {own}"));
+    match told.init {
+        Some(0) => rows.push(Row::ok("driver version", format!("{version}{own}"))),
+        code => rows.push(Row::fail(
+            "driver version",
+            format!("{version}{own}, but cuInit says {}", code.unwrap_or(-1)),
+            "100: no device; 803: driver and kernel module differ, reboot; 999: see dmesg",
+        )),
+    }
+    if told.init == Some(0) && told.devices.is_empty() {
+        rows.push(Row::fail(
+            "device",
+            "none visible",
+            "is CUDA_VISIBLE_DEVICES set to something that is not there?",
+        ));
+    }
+    for (number, device) in told.devices.iter().enumerate() {
+        let (major, minor) = device.capability;
+        let found = format!(
+            "{}, {}, compute {major}.{minor}, uuid {}{}",
+            device.name,
+            text::size(device.memory),
+            device.uuid,
+            if device.managed {
+                ""
+            } else {
+                ", no managed memory while kernels run"
+            }
+        );
+        rows.push(Row::ok(&format!("device {number}"), found));
+    }
+    rows.push(match (&told.nvml.library, &told.nvml.trouble) {
+        (Some(path), None) => Row::ok("nvml", path.display().to_string()),
+        (_, trouble) => Row::warn(
+            "nvml",
+            trouble.clone().unwrap_or_else(|| "not found".to_string()),
+            "weft runs without it; MIG and the driver's own version stay unknown",
+        ),
+    });
+    rows.push(match told.nvml.mig {
+        Some(true) => Row::warn(
+            "mig",
+            "on",
+            "weft shares the one instance that a job sees; jobs on different instances do not need it",
+        ),
+        Some(false) => Row::ok("mig", "off"),
+        None => Row::ok("mig", "unknown or not supported"),
+    });
+}
+
+/// Asks a process of its own, which may hang or crash without harm.
+fn ask(path: &Path) -> Result<probe::Driver, String> {
+    let program = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(["probe", "--device"]).arg(path).env_remove("LD_PRELOAD");
+    answer(&mut command)
+}
+
+/// Runs a probe and reads its one line, or says how it failed. Never longer than [`PATIENCE`].
+pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("the probe did not start: {error}"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() > deadline => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("the driver did not answer within {} s", PATIENCE.as_secs()));
+            }
+            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+            Err(error) => return Err(format!("the probe was lost: {error}")),
+        }
+    };
+    // A pipe holds 64 KiB, far more than a probe says, so waiting first cannot block it. A process that the driver
+    // started may hold the pipe open: what is read is a bounded amount that is there already.
+    let mut said = Vec::new();
+    if let Some(mut out) = child.stdout.take() {
+        let mut block = [0u8; 65536];
+        if let Ok(length) = out.read(&mut block) {
+            said.extend(&block[..length]);
+        }
+    }
+    if !status.success() {
+        return Err(format!("a process that opened the driver ended with {status}"));
+    }
+    // The driver may print lines of its own; the probe's is the last.
+    let text = String::from_utf8_lossy(&said);
+    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or("");
+    serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
+}
+
+/// Whether the MPS control daemon runs: under MPS several processes share the device without taking turns.
+fn mps() -> Row {
+    const DAEMONS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
+    let running = std::fs::read_dir("/proc").is_ok_and(|entries| {
+        entries.flatten().any(|entry| {
+            // The name that the kernel keeps is cut at 15 bytes; the command line is whole.
+            std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| {
+                let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
+                let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                DAEMONS.iter().any(|daemon| daemon.as_bytes() == name)
+            })
+        })
+    });
+    match running {
+        true => Row::ok(
+            "mps",
+            "the control daemon runs: jobs share the device without taking turns",
+        ),
+        false => Row::ok("mps", "not running: the device gives its jobs turns"),
+    }
+}

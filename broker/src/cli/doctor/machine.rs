@@ -1,0 +1,112 @@
+//! Rows about the machine: the sockets, the broker, the cores, the folder of profiles.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::Row;
+use crate::daemon::admin::{self, Answer, Question};
+use crate::daemon::places::Places;
+use crate::daemon::store;
+use crate::protocol;
+use crate::transport::{self, path};
+
+/// Adds them.
+pub fn rows(places: &Places, rows: &mut Vec<Row>) {
+    rows.push(sockets(places));
+    rows.push(broker(places));
+    rows.push(cores());
+    rows.push(profiles(&store::folder()));
+}
+
+fn sockets(places: &Places) -> Row {
+    let directory = places.directory();
+    let shown = directory.display().to_string();
+    match path::check_folder(places.socket(), false) {
+        Ok(()) => Row::ok("sockets", shown),
+        Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
+            Some(true) => Row::ok("sockets", format!("{shown} (not there yet; it will be made)")),
+            _ => Row::fail(
+                "sockets",
+                format!("{shown} is not there and cannot be made"),
+                "set WEFT_SOCKET to a path in a folder of your own",
+            ),
+        },
+        Err(error) => Row::fail("sockets", error.to_string(), "weft will not put its socket there"),
+    }
+}
+
+fn broker(places: &Places) -> Row {
+    match admin::ask(places, &Question::Ping) {
+        Ok(Answer::Pong { pid, protocol, version }) if protocol == protocol::VERSION => Row::ok(
+            "broker",
+            format!(
+                "process {pid}, version {version}, protocol {protocol}, at {}",
+                places.socket().display()
+            ),
+        ),
+        Ok(Answer::Pong { pid, protocol, .. }) => Row::fail(
+            "broker",
+            format!(
+                "process {pid} speaks protocol {protocol}, this weft {}",
+                protocol::VERSION
+            ),
+            "weft stop, then start your jobs again",
+        ),
+        Ok(_) => Row::fail("broker", "gives an answer to another question", "weft stop"),
+        Err(error) if error.is_nobody() => Row::ok("broker", "none runs; weft run starts one"),
+        Err(error) => Row::fail(
+            "broker",
+            format!("{error:#}"),
+            "end it; jobs go on as without weft meanwhile",
+        ),
+    }
+}
+
+fn cores() -> Row {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match cores {
+        0..4 => Row::warn(
+            "cores",
+            cores.to_string(),
+            "jobs and broker take each other's core: filling gaps shorter than about 0.2 ms will not pay",
+        ),
+        _ => Row::ok("cores", cores.to_string()),
+    }
+}
+
+fn profiles(directory: &Path) -> Row {
+    let shown = directory.display();
+    let there = directory.is_dir();
+    let can = match there {
+        true => writable(directory),
+        false => nearest(directory).is_some_and(|parent| writable(&parent)),
+    };
+    match (there, can) {
+        (true, true) => {
+            let count = weft_profiles::Store::at(directory)
+                .names()
+                .map_or(0, |names| names.len());
+            Row::ok("profiles", format!("{shown} ({count})"))
+        }
+        (false, true) => Row::ok("profiles", format!("{shown} (not there yet; it will be made)")),
+        (_, false) => Row::warn(
+            "profiles",
+            format!("{shown} cannot be written"),
+            "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+        ),
+    }
+}
+
+fn writable(directory: &Path) -> bool {
+    access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}
+
+/// The nearest folder above that exists.
+fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
+    directory
+        .ancestors()
+        .find(|parent| parent.is_dir())
+        .map(Path::to_path_buf)
+}

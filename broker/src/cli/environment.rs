@@ -1,0 +1,196 @@
+//! The environment of a job under weft.
+//!
+//! What holds: what the user set stays (entries are put before his, not in their place; `WEFT_CUDA_LIBRARY` is kept), and doing it
+//! twice is doing it once.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::libraries::{self, Driver};
+use crate::daemon::places::Places;
+
+/// What is set for a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Name and value.
+    pub set: Vec<(&'static str, OsString)>,
+    /// What the person should know before the job starts.
+    pub warnings: Vec<String>,
+}
+
+/// What a job is to be.
+#[derive(Debug, Clone, Default)]
+pub struct Wishes {
+    /// 0 to 9, if given.
+    pub priority: Option<u8>,
+    /// The profile, if given.
+    pub profile: Option<String>,
+    /// Whether it is sampled.
+    pub profiling: bool,
+}
+
+/// Puts together what makes a job one of weft's.
+pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
+    let weft = libraries::find_weft()
+        .context("libweft.so is not beside the weft command (WEFT_LIBRARY=/path/to/libweft.so names it)")?;
+    let links = libraries::link_directory(&weft, &places.directory())
+        .with_context(|| format!("cannot link the driver's names to {}", weft.display()))?;
+    let driver = libraries::find_driver(Some(&weft));
+    let mut environment = Environment::default();
+    if driver.is_none() {
+        environment.warnings.push(match env::var_os("WEFT_CUDA_LIBRARY") {
+            Some(named) => format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
+            None => {
+                "no NVIDIA driver (libcuda.so.1) was found; the job will find none either (weft doctor)".to_string()
+            }
+        });
+    }
+    let preload = preloadable(&weft, &links);
+    let current = |name: &str| env::var_os(name).unwrap_or_default();
+    environment.set = variables(&preload, &links, driver.as_ref(), &current, wishes);
+    if env::var_os("WEFT_SOCKET").is_none() {
+        // The job may change the variables that the well-known place is made of.
+        environment
+            .set
+            .push(("WEFT_SOCKET", places.socket().as_os_str().to_os_string()));
+    }
+    Ok(environment)
+}
+
+/// `LD_PRELOAD` is split at blanks and colons and knows no quotes: a library in such a path is named by its link.
+fn preloadable(weft: &Path, links: &Path) -> PathBuf {
+    let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte));
+    match splits(weft) {
+        true => links.join(libraries::DRIVER),
+        false => weft.to_path_buf(),
+    }
+}
+
+fn variables(
+    preload: &Path,
+    links: &Path,
+    driver: Option<&Driver>,
+    current: &dyn Fn(&str) -> OsString,
+    wishes: &Wishes,
+) -> Vec<(&'static str, OsString)> {
+    let mut set = vec![
+        (
+            "LD_PRELOAD",
+            prepended(preload.as_os_str(), &current("LD_PRELOAD"), b" :"),
+        ),
+        (
+            "LD_LIBRARY_PATH",
+            prepended(links.as_os_str(), &current("LD_LIBRARY_PATH"), b":"),
+        ),
+    ];
+    if let Some(driver) = driver
+        && current("WEFT_CUDA_LIBRARY").is_empty()
+    {
+        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named.
+        set.push(("WEFT_CUDA_LIBRARY", driver.path.clone().into_os_string()));
+    }
+    if let Some(priority) = wishes.priority {
+        set.push(("WEFT_PRIORITY", priority.to_string().into()));
+    }
+    if let Some(profile) = &wishes.profile {
+        set.push(("WEFT_PROFILE", profile.into()));
+    }
+    if wishes.profiling {
+        set.push(("WEFT_MODE", "profile".into()));
+    } else if current("WEFT_MODE") == "profile" || current("WEFT_MODE") == "off" {
+        // `weft run` serves, whatever shell it is typed in.
+        set.push(("WEFT_MODE", "serve".into()));
+    }
+    set
+}
+
+/// `entry` first, then what was there, without `entry` once more.
+fn prepended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
+    let mut bytes = entry.as_bytes().to_vec();
+    let rest = existing
+        .as_bytes()
+        .split(|byte| separators.contains(byte))
+        .filter(|part| !part.is_empty() && *part != entry.as_bytes());
+    for part in rest {
+        bytes.push(b':');
+        bytes.extend(part);
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(current: &[(&str, &str)], wishes: &Wishes) -> Vec<(&'static str, OsString)> {
+        let driver = Driver {
+            path: "/real/libcuda.so.1".into(),
+            by: String::new(),
+        };
+        let lookup = |name: &str| {
+            current
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+                .unwrap_or_default()
+        };
+        variables(
+            Path::new("/w/libweft.so"),
+            Path::new("/w/lib"),
+            Some(&driver),
+            &lookup,
+            wishes,
+        )
+    }
+
+    fn value<'a>(set: &'a [(&'static str, OsString)], name: &str) -> Option<&'a OsStr> {
+        set.iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value.as_os_str())
+    }
+
+    #[test]
+    fn what_the_user_preloads_stays() {
+        let set = values(
+            &[
+                ("LD_PRELOAD", "/a.so /b.so:/w/libweft.so"),
+                ("LD_LIBRARY_PATH", "/x:/y"),
+            ],
+            &Wishes::default(),
+        );
+        assert_eq!(value(&set, "LD_PRELOAD"), Some(OsStr::new("/w/libweft.so:/a.so:/b.so")));
+        assert_eq!(value(&set, "LD_LIBRARY_PATH"), Some(OsStr::new("/w/lib:/x:/y")));
+        assert_eq!(value(&set, "WEFT_CUDA_LIBRARY"), Some(OsStr::new("/real/libcuda.so.1")));
+        assert_eq!(value(&set, "WEFT_PRIORITY"), None);
+    }
+
+    #[test]
+    fn a_named_driver_is_kept() {
+        let set = values(&[("WEFT_CUDA_LIBRARY", "/mine.so")], &Wishes::default());
+        assert_eq!(value(&set, "WEFT_CUDA_LIBRARY"), None);
+    }
+
+    #[test]
+    fn wishes_become_variables() {
+        let wishes = Wishes {
+            priority: Some(0),
+            profile: Some("resnet".to_string()),
+            profiling: false,
+        };
+        let set = values(&[("WEFT_MODE", "profile")], &wishes);
+        assert_eq!(value(&set, "WEFT_PRIORITY"), Some(OsStr::new("0")));
+        assert_eq!(value(&set, "WEFT_PROFILE"), Some(OsStr::new("resnet")));
+        assert_eq!(value(&set, "WEFT_MODE"), Some(OsStr::new("serve")));
+    }
+
+    #[test]
+    fn a_path_that_the_linker_would_split_goes_by_its_link() {
+        let linked = preloadable(Path::new("/my jobs/libweft.so"), Path::new("/run/lib"));
+        assert_eq!(linked, Path::new("/run/lib/libcuda.so.1"));
+    }
+}

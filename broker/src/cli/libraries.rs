@@ -1,0 +1,187 @@
+//! Finds the real driver and weft's own library.
+//!
+//! What holds: weft's own library is never taken for the driver, by whatever name or link it is met (device and inode decide).
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::cache;
+
+/// The name programs are linked against.
+pub const DRIVER: &str = "libcuda.so.1";
+/// The name some programs open instead.
+pub const DRIVER_BARE: &str = "libcuda.so";
+/// weft's library as it is built.
+pub const WEFT: &str = "libweft.so";
+
+/// Where drivers lie when neither a variable nor the linker's cache says: Debian and its children, Red Hat and its
+/// children, WSL, Debian's alternatives, NixOS.
+const DRIVER_DIRECTORIES: [&str; 8] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/run/opengl-driver/lib",
+];
+
+/// Two paths of one file have one identity.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Whether both paths lead to one file.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
+/// weft's library: `WEFT_LIBRARY`, else beside this program, else `../lib/weft` or `../lib` of it.
+pub fn find_weft() -> Option<PathBuf> {
+    if let Some(named) = env::var_os("WEFT_LIBRARY").filter(|value| !value.is_empty()) {
+        return fs::canonicalize(named).ok();
+    }
+    let program = env::current_exe().ok()?;
+    let directory = program.parent()?;
+    // A program under test lies one folder deeper than what is built beside it.
+    let candidates = [".", "../lib/weft", "../lib", ".."];
+    candidates
+        .iter()
+        .map(|folder| directory.join(folder).join(WEFT))
+        .find_map(|path| fs::canonicalize(path).ok())
+}
+
+/// Where a driver was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Absolute.
+    pub path: PathBuf,
+    /// How it was found, for people.
+    pub by: String,
+}
+
+/// The real driver: `WEFT_CUDA_LIBRARY`, else along `LD_LIBRARY_PATH`, else by the linker's cache, else in the known directories.
+pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
+    if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
+        let path = PathBuf::from(named);
+        return is_driver(&path, weft).then(|| Driver {
+            path: std::path::absolute(&path).unwrap_or(path),
+            by: "WEFT_CUDA_LIBRARY".to_string(),
+        });
+    }
+    let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    search(&library_path, weft)
+}
+
+fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
+    let along = env::split_paths(library_path)
+        // An empty entry is the working directory to the linker; a driver is not looked for there.
+        .filter(|directory| directory.is_absolute())
+        .flat_map(|directory| [directory.join(DRIVER), directory.join(DRIVER_BARE)])
+        .map(|path| (path, "LD_LIBRARY_PATH"));
+    let cached = cache::paths(DRIVER)
+        .into_iter()
+        .map(|path| (path, "the linker's cache"));
+    let known = DRIVER_DIRECTORIES
+        .iter()
+        .map(|directory| (Path::new(directory).join(DRIVER), "the usual directories"));
+    along
+        .chain(cached)
+        .chain(known)
+        .find(|(path, _)| is_driver(path, weft))
+        .map(|(path, by)| Driver {
+            path,
+            by: by.to_string(),
+        })
+}
+
+/// A file that is there, is no empty stub and is not weft's own library.
+fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
+    let substantial = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0);
+    // The toolkit's `stubs` are for linking only: every call in them fails.
+    let stub = path.parent().and_then(Path::file_name) == Some(OsStr::new("stubs"));
+    substantial && !stub && !weft.is_some_and(|weft| same_file(path, weft))
+}
+
+/// A directory in which both driver names lead to weft's library: `lib` beside it, else one that is made under `scratch`.
+pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
+    if let Some(beside) = weft.parent().map(|parent| parent.join("lib"))
+        && [DRIVER, DRIVER_BARE]
+            .iter()
+            .all(|name| same_file(&beside.join(name), weft))
+    {
+        return Ok(beside);
+    }
+    let (device, inode) = identity(weft).ok_or(io::ErrorKind::NotFound)?;
+    let directory = scratch.join(format!("lib-{device:x}-{inode:x}"));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    for name in [DRIVER, DRIVER_BARE] {
+        let link = directory.join(name);
+        if same_file(&link, weft) {
+            continue;
+        }
+        // Made under a name of its own and then renamed: somebody else may do the same this moment.
+        let fresh = directory.join(format!(".{name}.{}", std::process::id()));
+        let _ = fs::remove_file(&fresh);
+        symlink(weft, &fresh)?;
+        fs::rename(&fresh, &link)?;
+    }
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weft_is_never_taken_for_the_driver() {
+        let home = tempfile::tempdir().expect("a directory");
+        let ours = home.path().join("ours");
+        let real = home.path().join("real");
+        fs::create_dir_all(&ours).expect("made");
+        fs::create_dir_all(&real).expect("made");
+        let weft = home.path().join(WEFT);
+        fs::write(&weft, "ours").expect("written");
+        symlink(&weft, ours.join(DRIVER)).expect("linked");
+        fs::hard_link(&weft, ours.join(DRIVER_BARE)).expect("linked");
+        fs::write(real.join(DRIVER), "real").expect("written");
+        let path = env::join_paths([&ours, &real]).expect("joined");
+        let found = search(&path, Some(&weft)).expect("found");
+        assert_eq!(found.path, real.join(DRIVER));
+        assert_eq!(found.by, "LD_LIBRARY_PATH");
+    }
+
+    #[test]
+    fn stubs_are_no_driver() {
+        let home = tempfile::tempdir().expect("a directory");
+        let stubs = home.path().join("stubs");
+        fs::create_dir_all(&stubs).expect("made");
+        fs::write(stubs.join(DRIVER), "stub").expect("written");
+        assert!(!is_driver(&stubs.join(DRIVER), None));
+    }
+
+    #[test]
+    fn links_are_made_where_none_stand() {
+        let home = tempfile::tempdir().expect("a directory");
+        let weft = home.path().join(WEFT);
+        fs::write(&weft, "ours").expect("written");
+        let scratch = home.path().join("scratch");
+        for _ in 0..2 {
+            let made = link_directory(&weft, &scratch).expect("made");
+            assert!(made.starts_with(&scratch));
+            assert!(same_file(&made.join(DRIVER), &weft));
+            assert!(same_file(&made.join(DRIVER_BARE), &weft));
+        }
+        let beside = home.path().join("lib");
+        fs::create_dir(&beside).expect("made");
+        symlink(&weft, beside.join(DRIVER)).expect("linked");
+        symlink(&weft, beside.join(DRIVER_BARE)).expect("linked");
+        assert_eq!(link_directory(&weft, &scratch).expect("found"), beside);
+    }
+}

@@ -1,0 +1,244 @@
+//! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them; shows and lists what was learnt.
+//!
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. The job's exit code is returned.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::environment::{self, Wishes};
+use super::run::not_started;
+use super::{start, text};
+use crate::daemon::admin::{self, Answer, Question};
+use crate::daemon::places::Places;
+use crate::daemon::status::Sampled;
+use crate::daemon::store;
+
+/// Learn a job once (stage 1), or look at what was learnt
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// What the profile is called afterwards
+    #[arg(long, required = true)]
+    name: Option<String>,
+    /// Also write the profile here
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
+    #[arg(long, short, value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+    /// The job and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Print a profile
+    Show {
+        /// Its name, or a file (with a slash)
+        name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Name the profiles there are
+    List,
+    /// Delete a profile
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+/// How long after the job's end its last samples may take to arrive.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Kernels that are printed at most; the JSON has all.
+const KERNELS: usize = 40;
+
+/// Does it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.action {
+        None => learn(args),
+        Some(Action::Show { name, json }) => show(&name, json),
+        Some(Action::List) => list(),
+        Some(Action::Delete { name }) => {
+            let (store, name) = store::locate(&name)?;
+            store.remove(&name)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn learn(args: Args) -> Result<ExitCode> {
+    let name = args.name.context("a profile needs a name")?;
+    let called = match store::absolute(&name) {
+        Ok(called) => called,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let file = store::file(&called)?;
+    let places = Places::of_environment();
+    start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
+    admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
+    let wishes = Wishes {
+        priority: Some(args.priority.unwrap_or(0)),
+        profile: Some(called.clone()),
+        profiling: true,
+    };
+    let environment = environment::assemble(&places, &wishes)?;
+    for warning in &environment.warnings {
+        eprintln!("weft: {warning}");
+    }
+    let (program, arguments) = args.command.split_first().context("no command")?;
+    let signals = forwarded()?;
+    let child = match Command::new(program).args(arguments).envs(environment.set).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let _ = admin::ask(&places, &Question::ProfileEnd { name: called });
+            return Ok(not_started(program, &error));
+        }
+    };
+    let status = wait(child, signals)?;
+    let sampled = settle(&places, &called)?;
+    summary(store::short(&called), &sampled, &file);
+    if let Some(out) = &args.out {
+        match sampled.file.is_some() {
+            true => {
+                fs::copy(&file, out).with_context(|| format!("cannot write {}", out.display()))?;
+            }
+            false => eprintln!("weft: {} was not written", out.display()),
+        }
+    }
+    Ok(code(status))
+}
+
+/// Signals that a person or a supervisor sends to this command are meant for the job. The terminal's own (^C, ^\) reach the job as
+/// well, so these are only outlived here.
+fn forwarded() -> Result<signal_hook::iterator::Signals> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    signal_hook::iterator::Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).context("cannot take signals")
+}
+
+fn wait(mut child: Child, mut signals: signal_hook::iterator::Signals) -> Result<ExitStatus> {
+    use signal_hook::consts::{SIGHUP, SIGTERM};
+    let handle = signals.handle();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let forwarder = std::thread::spawn(move || {
+        for signal in signals.forever() {
+            let named = match signal {
+                SIGTERM => Signal::TERM,
+                SIGHUP => Signal::HUP,
+                _ => continue,
+            };
+            if let Some(pid) = pid {
+                let _ = kill_process(pid, named);
+            }
+        }
+    });
+    let status = child.wait().context("cannot wait for the job")?;
+    handle.close();
+    let _ = forwarder.join();
+    Ok(status)
+}
+
+/// Waits until the job's processes are gone from the broker, then ends the sampling.
+fn settle(places: &Places, name: &str) -> Result<Sampled> {
+    let question = Question::ProfileFlush { name: name.to_string() };
+    let deadline = Instant::now() + SETTLE;
+    while let Answer::Sampled(sampled) = admin::ask(places, &question)? {
+        if sampled.active == 0 {
+            break;
+        }
+        if Instant::now() > deadline {
+            eprintln!(
+                "weft: {} processes of the job still run; what they did so far counts",
+                sampled.active
+            );
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    match admin::ask(places, &Question::ProfileEnd { name: name.to_string() })? {
+        Answer::Sampled(sampled) => Ok(sampled),
+        other => bail!("unexpected answer {other:?}"),
+    }
+}
+
+fn summary(name: &str, sampled: &Sampled, file: &Path) {
+    if let Some(trouble) = &sampled.trouble {
+        eprintln!("weft: profile {name} could not be written: {trouble}");
+        return;
+    }
+    match (sampled.clients, sampled.samples) {
+        (0, _) => eprintln!(
+            "weft: no process of the job used the GPU under weft: nothing was learnt (weft doctor shows whether interception works)"
+        ),
+        (clients, 0) => eprintln!(
+            "weft: {clients} processes attached, {} launches, but no sample came: nothing was learnt",
+            sampled.launches
+        ),
+        (clients, samples) => {
+            eprintln!(
+                "weft: profile {name}: {} kernels, {samples} samples of {} launches in {clients} {}, {}",
+                sampled.kernels,
+                sampled.launches,
+                if clients == 1 { "process" } else { "processes" },
+                file.display()
+            );
+            eprintln!("weft: serve it with: weft run --priority 0 --profile {name} -- ...");
+        }
+    }
+}
+
+/// As a shell tells it: the code, or 128 and the signal.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
+}
+
+fn show(name: &str, json: bool) -> Result<ExitCode> {
+    let profile = store::load(name)?;
+    let page = match json {
+        true => serde_json::to_string_pretty(&weft_profiles::json::to_json(&profile))?,
+        false => weft_profiles::show::table(&profile, KERNELS),
+    };
+    let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list() -> Result<ExitCode> {
+    let mut table = text::Table::new(["profile", "kernels", "launches", "gpu"]);
+    let mut troubles = Vec::new();
+    let store = weft_profiles::Store::of_user()?;
+    for name in store.names()? {
+        match store.load(&name) {
+            Ok(profile) => table.row([
+                name,
+                profile.kernels.len().to_string(),
+                profile.launches().to_string(),
+                profile.gpu.to_string(),
+            ]),
+            Err(error) => troubles.push(format!("weft: {error:#}")),
+        }
+    }
+    let _ = writeln!(std::io::stdout(), "{}", table.lines().join("\n"));
+    for trouble in troubles {
+        eprintln!("{trouble}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

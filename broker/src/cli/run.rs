@@ -1,0 +1,88 @@
+//! `weft run`: a job under weft.
+//!
+//! The job takes this process' place (exec), so its pid, exit code, signals and stdout are its own.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+use clap::value_parser;
+
+use super::environment::{self, Wishes};
+use super::start;
+use crate::daemon::places::Places;
+use crate::daemon::store;
+
+/// Exit codes of a shell for a command that is not there, and one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Run a job under weft, beside the others
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// 0 (matters most) to 9 (fills gaps last); default 5
+    #[arg(long, short, value_parser = value_parser!(u8).range(0..=9))]
+    pub priority: Option<u8>,
+    /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
+    #[arg(long)]
+    pub profile: Option<String>,
+    /// The job and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Runs it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let places = Places::of_environment();
+    let profile = match args.profile.as_deref().map(store::absolute).transpose() {
+        Ok(profile) => profile,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    if let Some(called) = &profile
+        && let Err(why) = store::load(called)
+    {
+        eprintln!("weft: {why}; the job runs without a profile");
+    }
+    if let Err(error) = start::ensure(&places, &start::idle_exit()) {
+        eprintln!("weft: {error:#}; the job runs as without weft");
+    }
+    let wishes = Wishes {
+        priority: args.priority,
+        profile,
+        profiling: false,
+    };
+    let environment = environment::assemble(&places, &wishes)?;
+    for warning in &environment.warnings {
+        eprintln!("weft: {warning}");
+    }
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Ok(ExitCode::from(2));
+    };
+    let error = Command::new(program).args(arguments).envs(environment.set).exec();
+    Ok(not_started(program, &error))
+}
+
+/// Says why a job did not start, and what a shell would return.
+pub fn not_started(program: &OsString, error: &io::Error) -> ExitCode {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            eprintln!("weft: {}: command not found", program.display());
+            ExitCode::from(NOT_FOUND)
+        }
+        _ => {
+            eprintln!("weft: {}: {error}", program.display());
+            ExitCode::from(NOT_EXECUTABLE)
+        }
+    }
+}

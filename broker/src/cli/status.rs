@@ -1,0 +1,220 @@
+//! `weft status`: who runs, in what role, who waits, and what went wrong.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::text::{self, Table};
+use crate::daemon::admin::{self, Answer, Question};
+use crate::daemon::places::Places;
+use crate::daemon::status::{ClientStatus, Ending, Status};
+
+/// Show the broker, its jobs and the last ones that ended
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Everything, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The widest a command is shown.
+const COMMAND: usize = 40;
+
+/// Shows it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
+        bail!("unexpected answer");
+    };
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&status)?,
+        false => render(&status),
+    };
+    // A reader that went (`| head`) is no trouble.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The page that people see.
+pub fn render(status: &Status) -> String {
+    let broker = &status.broker;
+    let mut page = vec![format!(
+        "broker {}, policy {}, up {}, {} attached so far: {} ended well, {} vanished, {} let go, {} refused",
+        broker.pid,
+        broker.policy,
+        text::span(broker.uptime_s),
+        broker.attached,
+        broker.goodbyes,
+        broker.vanished,
+        broker.detached,
+        broker.refused,
+    )];
+    if broker.records_lost > 0 {
+        page.push(format!(
+            "{} of {} records came too fast and were lost",
+            broker.records_lost, broker.records
+        ));
+    }
+    if let Some(trouble) = &broker.last_trouble {
+        page.push(format!("last trouble: {trouble}"));
+    }
+    page.push(String::new());
+    match status.clients.is_empty() {
+        true => page.push("no job is attached".to_string()),
+        false => page.extend(clients(&status.clients)),
+    }
+    if !status.ended.is_empty() {
+        page.push(String::new());
+        page.push("ended:".to_string());
+        let mut table = Table::new(["client", "pid", "prio", "how", "ago", "launches", "waited", "command"]);
+        for ended in &status.ended {
+            let last = &ended.last;
+            let how = match ended.ending {
+                Ending::Goodbye => "well",
+                Ending::Vanished => "vanished",
+                Ending::Detached => "let go",
+            };
+            table.row([
+                last.client.to_string(),
+                last.pid.to_string(),
+                last.priority.to_string(),
+                how.to_string(),
+                text::span(ended.ago_s),
+                (last.launches + last.graph_launches).to_string(),
+                text::duration(last.waited_ns),
+                text::cut(&last.command, COMMAND),
+            ]);
+        }
+        page.extend(table.lines());
+    }
+    page.join("\n")
+}
+
+fn clients(clients: &[ClientStatus]) -> Vec<String> {
+    let mut table = Table::new([
+        "client",
+        "pid",
+        "prio",
+        "mode",
+        "profile",
+        "launches",
+        "waits",
+        "waited",
+        "expired",
+        "memory",
+        "credit",
+        "outstanding",
+        "command",
+    ]);
+    for client in clients {
+        let filler = client.mode == "filler";
+        let figure = |ns: u64| if filler { text::duration(ns) } else { "-".to_string() };
+        let profile = match (&client.profile, &client.profile_trouble, client.profiling) {
+            (Some(name), _, true) => format!("{name} (sampling)"),
+            (Some(name), Some(_), _) => format!("{name} (!)"),
+            (Some(name), None, _) => name.clone(),
+            (None, ..) => "none".to_string(),
+        };
+        table.row([
+            client.client.to_string(),
+            client.pid.to_string(),
+            client.priority.to_string(),
+            match client.waiting {
+                true => format!("{}, waits", client.mode),
+                false => client.mode.clone(),
+            },
+            text::cut(&profile, 24),
+            (client.launches + client.graph_launches).to_string(),
+            client.waits.to_string(),
+            text::duration(client.waited_ns),
+            client.waits_expired.to_string(),
+            text::size(client.memory),
+            figure(client.credit_ns.max(0) as u64),
+            figure(client.outstanding_ns),
+            text::cut(&client.command, COMMAND),
+        ]);
+    }
+    let mut lines = table.lines();
+    for client in clients {
+        let named = |line: String| format!("client {}: {line}", client.client);
+        if let Some(trouble) = &client.profile_trouble {
+            lines.push(named(trouble.clone()));
+        }
+        if client.troubles > 0 {
+            lines.push(named(format!(
+                "{} troubles answered by passing the call through",
+                client.troubles
+            )));
+        }
+        if client.unnamed > 0 {
+            lines.push(named(format!(
+                "{} launches of kernels with no known name",
+                client.unnamed
+            )));
+        }
+        if client.dropped_messages > 0 {
+            lines.push(named(format!(
+                "{} messages to the broker dropped",
+                client.dropped_messages
+            )));
+        }
+        lines.extend(client.notes.iter().map(|note| named(text::cut(note, 160))));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::status::{BrokerStatus, EndedStatus};
+
+    #[test]
+    fn a_page_says_who_waits_and_what_went_wrong() {
+        let client = ClientStatus {
+            client: 2,
+            pid: 77,
+            command: "python train.py".to_string(),
+            priority: 5,
+            mode: "filler".to_string(),
+            waiting: true,
+            credit_ns: -300,
+            outstanding_ns: 1_500_000,
+            waits_expired: 3,
+            profile: Some("train".to_string()),
+            profile_trouble: Some("profile train: of another GPU".to_string()),
+            troubles: 4,
+            ..ClientStatus::default()
+        };
+        let status = Status {
+            broker: BrokerStatus {
+                policy: "fikit".to_string(),
+                ..BrokerStatus::default()
+            },
+            clients: vec![client.clone()],
+            ended: vec![EndedStatus {
+                last: client,
+                ending: Ending::Vanished,
+                ago_s: 3.0,
+            }],
+        };
+        let page = render(&status);
+        for part in [
+            "policy fikit",
+            "filler, waits",
+            "train (!)",
+            "1.50 ms",
+            "client 2: profile train: of another GPU",
+            "client 2: 4 troubles",
+            "vanished",
+        ] {
+            assert!(page.contains(part), "{part} is not in\n{page}");
+        }
+        let empty = Status {
+            clients: Vec::new(),
+            ended: Vec::new(),
+            ..status
+        };
+        assert!(render(&empty).contains("no job is attached"));
+    }
+}

@@ -1,0 +1,144 @@
+//! Answers people's questions.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::admin::{Answer, Question};
+use super::keeper::{Keeper, Tell};
+use super::registry::Registry;
+use super::scheduler::{Desk, Notice};
+use super::status::{BrokerStatus, Status};
+use super::store;
+use crate::protocol::VERSION;
+
+/// What answers are made of.
+#[derive(Debug, Clone)]
+pub struct Answers {
+    /// Who is attached.
+    pub registry: Arc<Registry>,
+    /// The scheduler.
+    pub desk: Desk,
+    /// The keeper.
+    pub keeper: Keeper,
+    /// Set to end the broker.
+    pub stop: Arc<AtomicBool>,
+    /// When the broker started.
+    pub since: Instant,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The policy in force.
+    pub policy: String,
+    /// The delay bound.
+    pub delay_bound: Duration,
+    /// The longest wait at the gate.
+    pub longest_wait: Duration,
+}
+
+impl Answers {
+    /// Answers in JSON what was asked in JSON.
+    pub fn line(&self, question: &str) -> String {
+        let answer = match serde_json::from_str(question) {
+            Ok(question) => self.answer(question),
+            Err(error) => Answer::Sorry(format!("the question is not understood: {error}")),
+        };
+        serde_json::to_string(&answer).unwrap_or_else(|error| format!("{{\"sorry\":\"{error}\"}}"))
+    }
+
+    fn answer(&self, question: Question) -> Answer {
+        match question {
+            Question::Ping => Answer::Pong {
+                pid: std::process::id(),
+                protocol: VERSION,
+                version: env!("CARGO_PKG_VERSION").to_string(),
+            },
+            Question::Status => Answer::Status(Box::new(self.status())),
+            Question::Set { client, pid, priority } => self.set(client, pid, priority),
+            Question::ProfileBegin { name } => match store::absolute(&name) {
+                Ok(called) => {
+                    self.keeper.tell(Tell::Begin(called));
+                    Answer::Done
+                }
+                Err(error) => Answer::Sorry(error.to_string()),
+            },
+            Question::ProfileFlush { name } => self.sampled(&name, Tell::Flush),
+            Question::ProfileEnd { name } => self.sampled(&name, Tell::End),
+            Question::Stop => {
+                self.stop.store(true, Ordering::Release);
+                Answer::Done
+            }
+        }
+    }
+
+    fn sampled(
+        &self,
+        name: &str,
+        tell: impl FnOnce(String, std::sync::mpsc::Sender<super::status::Sampled>) -> Tell,
+    ) -> Answer {
+        let called = match store::absolute(name) {
+            Ok(called) => called,
+            Err(error) => return Answer::Sorry(error.to_string()),
+        };
+        match self.keeper.ask(|way| tell(called, way)) {
+            Some(sampled) => Answer::Sampled(sampled),
+            None => Answer::Sorry("the disk does not answer".to_string()),
+        }
+    }
+
+    fn set(&self, client: Option<u64>, pid: Option<u32>, priority: u8) -> Answer {
+        if usize::from(priority) >= crate::protocol::PRIORITIES {
+            return Answer::Sorry(format!("priority {priority} is not in 0 to 9"));
+        }
+        let matching = |entry: &Arc<super::registry::Entry>| {
+            client.is_some_and(|client| client == entry.client) || pid.is_some_and(|pid| pid == entry.pid)
+        };
+        let found: Vec<_> = self.registry.all().into_iter().filter(matching).collect();
+        for entry in &found {
+            // Seen at once by whoever asks next; the scheduler tells the lane.
+            entry.priority.store(priority, Ordering::Relaxed);
+            self.desk.tell(Notice::Priority(entry.client, priority));
+        }
+        Answer::Set(found.len())
+    }
+
+    /// Everything.
+    pub fn status(&self) -> Status {
+        let sums = self.registry.sums();
+        let mut clients: Vec<_> = self.registry.all().iter().map(|entry| entry.status()).collect();
+        clients.sort_by_key(|client| (client.priority, client.client));
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Status {
+            broker: BrokerStatus {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_string(),
+                protocol: VERSION,
+                policy: self.policy.clone(),
+                socket: self.socket.clone(),
+                profiles: store::folder(),
+                uptime_s: self.since.elapsed().as_secs_f64(),
+                delay_bound_us: self.delay_bound.as_micros() as u64,
+                longest_wait_ms: self.longest_wait.as_millis() as u64,
+                waiting: self.desk.gauges.waiting().to_string(),
+                attached: read(&self.registry.attached),
+                refused: read(&self.registry.refused),
+                goodbyes: sums.goodbyes,
+                vanished: sums.vanished,
+                detached: sums.detached,
+                records_lost: sums.lost,
+                records: sums.records,
+                decisions: read(&self.desk.gauges.decisions),
+                turns: read(&self.desk.gauges.turns),
+                profile_failures: self.keeper.failures(),
+                last_trouble: self.desk.gauges.trouble(),
+                core: self
+                    .desk
+                    .look()
+                    .map(|snapshot| serde_json::to_value(snapshot).unwrap_or_default()),
+            },
+            clients,
+            ended: self.registry.ended(),
+        }
+    }
+}

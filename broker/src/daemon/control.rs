@@ -1,0 +1,237 @@
+//! The control thread: the clients' messages that are not urgent, and their deaths.
+//!
+//! A death shows as the closed channel within some hundred microseconds. Where a forked child holds the channel open, the pidfd tells; it is looked at
+//! every [`PERIOD`]. What a client said before it died is read first.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft_profiles::Gpu;
+
+use super::keeper::{Keeper, Tell};
+use super::registry::{Entry, Registry};
+use super::scheduler::{Desk, Notice};
+use super::status::Ending;
+use crate::protocol::control::ToBroker;
+use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
+
+/// How often newcomers are taken in and pidfds are looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// With nobody attached the thread sleeps so long; a newcomer wakes it.
+const LONELY: Duration = Duration::from_secs(1);
+
+/// A client that has its lane.
+#[derive(Debug)]
+pub struct Arrival {
+    /// What is known of it.
+    pub entry: Arc<Entry>,
+    /// Its messages.
+    pub receiver: FromClient,
+    /// The way to it.
+    pub sender: ToTheClient,
+    /// Whether it lives.
+    pub life: Life,
+}
+
+/// Starts the thread. It ends when the returned sender is dropped and `stop` is set.
+pub fn start(
+    registry: Arc<Registry>,
+    desk: Desk,
+    keeper: Keeper,
+    stop: Arc<AtomicBool>,
+) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
+    let (arrivals, incoming) = channel();
+    let inbox = Inbox::make()?;
+    let control = Control {
+        inbox,
+        peers: HashMap::new(),
+        registry,
+        desk,
+        keeper,
+    };
+    let thread = std::thread::Builder::new()
+        .name("weft-control".into())
+        .spawn(move || control.run(&incoming, &stop))
+        .map_err(|source| crate::transport::Error::System {
+            what: "starting a thread",
+            source,
+        })?;
+    Ok((arrivals, thread))
+}
+
+struct Peer {
+    entry: Arc<Entry>,
+    life: Life,
+    // Dropped with the client; what the broker has to say goes through it.
+    _sender: ToTheClient,
+    dying: bool,
+}
+
+struct Control {
+    inbox: Inbox,
+    peers: HashMap<u64, Peer>,
+    registry: Arc<Registry>,
+    desk: Desk,
+    keeper: Keeper,
+}
+
+impl Control {
+    fn run(mut self, incoming: &Receiver<Arrival>, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            if self.peers.is_empty() {
+                match incoming.recv_timeout(LONELY) {
+                    Ok(arrival) => self.arrive(arrival),
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+            while let Ok(arrival) = incoming.try_recv() {
+                self.arrive(arrival);
+            }
+            match self.inbox.wait(PERIOD) {
+                Ok(news) => {
+                    for (client, news) in news {
+                        self.hear(client, news);
+                    }
+                }
+                Err(error) => {
+                    log::warn!("{error}");
+                    std::thread::sleep(PERIOD);
+                }
+            }
+            self.look_for_deaths();
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let client = arrival.entry.client;
+        if let Err(error) = self.inbox.add(client, arrival.receiver) {
+            log::warn!("client {client}: {error}");
+            self.desk.tell(Notice::Gone(client, Ending::Detached));
+            return;
+        }
+        let peer = Peer {
+            entry: arrival.entry,
+            life: arrival.life,
+            _sender: arrival.sender,
+            dying: false,
+        };
+        self.peers.insert(client, peer);
+    }
+
+    fn hear(&mut self, client: u64, news: News) {
+        match news {
+            News::Said(message) => self.said(client, message),
+            News::Nonsense => {
+                if let Some(peer) = self.peers.get(&client) {
+                    peer.entry.note("sent what is no message");
+                    self.desk.tell(Notice::Gone(client, Ending::Detached));
+                }
+            }
+            News::Gone => self.end(client),
+        }
+    }
+
+    fn said(&mut self, client: u64, message: ToBroker) {
+        let Some(peer) = self.peers.get(&client) else { return };
+        let entry = &peer.entry;
+        match message {
+            ToBroker::Kernel { hash, id } => {
+                entry.kernels.fetch_add(1, Ordering::Relaxed);
+                if entry.profiling {
+                    self.keeper.tell(Tell::Named(client, hash, id));
+                }
+            }
+            ToBroker::Graph { hash, kernels } => {
+                entry.kernels.fetch_add(1, Ordering::Relaxed);
+                if entry.profiling {
+                    let id = weft_kernel_id::KernelId::graph(hash, kernels.len());
+                    self.keeper.tell(Tell::Named(client, hash, id));
+                }
+            }
+            ToBroker::Device {
+                name,
+                uuid,
+                memory,
+                driver,
+            } => {
+                let gpu = Gpu {
+                    name,
+                    uuid,
+                    memory,
+                    driver,
+                };
+                if let Some(trouble) = entry.device(&gpu) {
+                    log::warn!("client {client}: {trouble}");
+                    self.desk.tell(Notice::Unprofiled(client));
+                }
+                if entry.profiling {
+                    self.keeper.tell(Tell::Device(client, gpu));
+                }
+            }
+            ToBroker::Note(line) => {
+                log::info!("client {client}: {line}");
+                entry.note(&line);
+            }
+            ToBroker::Goodbye => entry.goodbye.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Two looks: what the client said before it died was read between them.
+    fn look_for_deaths(&mut self) {
+        let hung: Vec<u64> = {
+            let mut owners = Vec::new();
+            let mut set = Vec::new();
+            for (client, peer) in &self.peers {
+                for descriptor in peer.life.descriptors() {
+                    owners.push(*client);
+                    set.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN | PollFlags::RDHUP));
+                }
+            }
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if !poll(&mut set, Some(&zero)).is_ok_and(|ready| ready > 0) {
+                return;
+            }
+            owners
+                .into_iter()
+                .zip(&set)
+                .filter(|(_, descriptor)| !descriptor.revents().is_empty())
+                .map(|(client, _)| client)
+                .collect()
+        };
+        for client in hung {
+            let Some(peer) = self.peers.get_mut(&client) else {
+                continue;
+            };
+            match peer.dying {
+                false => peer.dying = peer.life.left(),
+                true => self.end(client),
+            }
+        }
+    }
+
+    fn end(&mut self, client: u64) {
+        let Some(peer) = self.peers.remove(&client) else { return };
+        /// What [`crate::protocol::lane::Reports::state`] says after a clean end.
+        const LEFT: u32 = 2;
+        let well =
+            peer.entry.goodbye.load(Ordering::Relaxed) || peer.entry.lane.reports.state.load(Ordering::Acquire) == LEFT;
+        let ending = if well { Ending::Goodbye } else { Ending::Vanished };
+        log::info!(
+            "client {client} (process {}) {}",
+            peer.entry.pid,
+            if well { "ended" } else { "vanished" }
+        );
+        // A detached client was told of before; the scheduler no longer knows it.
+        if self.registry.get(client).is_some() {
+            self.desk.tell(Notice::Gone(client, ending));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The door: lets clients in, answers questions, notices when it is time to end. The broker's main thread.
+//!
+//! Whoever is slow holds up only the thread made for him. Whoever may not come in is told why.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use super::answers::Answers;
+use super::control::Arrival;
+use super::keeper::{Keeper, Tell};
+use super::options::Options;
+use super::registry::{Entry, Newcomer, Registry};
+use super::scheduler::{Desk, Notice};
+use super::status::Ending;
+use super::store;
+use crate::protocol::PRIORITIES;
+use crate::protocol::control::Refusal;
+use crate::protocol::lane::{Mode, flags};
+use crate::transport::server::{Host, Incoming, Listener, Pending};
+
+/// How often the signs of the end are looked at.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Clients at once. Each takes about five descriptors, of which a process has a million at most and often far less.
+const MOST: usize = 4096;
+
+/// The longest command line that is kept.
+const LONGEST_COMMAND: usize = 1024;
+
+/// What the door needs.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// Board and doorbell.
+    pub host: Arc<Host>,
+    /// Who is attached.
+    pub registry: Arc<Registry>,
+    /// The scheduler.
+    pub desk: Desk,
+    /// The keeper.
+    pub keeper: Keeper,
+    /// The control thread.
+    pub control: Sender<Arrival>,
+    /// Who answers.
+    pub answers: Answers,
+    /// Set when the broker is to end.
+    pub stop: Arc<AtomicBool>,
+    /// What the broker was told at its start.
+    pub options: Arc<Options>,
+    /// Clients on their way in.
+    pub entering: Arc<AtomicUsize>,
+}
+
+impl Door {
+    /// Stands at the door until it is time to end. Says why it was.
+    pub fn keep(&self, listener: &mut Listener) -> &'static str {
+        let mut alone_since = Instant::now();
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return "asked to";
+            }
+            if self.registry.count() > 0 || self.entering.load(Ordering::Acquire) > 0 {
+                alone_since = Instant::now();
+            }
+            if self
+                .options
+                .idle_exit
+                .is_some_and(|patience| alone_since.elapsed() >= patience)
+            {
+                return "nobody was attached for the time of --idle-exit";
+            }
+            match listener.accept(PERIOD) {
+                Ok(None) => {
+                    if !listener.in_place() {
+                        return "its socket was removed";
+                    }
+                }
+                Ok(Some(Incoming::Client(pending))) => {
+                    alone_since = Instant::now();
+                    self.let_in(pending);
+                }
+                Ok(Some(Incoming::Question(question))) => {
+                    let answers = self.answers.clone();
+                    aside("weft-answer", move || {
+                        let answer = answers.line(&question.text);
+                        if let Err(error) = question.answer(&answer) {
+                            log::debug!("an answer was not taken: {error}");
+                        }
+                    });
+                }
+                Err(error) => {
+                    log::warn!("{error}");
+                    std::thread::sleep(PERIOD);
+                }
+            }
+        }
+    }
+
+    fn let_in(&self, pending: Pending) {
+        let refusal = match pending.hello.priority {
+            priority if usize::from(priority) >= PRIORITIES => Some(Refusal::Priority(priority)),
+            _ if self.registry.count() + self.entering.load(Ordering::Acquire) >= MOST => Some(Refusal::Full(MOST)),
+            _ => None,
+        };
+        if let Some(why) = refusal {
+            log::warn!(
+                "process {} was not let in: {why}",
+                pending.pid.unwrap_or(pending.hello.pid)
+            );
+            self.registry.refused.fetch_add(1, Ordering::Relaxed);
+            pending.refuse(why);
+            return;
+        }
+        self.entering.fetch_add(1, Ordering::AcqRel);
+        let door = self.clone();
+        let entering = Arc::clone(&self.entering);
+        let started = aside("weft-welcome", move || {
+            door.welcome(pending);
+            door.entering.fetch_sub(1, Ordering::AcqRel);
+        });
+        if !started {
+            entering.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn welcome(&self, pending: Pending) {
+        let hello = pending.hello.clone();
+        let pid = pending.pid.unwrap_or(hello.pid);
+        let (profile, loaded, trouble) = knowledge(hello.profile.as_deref(), hello.profiling);
+        if let Some(trouble) = &trouble {
+            log::warn!("process {pid}: {trouble}");
+        }
+        let costs = loaded.as_ref().map_or_else(Vec::new, |profile| profile.mean_costs());
+        let client = self.registry.number();
+        let options = &self.options;
+        let attached = pending.welcome(&self.host, client, costs, |lane| {
+            let orders = &lane.orders;
+            orders.priority.store(u32::from(hello.priority), Ordering::Relaxed);
+            let longest = u64::try_from(options.longest_wait.as_nanos()).unwrap_or(u64::MAX);
+            orders.longest_wait.store(longest, Ordering::Relaxed);
+            orders.unknown_cost.store(options.core.unknown_cost, Ordering::Relaxed);
+            let profiling = if hello.profiling { flags::PROFILE } else { 0 };
+            orders.flags.store(profiling, Ordering::Relaxed);
+            orders.mode.store(Mode::Alone as u32, Ordering::Release);
+        });
+        let attached = match attached {
+            Ok(attached) => attached,
+            Err(error) => {
+                log::warn!("process {pid} did not come in: {error}");
+                self.registry.refused.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        let entry = Arc::new(Entry::new(Newcomer {
+            client,
+            pid,
+            command: hello.command.chars().take(LONGEST_COMMAND).collect(),
+            profile,
+            loaded,
+            trouble,
+            profiling: hello.profiling,
+            priority: hello.priority,
+            lane: Arc::new(attached.lane),
+        }));
+        entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
+        log::info!(
+            "client {client} is process {pid}, priority {}: {}",
+            hello.priority,
+            entry.command
+        );
+        self.registry.add(Arc::clone(&entry));
+        if hello.profiling {
+            self.keeper.tell(Tell::Attached(Arc::clone(&entry)));
+        }
+        self.desk.tell(Notice::Attached(Arc::clone(&entry)));
+        let arrival = Arrival {
+            entry,
+            receiver: attached.receiver,
+            sender: attached.sender,
+            life: attached.life,
+        };
+        if self.control.send(arrival).is_err() {
+            self.desk.tell(Notice::Gone(client, Ending::Vanished));
+        }
+    }
+}
+
+type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<String>);
+
+/// What is known under a name: its long form, the profile, and what is wrong with it. A client that samples needs none.
+fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
+    let Some(called) = called.filter(|called| !called.is_empty()) else {
+        let trouble =
+            profiling.then(|| "samples are taken, but WEFT_PROFILE names no profile to keep them in".to_string());
+        return (None, None, trouble);
+    };
+    let long = match store::absolute(called) {
+        Ok(long) => long,
+        Err(error) => return (Some(called.chars().take(80).collect()), None, Some(error.to_string())),
+    };
+    if profiling {
+        return (Some(long), None, None);
+    }
+    match store::load(&long) {
+        Ok(profile) => (Some(long), Some(Arc::new(profile)), None),
+        Err(error) => (Some(long), None, Some(error.to_string())),
+    }
+}
+
+/// Does something on a thread of its own. False if there can be no more threads now.
+fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+    match std::thread::Builder::new().name(name.to_string()).spawn(work) {
+        Ok(_) => true,
+        Err(error) => {
+            log::warn!("no thread for {name}: {error}");
+            false
+        }
+    }
+}

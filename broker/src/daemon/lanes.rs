@@ -1,0 +1,437 @@
+//! One client's lane, as the scheduler thread sees it: reads what the client reports, writes what the core decided.
+//!
+//! A lane is an allegation. Its records are copied and checked before they become events: times lie between the last turn and now, what is no record
+//! is counted, and a lane whose header changes or whose records make no sense is let go ([`Lie`]). Nothing a client writes can make this code wait, loop or panic.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::thread::futex;
+
+use super::registry::Entry;
+use super::trace::{Line, Trace};
+use crate::core::{Client, Event};
+use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, flags};
+use crate::protocol::{Ns, VERSION};
+
+/// A record may be told this late at most; older ones count as this old. A parked broker reads after 0.2 s.
+const OLDEST: Ns = 1_000_000_000;
+
+/// Why a lane was let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Lie {
+    /// The magic is gone.
+    #[error("its lane is no lane any more")]
+    Magic,
+    /// The version changed.
+    #[error("its lane turned into one of version {0}")]
+    Version(u32),
+    /// Records that no client writes.
+    #[error("{0} of its records make no sense")]
+    Records(u64),
+}
+
+/// A stage-1 sample or a launch, for the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Launched.
+    Launch(u64),
+    /// Kernel, time, gap.
+    Sample(u64, Ns, Option<Ns>),
+}
+
+/// What a turn found in a lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Records read.
+    pub records: usize,
+    /// Anything new at all.
+    pub news: bool,
+    /// A launch waits at the gate.
+    pub waits: bool,
+}
+
+/// One client's lane.
+#[derive(Debug)]
+pub struct LaneWatch {
+    entry: Arc<Entry>,
+    reader: Reader,
+    mode: Mode,
+    progress: (Ns, Ns),
+    waiting: Option<(u64, Ns)>,
+}
+
+impl LaneWatch {
+    /// Begins to watch.
+    pub fn new(entry: Arc<Entry>) -> LaneWatch {
+        LaneWatch {
+            entry,
+            reader: Reader::default(),
+            mode: Mode::Alone,
+            progress: (0, 0),
+            waiting: None,
+        }
+    }
+
+    /// Whose it is.
+    pub fn client(&self) -> Client {
+        Client(self.entry.client)
+    }
+
+    /// What is known of it.
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
+    /// The mode it was told last.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Reads all that is new, as events with their times.
+    pub fn drain(
+        &mut self,
+        now: Ns,
+        events: &mut Vec<(Ns, Event)>,
+        seen: &mut Vec<Seen>,
+        trace: &mut Trace,
+    ) -> Result<Found, Lie> {
+        let lane = Arc::clone(&self.entry.lane);
+        if lane.magic.load(Ordering::Relaxed) != MAGIC {
+            return Err(Lie::Magic);
+        }
+        match lane.version.load(Ordering::Relaxed) {
+            VERSION => {}
+            other => return Err(Lie::Version(other)),
+        }
+        let mut found = Found::default();
+        // A lane that is written faster than it is read gets one turn round its ring, then the others have theirs.
+        while found.records < RECORDS
+            && let Some(record) = self.reader.next(&lane)
+        {
+            found.records += 1;
+            self.take(record, now, events, seen, trace);
+        }
+        if self.reader.malformed() > 0 {
+            return Err(Lie::Records(self.reader.malformed()));
+        }
+        let figures = &self.entry.figures;
+        if found.records > 0 {
+            figures.records.fetch_add(found.records as u64, Ordering::Relaxed);
+            figures.lost.store(self.reader.lost(), Ordering::Relaxed);
+        }
+        let told = self.reports(now, &lane, events);
+        found.news = told || found.records > 0;
+        found.waits = self.waiting.is_some();
+        Ok(found)
+    }
+
+    fn take(&self, record: Record, now: Ns, events: &mut Vec<(Ns, Event)>, seen: &mut Vec<Seen>, trace: &mut Trace) {
+        let client = self.client();
+        let at = plausible(record.at, now);
+        let kernel = record.kernel;
+        let (name, event) = match record.kind {
+            Kind::Launch | Kind::Graph => {
+                if self.entry.profiling {
+                    seen.push(Seen::Launch(kernel));
+                }
+                let name = if record.kind == Kind::Launch { "launch" } else { "graph" };
+                (name, Some(launched(client, kernel, record.a, at)))
+            }
+            Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
+            Kind::Idle => ("idle", Some(Event::Idle(client, at))),
+            Kind::Stir => ("stir", Some(Event::Stirred(client, at))),
+            // The report beside the ring says the same and is never lost.
+            Kind::Wait => ("wait", None),
+            Kind::Sample => {
+                let gap = (record.b != NO_GAP).then_some(record.b);
+                seen.push(Seen::Sample(kernel, record.a, gap));
+                self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        events.extend(event.map(|event| (at, event)));
+        trace.line(|| Line {
+            t: record.at,
+            client: client.0,
+            pid: self.entry.pid,
+            event: name,
+            kernel: Some(format!("{kernel:016x}")),
+            ns: i64::try_from(record.a).ok(),
+            what: None,
+        });
+    }
+
+    /// What stands beside the ring. Told when it changed.
+    fn reports(&mut self, now: Ns, lane: &lane::Lane, events: &mut Vec<(Ns, Event)>) -> bool {
+        let client = self.client();
+        let reports = &lane.reports;
+        let before = events.len();
+        let progress = (
+            reports.issued.load(Ordering::Relaxed),
+            reports.settled.load(Ordering::Relaxed),
+        );
+        if progress != self.progress {
+            self.progress = progress;
+            let (issued, settled) = progress;
+            events.push((
+                now,
+                Event::Progress {
+                    client,
+                    issued,
+                    settled,
+                },
+            ));
+        }
+        let waiting = (reports.waiting.load(Ordering::Acquire) == 1).then(|| {
+            (
+                reports.wanted_kernel.load(Ordering::Relaxed),
+                reports.wanted_cost.load(Ordering::Relaxed),
+            )
+        });
+        if waiting != self.waiting {
+            self.waiting = waiting;
+            let since = plausible(reports.waiting_since.load(Ordering::Relaxed), now);
+            events.push((
+                now,
+                match waiting {
+                    Some((kernel, cost)) => Event::Waits {
+                        client,
+                        kernel,
+                        cost,
+                        since,
+                    },
+                    None => Event::Passed(client),
+                },
+            ));
+        }
+        events.len() > before
+    }
+
+    /// Whether the client asks to be rung for. Set before the broker sleeps, taken back after.
+    pub fn want_bell(&self, wanted: bool) {
+        self.entry.lane.broker_sleeps.store(u32::from(wanted), Ordering::SeqCst);
+    }
+
+    /// Tells the mode. Credit never survives a change into filler or out of it.
+    pub fn tell_mode(&mut self, mode: Mode) {
+        let orders = &self.entry.lane.orders;
+        if (mode == Mode::Filler) != (self.mode == Mode::Filler) {
+            orders.credit.swap(0, Ordering::AcqRel);
+        }
+        self.mode = mode;
+        orders.mode.store(mode as u32, Ordering::Release);
+        self.entry.figures.mode.store(mode as u64, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// Tells the priority.
+    pub fn tell_priority(&self, priority: u8) {
+        self.entry.priority.store(priority, Ordering::Relaxed);
+        self.entry
+            .lane
+            .orders
+            .priority
+            .store(u32::from(priority), Ordering::Release);
+        self.ring();
+    }
+
+    /// Gives credit. Where it is bound to other signs than the credit that is left, that is taken back first and returned.
+    pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
+        let orders = &self.entry.lane.orders;
+        let flags = orders.flags.load(Ordering::Relaxed);
+        let was_bound = flags & flags::CREDIT_BOUND_TO_SIGNS != 0;
+        let same = match bound_to {
+            Some(signs) => was_bound && orders.signs.load(Ordering::Relaxed) == signs,
+            None => !was_bound,
+        };
+        let mut left = None;
+        if !same {
+            left = Some(orders.credit.swap(0, Ordering::AcqRel)).filter(|left| *left != 0);
+            match bound_to {
+                Some(signs) => {
+                    orders.signs.store(signs, Ordering::Release);
+                    orders
+                        .flags
+                        .store(flags | flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release);
+                }
+                None => orders
+                    .flags
+                    .store(flags & !flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release),
+            }
+        }
+        let figures = &self.entry.figures;
+        figures.granted.fetch_add(credit, Ordering::Relaxed);
+        if let Some(left) = left {
+            figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
+        }
+        orders
+            .credit
+            .fetch_add(i64::try_from(credit).unwrap_or(i64::MAX), Ordering::AcqRel);
+        self.ring();
+        left
+    }
+
+    /// Takes back what is left.
+    pub fn revoke(&self) -> i64 {
+        let left = self.entry.lane.orders.credit.swap(0, Ordering::AcqRel);
+        self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
+        self.ring();
+        left
+    }
+
+    /// Counts the change and wakes who sleeps on it.
+    fn ring(&self) {
+        let bell = &self.entry.lane.orders.bell;
+        bell.fetch_add(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        // A holder never sleeps on its bell; the call costs nothing there worth saving, and modes change seldom.
+        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+fn launched(client: Client, kernel: u64, cost: Ns, at: Ns) -> Event {
+    Event::Launched {
+        client,
+        kernel,
+        cost,
+        at,
+    }
+}
+
+/// A time as it can be: not after now, not long ago.
+fn plausible(at: Ns, now: Ns) -> Ns {
+    at.clamp(now.saturating_sub(OLDEST), now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::registry::Newcomer;
+    use crate::transport::map::SharedLane;
+
+    fn watch() -> LaneWatch {
+        LaneWatch::new(Arc::new(Entry::new(Newcomer {
+            client: 1,
+            pid: 2,
+            command: String::new(),
+            profile: None,
+            loaded: None,
+            trouble: None,
+            profiling: true,
+            priority: 5,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        })))
+    }
+
+    fn drain(watch: &mut LaneWatch, now: Ns) -> (Result<Found, Lie>, Vec<(Ns, Event)>, Vec<Seen>) {
+        let (mut events, mut seen) = (Vec::new(), Vec::new());
+        let found = watch.drain(now, &mut events, &mut seen, &mut Trace::none());
+        (found, events, seen)
+    }
+
+    fn record(kind: Kind, at: Ns) -> Record {
+        Record {
+            kind,
+            thread: 1,
+            at,
+            kernel: 42,
+            a: 100,
+            b: NO_GAP,
+        }
+    }
+
+    #[test]
+    fn records_become_events_in_their_order() {
+        let mut watch = watch();
+        let lane = Arc::clone(&watch.entry.lane);
+        lane.record(record(Kind::Launch, 10));
+        lane.record(record(Kind::Sample, 11));
+        lane.record(record(Kind::Idle, 12));
+        let (found, events, seen) = drain(&mut watch, 20);
+        assert_eq!(found.expect("honest").records, 3);
+        assert!(matches!(
+            events[0].1,
+            Event::Launched {
+                kernel: 42,
+                cost: 100,
+                at: 10,
+                ..
+            }
+        ));
+        assert!(matches!(events[1].1, Event::Idle(Client(1), 12)));
+        assert_eq!(seen, [Seen::Launch(42), Seen::Sample(42, 100, None)]);
+        assert!(!drain(&mut watch, 21).0.expect("honest").news);
+    }
+
+    #[test]
+    fn times_out_of_this_world_are_brought_back() {
+        let mut watch = watch();
+        let lane = Arc::clone(&watch.entry.lane);
+        let now = 10 * OLDEST;
+        for at in [0, u64::MAX, now] {
+            lane.record(record(Kind::Launch, at));
+        }
+        let (_, events, _) = drain(&mut watch, now);
+        let times: Vec<Ns> = events.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times, [now - OLDEST, now, now]);
+    }
+
+    #[test]
+    fn a_wait_is_told_when_it_begins_changes_and_ends() {
+        let mut watch = watch();
+        let lane = Arc::clone(&watch.entry.lane);
+        lane.reports.wanted_kernel.store(7, Ordering::Relaxed);
+        lane.reports.wanted_cost.store(u64::MAX, Ordering::Relaxed);
+        lane.reports.waiting.store(1, Ordering::Release);
+        let (found, events, _) = drain(&mut watch, 5);
+        assert!(found.expect("honest").waits);
+        assert!(matches!(events[0].1, Event::Waits { kernel: 7, .. }));
+        assert!(drain(&mut watch, 6).1.is_empty());
+        lane.reports.wanted_kernel.store(8, Ordering::Relaxed);
+        assert!(matches!(drain(&mut watch, 7).1[0].1, Event::Waits { kernel: 8, .. }));
+        lane.reports.waiting.store(0, Ordering::Release);
+        assert!(matches!(drain(&mut watch, 8).1[0].1, Event::Passed(Client(1))));
+    }
+
+    #[test]
+    fn a_lane_that_lies_is_found_out() {
+        let mut one = watch();
+        one.entry.lane.magic.store(1, Ordering::Relaxed);
+        assert_eq!(drain(&mut one, 1).0, Err(Lie::Magic));
+        let mut other = watch();
+        other.entry.lane.version.store(77, Ordering::Relaxed);
+        assert_eq!(drain(&mut other, 1).0, Err(Lie::Version(77)));
+    }
+
+    #[test]
+    fn credit_given_is_credit_left_and_taken_back() {
+        let watch = watch();
+        let orders = &watch.entry.lane.orders;
+        assert_eq!(watch.grant(500, Some(3)), None);
+        assert_eq!(watch.grant(200, Some(3)), None);
+        assert_eq!(orders.credit.load(Ordering::Relaxed), 700);
+        // Other signs: what is left of the old credit does not come back to life.
+        assert_eq!(watch.grant(100, Some(4)), Some(700));
+        assert_eq!(orders.credit.load(Ordering::Relaxed), 100);
+        assert_eq!(orders.signs.load(Ordering::Relaxed), 4);
+        assert_eq!(watch.grant(50, None), Some(100));
+        assert_eq!(orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_SIGNS, 0);
+        assert_eq!(watch.revoke(), 50);
+        let figures = &watch.entry.figures;
+        let granted = figures.granted.load(Ordering::Relaxed) as i64;
+        assert_eq!(granted, figures.revoked.load(Ordering::Relaxed) as i64);
+    }
+
+    #[test]
+    fn a_change_of_mode_ends_credit_and_rings() {
+        let mut watch = watch();
+        watch.tell_mode(Mode::Filler);
+        watch.grant(500, None);
+        let bell = watch.entry.lane.orders.bell.load(Ordering::Relaxed);
+        watch.tell_mode(Mode::Alone);
+        assert_eq!(watch.entry.lane.orders.credit.load(Ordering::Relaxed), 0);
+        assert!(watch.entry.lane.orders.bell.load(Ordering::Relaxed) > bell);
+    }
+}

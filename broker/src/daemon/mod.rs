@@ -1,0 +1,112 @@
+//! The daemon: drives the scheduling core with real time and real clients.
+//!
+//! Threads, and who touches what:
+//! * [`door`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
+//! * [`scheduler`] reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
+//! * [`control`] hears the clients' slow messages and their deaths;
+//! * [`keeper`] turns samples into profiles on the disk.
+//!
+//! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::transport::server::{Host, Listener};
+
+pub mod admin;
+mod answers;
+mod clock;
+mod control;
+mod door;
+mod keeper;
+mod lanes;
+pub mod options;
+pub mod places;
+mod registry;
+mod scheduler;
+pub mod status;
+pub mod store;
+mod trace;
+mod waiting;
+
+use options::Options;
+use places::Places;
+
+/// Runs a broker until it is asked to end. An error is a reason not to begin.
+pub fn run(places: &Places, options: &Options) -> Result<()> {
+    let mut listener = Listener::bind(places.socket())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    let trace = match &options.trace {
+        Some(path) => trace::Trace::to(path).with_context(|| format!("cannot write {}", path.display()))?,
+        None => trace::Trace::none(),
+    };
+    let host = Arc::new(Host::make()?);
+    let registry = Arc::new(registry::Registry::default());
+    let gauges = Arc::new(OnceLock::new());
+    let (keeper, keeper_thread) =
+        keeper::start(keeper::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
+    let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
+        config: options.core.clone(),
+        spin: options.spin.decided(),
+        host: Arc::clone(&host),
+        registry: Arc::clone(&registry),
+        keeper: keeper.clone(),
+        trace,
+    })
+    .context("cannot start a thread")?;
+    let _ = gauges.set(Arc::clone(&desk.gauges));
+    let control_stop = Arc::new(AtomicBool::new(false));
+    let (control, control_thread) = control::start(
+        Arc::clone(&registry),
+        desk.clone(),
+        keeper.clone(),
+        Arc::clone(&control_stop),
+    )?;
+    let answers = answers::Answers {
+        registry: Arc::clone(&registry),
+        desk: desk.clone(),
+        keeper: keeper.clone(),
+        stop: Arc::clone(&stop),
+        since: Instant::now(),
+        socket: places.socket().to_path_buf(),
+        policy: options.core.policy.to_string(),
+        delay_bound: Duration::from_nanos(options.core.delay_bound),
+        longest_wait: options.longest_wait,
+    };
+    let door = door::Door {
+        host,
+        registry: Arc::clone(&registry),
+        desk: desk.clone(),
+        keeper: keeper.clone(),
+        control,
+        answers,
+        stop,
+        options: Arc::new(options.clone()),
+        entering: Arc::new(AtomicUsize::new(0)),
+    };
+    log::info!(
+        "process {} at {}, policy {}",
+        std::process::id(),
+        places.socket().display(),
+        options.core.policy
+    );
+    let why = door.keep(&mut listener);
+    log::info!("ends: {why}; {} clients go on as without weft", registry.count());
+    // The socket goes first: who comes now starts or finds another broker.
+    drop(listener);
+    drop(door);
+    desk.tell(scheduler::Notice::Stop);
+    let _ = scheduler_thread.join();
+    control_stop.store(true, Ordering::Release);
+    let _ = control_thread.join();
+    keeper.tell(keeper::Tell::Stop);
+    let _ = keeper_thread.join();
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! What a broker is told at its start.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::core::Config;
+
+/// Whether the scheduler thread may spin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Spin {
+    /// Where the machine has more than two cores
+    #[default]
+    Auto,
+    /// While a filler waits and a gap is near
+    Yes,
+    /// Never
+    No,
+}
+
+impl Spin {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Spin::Auto => "auto",
+            Spin::Yes => "yes",
+            Spin::No => "no",
+        }
+    }
+
+    /// The decision on this machine. On two cores a spinning broker takes the core that a job's own thread needs.
+    pub fn decided(self) -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match self {
+            Spin::Auto => cores > 2,
+            Spin::Yes => true,
+            Spin::No => false,
+        }
+    }
+}
+
+/// What a broker is told at its start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How the core decides.
+    pub core: Config,
+    /// End when nobody was attached for so long.
+    pub idle_exit: Option<Duration>,
+    /// The longest a launch may wait at the gate.
+    pub longest_wait: Duration,
+    /// Whether the scheduler thread may spin.
+    pub spin: Spin,
+    /// Where decisions and records are written.
+    pub trace: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            core: Config::default(),
+            idle_exit: None,
+            // The core sees to it that nobody starves and a dead broker frees its clients by itself, so this is the last resort: a launch a second goes
+            // through whatever else fails.
+            longest_wait: Duration::from_secs(1),
+            spin: Spin::default(),
+            trace: None,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Where a broker's files lie.
+//!
+//! All of them stand beside the socket, in one directory that only the user may enter (0700). What holds: every name is a function of the
+//! socket's path, so two brokers with two sockets share nothing.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::transport::{Error, path};
+
+/// The files of one broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    socket: PathBuf,
+}
+
+impl Places {
+    /// The files of the broker at this socket.
+    pub fn at(socket: impl Into<PathBuf>) -> Places {
+        Places { socket: socket.into() }
+    }
+
+    /// The files of this user's broker: `WEFT_SOCKET`, else the well-known place.
+    pub fn of_environment() -> Places {
+        Places::at(path::socket())
+    }
+
+    /// Where clients attach.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Held locked by whoever starts a broker, until it answers.
+    pub fn start_lock(&self) -> PathBuf {
+        self.beside("start")
+    }
+
+    /// What a broker in the background has to say.
+    pub fn log(&self) -> PathBuf {
+        self.beside("log")
+    }
+
+    /// The directory of them all.
+    pub fn directory(&self) -> PathBuf {
+        match self.socket.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        }
+    }
+
+    /// Makes the directory (0700) where it is missing and refuses one that another user could change.
+    pub fn prepare(&self) -> Result<(), Error> {
+        path::check_folder(&self.socket, true)
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name: OsString = self.socket.file_name().unwrap_or_default().to_os_string();
+        name.push(".");
+        name.push(suffix);
+        self.socket.with_file_name(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sockets_share_no_file() {
+        let one = Places::at("/run/weft/a.sock");
+        let other = Places::at("/run/weft/b.sock");
+        assert_ne!(one.start_lock(), other.start_lock());
+        assert_ne!(one.log(), other.log());
+        assert_eq!(one.directory(), other.directory());
+    }
+}

@@ -1,0 +1,369 @@
+//! Who is attached, and who was.
+//!
+//! Entries are made when a client attaches and removed when it ends; all threads of the broker look things up here. Nothing here decides.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use dashmap::DashMap;
+use weft_profiles::{Gpu, Profile};
+
+use super::status::{ClientStatus, EndedStatus, Ending};
+use super::store;
+use crate::protocol::lane::Mode;
+use crate::transport::map::SharedLane;
+
+/// Ended clients that are remembered.
+const HISTORY: usize = 32;
+
+/// Notes that are kept of one client.
+const NOTES: usize = 8;
+
+/// The longest note that is kept.
+const LONGEST_NOTE: usize = 400;
+
+/// What is known of one client.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its number.
+    pub client: u64,
+    /// Its process, as the kernel says (else as it says itself).
+    pub pid: u32,
+    /// The command line.
+    pub command: String,
+    /// What it called its profile.
+    pub profile: Option<String>,
+    /// What was read of it.
+    pub loaded: Option<Arc<Profile>>,
+    /// Whether it takes stage-1 samples.
+    pub profiling: bool,
+    /// When it attached.
+    pub since: Instant,
+    /// Its memory.
+    pub lane: Arc<SharedLane>,
+    /// 0 to 9 now.
+    pub priority: AtomicU8,
+    /// Whether it said goodbye.
+    pub goodbye: AtomicBool,
+    /// Kernels it named.
+    pub kernels: AtomicU64,
+    /// Figures that the scheduler keeps.
+    pub figures: Figures,
+    talk: Mutex<Talk>,
+}
+
+/// Figures of one client that the scheduler thread keeps and others read.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// A [`Mode`].
+    pub mode: AtomicU64,
+    /// Credit ever given, ns.
+    pub granted: AtomicU64,
+    /// Credit ever taken back, ns, as a two's complement.
+    pub revoked: AtomicU64,
+    /// Samples received.
+    pub samples: AtomicU64,
+    /// Records received.
+    pub records: AtomicU64,
+    /// Records lost.
+    pub lost: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Talk {
+    device: Option<Gpu>,
+    notes: VecDeque<String>,
+    trouble: Option<String>,
+}
+
+/// What a new entry is made of.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// Its number.
+    pub client: u64,
+    /// Its process.
+    pub pid: u32,
+    /// The command line.
+    pub command: String,
+    /// What it called its profile.
+    pub profile: Option<String>,
+    /// What was read of it.
+    pub loaded: Option<Arc<Profile>>,
+    /// Why it has none.
+    pub trouble: Option<String>,
+    /// Whether it samples.
+    pub profiling: bool,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Its memory.
+    pub lane: Arc<SharedLane>,
+}
+
+impl Entry {
+    /// A new entry.
+    pub fn new(newcomer: Newcomer) -> Entry {
+        Entry {
+            client: newcomer.client,
+            pid: newcomer.pid,
+            command: newcomer.command,
+            profile: newcomer.profile,
+            loaded: newcomer.loaded,
+            profiling: newcomer.profiling,
+            since: Instant::now(),
+            lane: newcomer.lane,
+            priority: AtomicU8::new(newcomer.priority),
+            goodbye: AtomicBool::new(false),
+            kernels: AtomicU64::new(0),
+            figures: Figures::default(),
+            talk: Mutex::new(Talk {
+                trouble: newcomer.trouble,
+                ..Talk::default()
+            }),
+        }
+    }
+
+    /// Keeps a line that the job's side wants people to see.
+    pub fn note(&self, line: &str) {
+        let mut talk = self.talk();
+        if talk.notes.len() == NOTES {
+            talk.notes.pop_front();
+        }
+        talk.notes.push_back(line.chars().take(LONGEST_NOTE).collect());
+    }
+
+    /// The device it uses, and whether its profile fits that.
+    pub fn device(&self, gpu: &Gpu) -> Option<String> {
+        let mut talk = self.talk();
+        talk.device = Some(gpu.clone());
+        let trouble = self.loaded.as_ref()?.check_gpu(gpu).err()?.to_string();
+        talk.trouble = Some(trouble.clone());
+        Some(trouble)
+    }
+
+    fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {
+        // What a panicking thread left is still what was said.
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For people.
+    pub fn status(&self) -> ClientStatus {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.lane.counters;
+        let reports = &self.lane.reports;
+        let talk = self.talk();
+        let (issued, settled) = (read(&reports.issued), read(&reports.settled));
+        ClientStatus {
+            client: self.client,
+            pid: self.pid,
+            command: self.command.clone(),
+            priority: self.priority.load(Ordering::Relaxed),
+            mode: mode_name(Mode::from_word(read(&self.figures.mode) as u32)).to_string(),
+            profile: self.profile.as_deref().map(|called| store::short(called).to_string()),
+            profile_trouble: talk.trouble.clone(),
+            profiling: self.profiling,
+            attached_s: self.since.elapsed().as_secs_f64(),
+            device: talk.device.as_ref().map(ToString::to_string),
+            launches: read(&counters.launches),
+            graph_launches: read(&counters.graph_launches),
+            transfers: read(&counters.transfers),
+            waits: read(&counters.waits),
+            waited_ns: read(&counters.waited),
+            waits_expired: read(&counters.waits_expired),
+            waiting: reports.waiting.load(Ordering::Relaxed) == 1,
+            unnamed: read(&counters.unnamed),
+            captured: read(&counters.captured),
+            troubles: read(&counters.troubles),
+            dropped_messages: read(&counters.dropped_messages),
+            memory: read(&counters.memory),
+            memory_peak: read(&counters.memory_peak),
+            credit_ns: self.lane.orders.credit.load(Ordering::Relaxed),
+            outstanding_ns: issued.saturating_sub(settled),
+            granted_ns: read(&self.figures.granted),
+            revoked_ns: read(&self.figures.revoked) as i64,
+            kernels: read(&self.kernels),
+            samples: read(&self.figures.samples),
+            records_lost: read(&self.figures.lost),
+            notes: talk.notes.iter().cloned().collect(),
+        }
+    }
+}
+
+/// A mode, for people.
+pub fn mode_name(mode: Option<Mode>) -> &'static str {
+    match mode {
+        Some(Mode::Alone) => "alone",
+        Some(Mode::Holder) => "holder",
+        Some(Mode::Filler) => "filler",
+        Some(Mode::Free) | None => "free",
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub struct Registry {
+    clients: DashMap<u64, Arc<Entry>>,
+    ended: Mutex<VecDeque<(EndedStatus, Instant)>>,
+    next: AtomicU64,
+    /// Clients that ever attached.
+    pub attached: AtomicU64,
+    /// Clients that were refused.
+    pub refused: AtomicU64,
+    goodbyes: AtomicU64,
+    vanished: AtomicU64,
+    detached: AtomicU64,
+    lost: AtomicU64,
+    records: AtomicU64,
+}
+
+/// How clients ended so far: goodbye, vanished, detached; and records of theirs that were read and lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// They said goodbye.
+    pub goodbyes: u64,
+    /// They went without a word.
+    pub vanished: u64,
+    /// Their lane lied.
+    pub detached: u64,
+    /// Records read.
+    pub records: u64,
+    /// Records lost.
+    pub lost: u64,
+}
+
+impl Registry {
+    /// A number that no client had.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Takes a client in.
+    pub fn add(&self, entry: Arc<Entry>) {
+        self.attached.fetch_add(1, Ordering::Relaxed);
+        self.clients.insert(entry.client, entry);
+    }
+
+    /// One client.
+    pub fn get(&self, client: u64) -> Option<Arc<Entry>> {
+        self.clients.get(&client).map(|entry| Arc::clone(&entry))
+    }
+
+    /// How many are attached.
+    pub fn count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> Vec<Arc<Entry>> {
+        let mut all: Vec<_> = self.clients.iter().map(|entry| Arc::clone(&entry)).collect();
+        all.sort_by_key(|entry| entry.client);
+        all
+    }
+
+    /// A client ended. False if that was known.
+    pub fn end(&self, client: u64, ending: Ending) -> bool {
+        let Some((_, entry)) = self.clients.remove(&client) else {
+            return false;
+        };
+        let counter = match ending {
+            Ending::Goodbye => &self.goodbyes,
+            Ending::Vanished => &self.vanished,
+            Ending::Detached => &self.detached,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.lost
+            .fetch_add(entry.figures.lost.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.records
+            .fetch_add(entry.figures.records.load(Ordering::Relaxed), Ordering::Relaxed);
+        let mut last = entry.status();
+        last.waiting = false;
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.truncate(HISTORY - 1);
+        let status = EndedStatus {
+            last,
+            ending,
+            ago_s: 0.0,
+        };
+        ended.push_front((status, Instant::now()));
+        true
+    }
+
+    /// The last that ended, newest first.
+    pub fn ended(&self) -> Vec<EndedStatus> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended
+            .iter()
+            .map(|(status, since)| EndedStatus {
+                ago_s: since.elapsed().as_secs_f64(),
+                ..status.clone()
+            })
+            .collect()
+    }
+
+    /// How they ended.
+    pub fn sums(&self) -> Sums {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut sums = Sums {
+            goodbyes: read(&self.goodbyes),
+            vanished: read(&self.vanished),
+            detached: read(&self.detached),
+            records: read(&self.records),
+            lost: read(&self.lost),
+        };
+        for entry in self.all() {
+            sums.records += read(&entry.figures.records);
+            sums.lost += read(&entry.figures.lost);
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(registry: &Registry) -> Arc<Entry> {
+        Arc::new(Entry::new(Newcomer {
+            client: registry.number(),
+            pid: 7,
+            command: "job".to_string(),
+            profile: Some("/p/resnet".to_string()),
+            loaded: None,
+            trouble: None,
+            profiling: false,
+            priority: 3,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        }))
+    }
+
+    #[test]
+    fn an_end_is_counted_once_and_remembered() {
+        let registry = Registry::default();
+        let first = entry(&registry);
+        registry.add(Arc::clone(&first));
+        first.lane.counters.launches.store(9, Ordering::Relaxed);
+        assert!(registry.end(first.client, Ending::Vanished));
+        assert!(!registry.end(first.client, Ending::Goodbye));
+        let ended = registry.ended();
+        assert_eq!(ended.len(), 1);
+        assert_eq!(ended[0].last.launches, 9);
+        assert_eq!(ended[0].last.profile.as_deref(), Some("resnet"));
+        assert_eq!(registry.sums().vanished, 1);
+        assert_eq!(registry.sums().goodbyes, 0);
+    }
+
+    #[test]
+    fn the_history_has_an_end() {
+        let registry = Registry::default();
+        for _ in 0..100 {
+            let one = entry(&registry);
+            registry.add(Arc::clone(&one));
+            registry.end(one.client, Ending::Goodbye);
+        }
+        assert_eq!(registry.ended().len(), HISTORY);
+        assert_eq!(registry.ended()[0].last.client, 100);
+        assert_eq!(registry.sums().goodbyes, 100);
+    }
+}

@@ -1,0 +1,440 @@
+//! The scheduler thread: reads all lanes, tells the core, carries out what it decides, waits.
+//!
+//! It is the only thread that touches the core and the only one that writes orders. What holds in a turn: the board's signs are read first, then the
+//! lanes, then the core is asked; credit is bound to that first reading, so a holder's launch that the core has not seen voids it.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::clock;
+use super::keeper::{self, Keeper};
+use super::lanes::{LaneWatch, Lie, Seen};
+use super::registry::{Entry, Registry, mode_name};
+use super::status::Ending;
+use super::trace::{Line, Trace};
+use super::waiting::{Scene, Wait, Waiting};
+use crate::core::{Client, Config, Core, Decision, Event, Snapshot};
+use crate::protocol::lane::Mode;
+use crate::protocol::{Ns, PRIORITIES};
+use crate::transport::server::Host;
+
+/// Answers to decisions may bring decisions (credit taken back may be given to another). A handful of rounds settles it; a core that
+/// goes on for ever is cut here and continues in the next turn.
+const ROUNDS: usize = 16;
+
+/// What the other threads tell the scheduler.
+#[derive(Debug)]
+pub enum Notice {
+    /// A client has its lane.
+    Attached(Arc<Entry>),
+    /// A client ended.
+    Gone(u64, Ending),
+    /// Another priority.
+    Priority(u64, u8),
+    /// Its profile does not fit after all.
+    Unprofiled(u64),
+    /// Somebody wants to see the core.
+    Look(Sender<Snapshot>),
+    /// The broker ends.
+    Stop,
+}
+
+/// What people see of the thread.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    /// Turns taken.
+    pub turns: AtomicU64,
+    /// Decisions carried out.
+    pub decisions: AtomicU64,
+    waiting: AtomicUsize,
+    trouble: Mutex<Option<String>>,
+}
+
+const WAITS: [&str; 4] = ["spinning", "napping", "dozing", "parked"];
+
+impl Gauges {
+    /// How it waits now.
+    pub fn waiting(&self) -> &'static str {
+        WAITS.get(self.waiting.load(Ordering::Relaxed)).copied().unwrap_or("?")
+    }
+
+    fn set_waiting(&self, wait: Wait) {
+        let at = WAITS.iter().position(|name| *name == wait.name()).unwrap_or(0);
+        self.waiting.store(at, Ordering::Relaxed);
+    }
+
+    /// Keeps the last trouble for people.
+    pub fn set_trouble(&self, trouble: String) {
+        *self.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(trouble);
+    }
+
+    /// The last trouble.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// The way to the scheduler thread.
+#[derive(Debug, Clone)]
+pub struct Desk {
+    notices: Sender<Notice>,
+    host: Arc<Host>,
+    /// What people see of it.
+    pub gauges: Arc<Gauges>,
+}
+
+impl Desk {
+    /// Tells it something. False if it is no more.
+    pub fn tell(&self, notice: Notice) -> bool {
+        let told = self.notices.send(notice).is_ok();
+        // Full means that it is rung already.
+        let _ = rustix::io::write(&self.host.bell, &1u64.to_ne_bytes());
+        told
+    }
+
+    /// The core's state. `None` if the thread does not answer in time.
+    pub fn look(&self) -> Option<Snapshot> {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let (way, answer) = channel();
+        self.tell(Notice::Look(way));
+        answer.recv_timeout(PATIENCE).ok()
+    }
+}
+
+/// What the thread is made of.
+#[derive(Debug)]
+pub struct Setup {
+    /// The core's settings.
+    pub config: Config,
+    /// Whether it may spin.
+    pub spin: bool,
+    /// Board and doorbell.
+    pub host: Arc<Host>,
+    /// Who is attached.
+    pub registry: Arc<Registry>,
+    /// Where samples go.
+    pub keeper: Keeper,
+    /// Where decisions are written.
+    pub trace: Trace,
+}
+
+/// Starts the thread.
+pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
+    let (notices, incoming) = channel();
+    let gauges = Arc::new(Gauges::default());
+    let desk = Desk {
+        notices,
+        host: Arc::clone(&setup.host),
+        gauges: Arc::clone(&gauges),
+    };
+    let thread = std::thread::Builder::new()
+        .name("weft-scheduler".into())
+        .spawn(move || {
+            // A nap of 50 us must not become one of 100 (the usual slack is 50 us).
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+            Scheduler::new(setup, incoming, gauges).run();
+        })?;
+    Ok((desk, thread))
+}
+
+struct Scheduler {
+    core: Core,
+    waiting: Waiting,
+    host: Arc<Host>,
+    registry: Arc<Registry>,
+    keeper: Keeper,
+    trace: Trace,
+    incoming: Receiver<Notice>,
+    gauges: Arc<Gauges>,
+    lanes: Vec<LaneWatch>,
+    signs: [u64; PRIORITIES],
+    last_record: Ns,
+    stopping: bool,
+    // Kept between turns for their memory alone.
+    events: Vec<(Ns, Event)>,
+    decisions: Vec<Decision>,
+    seen: Vec<Seen>,
+}
+
+/// What a turn found.
+#[derive(Debug, Default, Clone, Copy)]
+struct Turn {
+    news: bool,
+    filler_waits: bool,
+}
+
+impl Scheduler {
+    fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
+        Scheduler {
+            waiting: Waiting::new(setup.spin, setup.config.open_after),
+            core: Core::new(setup.config),
+            host: setup.host,
+            registry: setup.registry,
+            keeper: setup.keeper,
+            trace: setup.trace,
+            incoming,
+            gauges,
+            lanes: Vec::new(),
+            signs: [0; PRIORITIES],
+            last_record: 0,
+            stopping: false,
+            events: Vec::new(),
+            decisions: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let turn = self.turn();
+            if self.stopping {
+                break;
+            }
+            let now = clock::now();
+            let scene = Scene {
+                filler_waits: turn.filler_waits,
+                last_record: self.last_record,
+                next_wake: self.core.next_wake(now),
+            };
+            let wait = self.waiting.choose(now, &scene);
+            self.gauges.set_waiting(wait);
+            match wait {
+                Wait::Spin => std::hint::spin_loop(),
+                Wait::Nap(time) => std::thread::sleep(time),
+                Wait::Doze(time) => self.sleep(time, false),
+                Wait::Sleep(time) => self.sleep(time, true),
+            }
+        }
+        self.farewell();
+    }
+
+    /// Asks to be rung, looks once more, sleeps.
+    fn sleep(&mut self, time: Duration, by_anybody: bool) {
+        for lane in &self.lanes {
+            lane.want_bell(by_anybody || lane.mode() != Mode::Holder);
+        }
+        if !self.turn().news && !self.stopping {
+            // An error here is a bell that cannot be waited for: a short pause keeps the thread from racing.
+            if self.host.wait(time).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for lane in &self.lanes {
+            lane.want_bell(false);
+        }
+    }
+
+    /// One look at everything.
+    fn turn(&mut self) -> Turn {
+        self.gauges.turns.fetch_add(1, Ordering::Relaxed);
+        self.host.board.heartbeat.fetch_add(1, Ordering::Relaxed);
+        for (priority, signs) in self.signs.iter_mut().enumerate() {
+            *signs = self.host.board.above(priority);
+        }
+        let mut turn = Turn::default();
+        while let Ok(notice) = self.incoming.try_recv() {
+            turn.news = true;
+            self.notice(notice);
+        }
+        self.drain(&mut turn);
+        let now = clock::now();
+        let mut events = std::mem::take(&mut self.events);
+        // By time over all lanes; one lane's own order stays.
+        events.sort_by_key(|(at, _)| *at);
+        for (_, event) in events.drain(..) {
+            self.core.handle(now, event, &mut self.decisions);
+        }
+        self.events = events;
+        if self.core.next_wake(now).is_some_and(|at| at <= now) {
+            self.core.handle(now, Event::Tick, &mut self.decisions);
+        }
+        turn.news |= !self.decisions.is_empty();
+        self.carry_out(now);
+        turn
+    }
+
+    fn drain(&mut self, turn: &mut Turn) {
+        let mut liars: Vec<(u64, Lie)> = Vec::new();
+        for lane in &mut self.lanes {
+            let now = clock::now();
+            match lane.drain(now, &mut self.events, &mut self.seen, &mut self.trace) {
+                Ok(found) => {
+                    turn.news |= found.news;
+                    turn.filler_waits |= found.waits && lane.mode() == Mode::Filler;
+                    if found.records > 0 {
+                        self.last_record = now;
+                    }
+                }
+                Err(lie) => liars.push((lane.client().0, lie)),
+            }
+            if !self.seen.is_empty() {
+                self.keeper.seen(lane.client().0, std::mem::take(&mut self.seen));
+            }
+        }
+        for (client, lie) in liars {
+            let said = format!("client {client} was let go: {lie}");
+            log::warn!("{said}");
+            self.gauges.set_trouble(said);
+            self.gone(client, Ending::Detached);
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let now = clock::now();
+        match notice {
+            Notice::Attached(entry) => {
+                let priority = entry.priority.load(Ordering::Relaxed);
+                let profile = entry.loaded.clone();
+                let client = Client(entry.client);
+                self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
+                self.lanes.push(LaneWatch::new(entry));
+                let event = Event::Attached {
+                    client,
+                    priority,
+                    profile,
+                };
+                self.core.handle(now, event, &mut self.decisions);
+            }
+            Notice::Gone(client, ending) => self.gone(client, ending),
+            Notice::Priority(client, priority) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    lane.tell_priority(priority);
+                    let event = Event::Priority(Client(client), priority);
+                    self.core.handle(now, event, &mut self.decisions);
+                }
+            }
+            Notice::Unprofiled(client) => self.unprofile(now, Client(client)),
+            Notice::Look(answer) => {
+                // Who asked may have lost patience.
+                let _ = answer.send(self.core.snapshot());
+            }
+            Notice::Stop => self.stopping = true,
+        }
+    }
+
+    /// The core forgets what the profile said: for it, the client leaves and comes back.
+    fn unprofile(&mut self, now: Ns, client: Client) {
+        let Some(lane) = self.lane(client) else { return };
+        lane.revoke();
+        let priority = lane.entry().priority.load(Ordering::Relaxed);
+        self.core.handle(now, Event::Gone(client), &mut self.decisions);
+        let event = Event::Attached {
+            client,
+            priority,
+            profile: None,
+        };
+        self.core.handle(now, event, &mut self.decisions);
+    }
+
+    /// A client ended: its last records are read, its lane is let free, the core and the keeper are told.
+    fn gone(&mut self, client: u64, ending: Ending) {
+        let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
+            return;
+        };
+        let mut lane = self.lanes.swap_remove(at);
+        if ending != Ending::Detached {
+            let mut seen = Vec::new();
+            // Its launches no longer matter, its samples do. A lie now changes nothing.
+            let _ = lane.drain(clock::now(), &mut Vec::new(), &mut seen, &mut self.trace);
+            self.keeper.seen(client, seen);
+        }
+        // A detached client lives and must not wait for anybody.
+        lane.tell_mode(Mode::Free);
+        let now = clock::now();
+        self.mark(
+            now,
+            lane.entry(),
+            "gone",
+            None,
+            Some(format!("{ending:?}").to_lowercase()),
+        );
+        self.registry.end(client, ending);
+        self.keeper.tell(keeper::Tell::Gone(Arc::clone(lane.entry())));
+        self.core.handle(now, Event::Gone(Client(client)), &mut self.decisions);
+    }
+
+    fn carry_out(&mut self, now: Ns) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        for _ in 0..ROUNDS {
+            if decisions.is_empty() {
+                break;
+            }
+            let mut answers = Vec::new();
+            self.gauges
+                .decisions
+                .fetch_add(decisions.len() as u64, Ordering::Relaxed);
+            for decision in decisions.drain(..) {
+                answers.extend(self.decide(now, decision));
+            }
+            for event in answers {
+                self.core.handle(now, event, &mut decisions);
+            }
+        }
+        self.decisions = decisions;
+    }
+
+    fn decide(&mut self, now: Ns, decision: Decision) -> Option<Event> {
+        match decision {
+            Decision::Mode(client, mode) => {
+                let lane = self.lane(client)?;
+                if lane.mode() == mode && lane.entry().figures.mode.load(Ordering::Relaxed) == mode as u64 {
+                    return None;
+                }
+                lane.tell_mode(mode);
+                let entry = Arc::clone(lane.entry());
+                self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
+                None
+            }
+            Decision::Grant { client, credit, bound } => {
+                let signs = self.signs;
+                let lane = self.lane(client)?;
+                let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
+                let reading = signs.get(priority).copied().unwrap_or(0);
+                let left = lane.grant(credit, bound.then_some(reading));
+                let entry = Arc::clone(lane.entry());
+                let what = if bound { "bound" } else { "unbound" };
+                self.mark(now, &entry, "grant", i64::try_from(credit).ok(), Some(what.to_string()));
+                left.map(|left| Event::Revoked { client, left })
+            }
+            Decision::Revoke(client) => {
+                let lane = self.lane(client)?;
+                let left = lane.revoke();
+                let entry = Arc::clone(lane.entry());
+                self.mark(now, &entry, "revoke", Some(left), None);
+                Some(Event::Revoked { client, left })
+            }
+        }
+    }
+
+    fn lane(&mut self, client: Client) -> Option<&mut LaneWatch> {
+        self.lanes.iter_mut().find(|lane| lane.client() == client)
+    }
+
+    fn mark(&mut self, now: Ns, entry: &Entry, event: &'static str, ns: Option<i64>, what: Option<String>) {
+        if self.trace.wanted() {
+            self.trace.line(|| Line {
+                t: now,
+                client: entry.client,
+                pid: entry.pid,
+                event,
+                kernel: None,
+                ns,
+                what,
+            });
+        }
+    }
+
+    /// Nobody is left waiting for a broker that ends.
+    fn farewell(mut self) {
+        for client in self.lanes.iter().map(|lane| lane.client().0).collect::<Vec<_>>() {
+            self.gone(client, Ending::Goodbye);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a broker tells people about itself: the one source for `weft status`, its JSON and the tests.
+//!
+//! Every figure is described where it is declared. Times are seconds or nanoseconds as their name says, sizes bytes.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole answer of `weft status --json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The broker itself.
+    pub broker: BrokerStatus,
+    /// Who is attached, most important first.
+    pub clients: Vec<ClientStatus>,
+    /// The last clients that ended, newest first.
+    pub ended: Vec<EndedStatus>,
+}
+
+/// The broker itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BrokerStatus {
+    /// Its process.
+    pub pid: u32,
+    /// Version of the package.
+    pub version: String,
+    /// Version of the protocol.
+    pub protocol: u32,
+    /// The policy in force.
+    pub policy: String,
+    /// Where clients attach.
+    pub socket: PathBuf,
+    /// Where profiles are kept.
+    pub profiles: PathBuf,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// The most predicted filler work that may be outstanding, us.
+    pub delay_bound_us: u64,
+    /// The longest a launch may wait at the gate, ms.
+    pub longest_wait_ms: u64,
+    /// How the scheduler thread waits now: `parked`, `napping` or `spinning`.
+    pub waiting: String,
+    /// Clients that ever attached.
+    pub attached: u64,
+    /// Clients that were refused, by any reason.
+    pub refused: u64,
+    /// Clients that said goodbye.
+    pub goodbyes: u64,
+    /// Clients that went without a word (killed, crashed, or ended without running destructors).
+    pub vanished: u64,
+    /// Lanes that lied and were let go.
+    pub detached: u64,
+    /// Records that were overwritten before they were read.
+    pub records_lost: u64,
+    /// Records read.
+    pub records: u64,
+    /// Decisions carried out.
+    pub decisions: u64,
+    /// Turns of the scheduler thread.
+    pub turns: u64,
+    /// Profiles that could not be written, with the last reason.
+    pub profile_failures: u64,
+    /// The last trouble worth a person's attention.
+    pub last_trouble: Option<String>,
+    /// The core's own view; `None` if the scheduler thread did not answer.
+    pub core: Option<serde_json::Value>,
+}
+
+/// One attached client.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its number at this broker.
+    pub client: u64,
+    /// Its process.
+    pub pid: u32,
+    /// The command line.
+    pub command: String,
+    /// 0 (most important) to 9.
+    pub priority: u8,
+    /// alone, holder, filler or free.
+    pub mode: String,
+    /// The profile it serves with or samples into.
+    pub profile: Option<String>,
+    /// Why it runs without the profile it named.
+    pub profile_trouble: Option<String>,
+    /// Whether it takes stage-1 samples.
+    pub profiling: bool,
+    /// Seconds since it attached.
+    pub attached_s: f64,
+    /// The device it uses, once known.
+    pub device: Option<String>,
+    /// Kernel launches.
+    pub launches: u64,
+    /// Graph launches.
+    pub graph_launches: u64,
+    /// Copies and memsets.
+    pub transfers: u64,
+    /// Times a launch waited at the gate.
+    pub waits: u64,
+    /// Time spent waiting at the gate, ns.
+    pub waited_ns: u64,
+    /// Waits that ended at their bound: weft stepped aside.
+    pub waits_expired: u64,
+    /// Whether a launch waits now.
+    pub waiting: bool,
+    /// Launches of handles with no known name.
+    pub unnamed: u64,
+    /// Launches into a capturing stream.
+    pub captured: u64,
+    /// Troubles answered by passing the call through.
+    pub troubles: u64,
+    /// Control messages that were dropped.
+    pub dropped_messages: u64,
+    /// Device memory held, bytes.
+    pub memory: u64,
+    /// The most device memory held, bytes.
+    pub memory_peak: u64,
+    /// Credit left, predicted ns.
+    pub credit_ns: i64,
+    /// Filler work issued and not seen to have ended, predicted ns.
+    pub outstanding_ns: u64,
+    /// Credit ever given, predicted ns.
+    pub granted_ns: u64,
+    /// Credit ever taken back, predicted ns.
+    pub revoked_ns: i64,
+    /// Kernels it named.
+    pub kernels: u64,
+    /// Stage-1 samples received.
+    pub samples: u64,
+    /// Records that were overwritten before they were read.
+    pub records_lost: u64,
+    /// The last lines its side wanted seen.
+    pub notes: Vec<String>,
+}
+
+/// How a client ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// It said goodbye.
+    Goodbye,
+    /// It went without a word.
+    Vanished,
+    /// Its lane lied and the broker let it go.
+    Detached,
+}
+
+/// A client of the past.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndedStatus {
+    /// What was last known of it.
+    pub last: ClientStatus,
+    /// How it ended.
+    pub ending: Ending,
+    /// Seconds since it ended.
+    pub ago_s: f64,
+}
+
+/// What became of the samples of one profile.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// Clients that sample into it now.
+    pub active: u64,
+    /// Clients that ever did since the sampling began.
+    pub clients: u64,
+    /// Kernel launches of those clients.
+    pub launches: u64,
+    /// Samples received.
+    pub samples: u64,
+    /// Kernels that were named.
+    pub kernels: u64,
+    /// The file, once written.
+    pub file: Option<PathBuf>,
+    /// Why the last writing failed.
+    pub trouble: Option<String>,
+}

@@ -1,0 +1,64 @@
+//! Where a profile lies, by what people call it.
+//!
+//! A profile is called by its name, which is looked for in the user's folder, or by `FOLDER/NAME`. The long form is what `weft run` hands on,
+//! because a broker may have been started with another folder than the job.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use weft_profiles::{Error, Profile, Store};
+
+/// The folder and the name.
+pub fn locate(called: &str) -> Result<(Store, String), Error> {
+    match called.rsplit_once('/') {
+        None => Ok((Store::of_user()?, called.to_string())),
+        Some((folder, name)) => {
+            let folder = if folder.is_empty() { "/" } else { folder };
+            Ok((Store::at(folder), name.to_string()))
+        }
+    }
+}
+
+/// The long form, which means the same in every process.
+pub fn absolute(called: &str) -> Result<String, Error> {
+    let (store, name) = locate(called)?;
+    weft_profiles::valid_name(&name)?;
+    let folder = std::path::absolute(store.directory()).unwrap_or_else(|_| store.directory().to_path_buf());
+    Ok(format!("{}/{name}", folder.display()))
+}
+
+/// The name alone, for people.
+pub fn short(called: &str) -> &str {
+    called.rsplit('/').next().unwrap_or(called)
+}
+
+/// Reads it.
+pub fn load(called: &str) -> Result<Profile, Error> {
+    let (store, name) = locate(called)?;
+    store.load(&name)
+}
+
+/// The file it lies in, or would.
+pub fn file(called: &str) -> Result<PathBuf, Error> {
+    let (store, name) = locate(called)?;
+    store.path(&name)
+}
+
+/// The user's folder, for people. Empty where none is known.
+pub fn folder() -> PathBuf {
+    Store::of_user().map_or_else(|_| PathBuf::new(), |store| Path::new(store.directory()).to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_long_form_names_folder_and_name() {
+        assert_eq!(absolute("/a/b/resnet").expect("good"), "/a/b/resnet");
+        assert_eq!(short("/a/b/resnet"), "resnet");
+        assert_eq!(file("/a/b/resnet").expect("good"), PathBuf::from("/a/b/resnet.profile"));
+        assert!(absolute("/a/../b/.hidden").is_err());
+        assert!(absolute("").is_err());
+    }
+}
