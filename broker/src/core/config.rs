@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use weft_profiles::Profile;
+
 use crate::protocol::Ns;
 
 /// A microsecond.
@@ -40,6 +42,12 @@ impl PolicyName {
             "gaps of the more important job are filled with kernels of the others",
         ),
     ];
+
+    /// What a launch of each kernel of a profile costs under this policy: what its client is told when it attaches. `fikit` follows
+    /// the paper and takes the mean; the others only share out time, so the same will do.
+    pub fn costs(self, profile: &Profile) -> Vec<(u64, Ns)> {
+        profile.mean_costs()
+    }
 
     /// As a person types it.
     pub fn as_str(self) -> &'static str {

@@ -1,0 +1,74 @@
+//! What the core knows of one client.
+
+use super::{Client, gaps::Gaps, ledger::Ledger, queue::Entry, timeline::Timeline};
+use crate::protocol::{Ns, lane::Mode};
+
+#[derive(Debug)]
+pub(super) struct ClientState {
+    pub id: Client,
+    pub priority: u8,
+    pub mode: Mode,
+    pub gaps: Gaps,
+    pub timeline: Timeline,
+    pub ledger: Ledger,
+    /// The kernel at its gate.
+    pub wait: Option<Wait>,
+    /// As it stands in the queue, if it does.
+    pub queued: Option<Entry>,
+    /// Whether its credit was given under the condition that no holder launches.
+    pub bound: bool,
+    /// A revocation was ordered at this time and not answered yet.
+    pub revoking: Option<Ns>,
+    /// Its credit word was empty at this time, and nothing was granted since.
+    pub emptied_at: Option<Ns>,
+    pub attached_at: Ns,
+    pub granted_at: Ns,
+    /// Last sign that its credit is used or its work ends.
+    pub progress_at: Ns,
+    /// Last sign of any work of its own.
+    pub active_at: Ns,
+    /// Credit used, on the scale by which turns are shared out.
+    pub served: Ns,
+    pub launches: u64,
+    pub work: Ns,
+    pub starved: u64,
+    /// Its place in the list of clients with exposure, if it is there.
+    pub exposed_at: Option<usize>,
+}
+
+/// A kernel at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub kernel: u64,
+    pub cost: Ns,
+    pub since: Ns,
+    /// What the client had issued when the wait was told.
+    pub issued: Ns,
+}
+
+impl ClientState {
+    pub(super) fn new(id: Client, priority: u8, gaps: Gaps, now: Ns) -> ClientState {
+        ClientState {
+            id,
+            priority,
+            mode: Mode::Free,
+            gaps,
+            timeline: Timeline::default(),
+            ledger: Ledger::default(),
+            wait: None,
+            queued: None,
+            bound: false,
+            revoking: None,
+            emptied_at: None,
+            attached_at: now,
+            granted_at: now,
+            progress_at: now,
+            active_at: now,
+            served: 0,
+            launches: 0,
+            work: 0,
+            starved: 0,
+            exposed_at: None,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A filler's account of credit.
+//!
+//! What holds: granted = issued + revoked + left, always and exactly, whatever a client reports; outstanding = issued - settled and never
+//! below zero. `issued` and `settled` are allegations of the client: they only grow, and they grow by no more than can be.
+
+use crate::protocol::Ns;
+
+/// A filler's account of credit. All figures are predicted GPU nanoseconds since the client attached.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger {
+    granted: Ns,
+    issued: Ns,
+    settled: Ns,
+    /// Below zero where overdrawn credit was forgiven.
+    revoked: i64,
+    written_off: Ns,
+}
+
+/// What a report changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Newly issued.
+    pub issued: Ns,
+    /// Newly seen to end.
+    pub settled: Ns,
+    /// The report said what cannot be; it was corrected.
+    pub corrected: bool,
+}
+
+impl Ledger {
+    pub(super) fn granted(&self) -> Ns {
+        self.granted
+    }
+
+    pub(super) fn issued(&self) -> Ns {
+        self.issued
+    }
+
+    pub(super) fn revoked(&self) -> i64 {
+        self.revoked
+    }
+
+    pub(super) fn written_off(&self) -> Ns {
+        self.written_off
+    }
+
+    /// Credit not used yet. Below zero where overdrawn.
+    pub(super) fn left(&self) -> i64 {
+        signed(self.granted) - signed(self.issued) - self.revoked
+    }
+
+    /// Credit that may still be used.
+    pub(super) fn usable(&self) -> Ns {
+        self.left().max(0).unsigned_abs()
+    }
+
+    /// Issued work that was not seen to end.
+    pub(super) fn outstanding(&self) -> Ns {
+        self.issued - self.settled
+    }
+
+    /// The work that may be on the device or come there without another word from us.
+    pub(super) fn exposure(&self) -> Ns {
+        self.usable().saturating_add(self.outstanding())
+    }
+
+    pub(super) fn grant(&mut self, credit: Ns) {
+        self.granted = self.granted.saturating_add(credit);
+    }
+
+    /// A report of the totals. `most` is the most that one launch can issue beyond its credit.
+    pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
+        let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
+        let new_issued = issued.clamp(self.issued, ceiling);
+        // Work that was written off may be reported as settled late, in part or never: never count it twice.
+        let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
+        let change = Change {
+            issued: new_issued - self.issued,
+            settled: new_settled - self.settled,
+            corrected: new_issued != issued || settled > new_issued,
+        };
+        self.issued = new_issued;
+        self.settled = new_settled;
+        change
+    }
+
+    /// The credit word was swapped to zero and `left` was in it. `most` is the most that one launch can issue beyond its credit. Returns
+    /// whether it could have been.
+    pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
+        // What was issued but is not reported yet is in `left()` and was not in the word, so the word held at most `left()`.
+        let least = self.left().min(0).saturating_sub(signed(most));
+        let believed = left.clamp(least, self.left());
+        self.revoked = self.revoked.saturating_add(believed);
+        believed == left
+    }
+
+    /// Outstanding work is no longer waited for.
+    pub(super) fn write_off(&mut self) {
+        self.written_off = self.written_off.saturating_add(self.outstanding());
+        self.settled = self.issued;
+    }
+}
+
+/// Totals stay far below 2^62 (that is 146 years of GPU time): a report is bounded by [`Ledger::report`].
+fn signed(total: Ns) -> i64 {
+    i64::try_from(total).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: Ns = 1_000_000;
+
+    #[test]
+    fn credit_goes_from_left_to_outstanding_to_settled() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (100, 0, 100));
+        ledger.report(60, 0, MOST);
+        assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 60, 100));
+        ledger.report(60, 60, MOST);
+        assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 0, 40));
+        assert!(ledger.revoke(40, MOST));
+        assert_eq!((ledger.left(), ledger.exposure()), (0, 0));
+    }
+
+    #[test]
+    fn a_launch_on_its_way_when_credit_is_taken_back_is_not_lost() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        // The client took 30 that it has not reported yet: 70 were in the word.
+        assert!(ledger.revoke(70, MOST));
+        assert_eq!((ledger.left(), ledger.exposure()), (30, 30));
+        ledger.report(30, 0, MOST);
+        assert_eq!((ledger.left(), ledger.outstanding()), (0, 30));
+    }
+
+    #[test]
+    fn overdrawn_credit_is_a_debt_until_it_is_forgiven() {
+        let mut ledger = Ledger::default();
+        ledger.grant(10);
+        ledger.report(50, 50, MOST);
+        assert_eq!((ledger.left(), ledger.usable()), (-40, 0));
+        assert!(ledger.revoke(-40, MOST));
+        assert_eq!(ledger.left(), 0);
+    }
+
+    #[test]
+    fn reports_that_cannot_be_are_corrected() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        assert!(ledger.report(u64::MAX, 0, MOST).corrected);
+        assert_eq!(ledger.issued(), 100 + MOST);
+        assert!(ledger.report(5, 0, MOST).corrected, "backwards");
+        assert!(
+            ledger.report(100 + MOST, u64::MAX, MOST).corrected,
+            "settled more than issued"
+        );
+        assert_eq!(ledger.outstanding(), 0);
+        assert!(!ledger.revoke(i64::MAX, MOST));
+    }
+
+    #[test]
+    fn written_off_work_is_not_counted_twice() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        ledger.report(100, 20, MOST);
+        ledger.write_off();
+        assert_eq!((ledger.outstanding(), ledger.written_off()), (0, 80));
+        let change = ledger.report(100, 50, MOST);
+        assert_eq!((change.settled, change.corrected), (0, false));
+        ledger.grant(10);
+        ledger.report(110, 100, MOST);
+        assert_eq!(ledger.outstanding(), 10);
+    }
+
+    proptest! {
+        #[test]
+        fn credit_is_conserved(steps in prop::collection::vec((0u8..4, any::<u64>(), any::<u64>()), 0..60)) {
+            let mut ledger = Ledger::default();
+            for (what, a, b) in steps {
+                match what {
+                    0 => ledger.grant(a % 10_000_000),
+                    1 => { ledger.report(a, b, MOST); }
+                    2 => { ledger.report(a % 100_000_000, b % 100_000_000, MOST); }
+                    _ => { ledger.revoke(a as i64, MOST); }
+                }
+                let sum = i128::from(ledger.issued()) + i128::from(ledger.revoked()) + i128::from(ledger.left());
+                prop_assert_eq!(i128::from(ledger.granted()), sum);
+                prop_assert!(ledger.exposure() >= ledger.outstanding());
+            }
+        }
+    }
+}

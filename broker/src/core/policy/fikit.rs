@@ -1,0 +1,86 @@
+//! `fikit`: the gaps of the more important job are filled with kernels of the others.
+//!
+//! The rule of "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel Identification" (arXiv 2311.10359), as far as it is
+//! known to us (`facts/papers.md` 1.2 calls it a working specification). Its names and ours:
+//!
+//! | paper | here |
+//! |---|---|
+//! | SK[id], mean time of a kernel | the cost a client is told for the kernel ([`PolicyName::costs`](crate::core::PolicyName::costs)) |
+//! | SG[id], mean gap after a kernel | `Gaps::after` |
+//! | EPS, gaps not worth filling | [`Config::small_gap`](crate::core::Config::small_gap) |
+//! | the queues 0..9 | `Queue`, a class a priority |
+//! | BestPrioFit | `Queue::best_prio_fit` |
+//! | feedback, early stop | credit is bound to the holder's sign and revoked at its launch |
+//!
+//! Where it differs: the paper releases one kernel at a time from a process that launches and waits. Here a job launches ahead, so a gap begins when the
+//! holder's last launch is predicted to *end*, and permission is credit. Filler work that is out never exceeds the delay
+//! bound, however long the predicted gap, because the prediction may be wrong (a kernel longer than the bound goes alone, where
+//! the gap has room for it). Between requests, when no gap is predicted or the predicted one is over, fillers go in turns within that bound.
+
+use super::{
+    super::{queue::Slot, state::State, timeline::Phase},
+    Policy, Verdict, holder_and_fillers,
+    turns::{Turns, make_room},
+};
+use crate::protocol::{Ns, lane::Mode};
+
+#[derive(Debug, Default)]
+pub(super) struct Fikit {
+    turns: Turns,
+}
+
+impl Policy for Fikit {
+    fn mode(&self, priority: u8, first: u8) -> Mode {
+        holder_and_fillers(priority, first)
+    }
+
+    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+        match state.phase(now) {
+            Phase::Busy { until } => Verdict::Nothing(Some(until)),
+            Phase::Gap { until, over, .. } => fill(state, until, over, now),
+            Phase::Open { .. } => match state.queue.first_class() {
+                Some(class) => self.turns.next(class, state, now, true),
+                None => Verdict::Nothing(None),
+            },
+        }
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.turns.forget(slot);
+    }
+}
+
+/// Fills a gap that lasts until `until`. If the holder has not come back at `over`, it counts as open-ended.
+fn fill(state: &State, until: Ns, over: Ns, now: Ns) -> Verdict {
+    let gap = until.saturating_sub(now).saturating_sub(state.exposure);
+    let room = state.config.delay_bound.saturating_sub(state.exposure);
+    // BestPrioFit takes what is shorter than the gap; the bound may be met exactly.
+    let best = state.queue.best_prio_fit(gap.min(room.saturating_add(1))).or_else(|| {
+        let alone = state.exposure <= state.config.delay_bound / 2;
+        alone.then(|| state.queue.best_prio_fit(gap)).flatten()
+    });
+    let Some(slot) = best else {
+        // Something may fit once what is out has ended; nothing new fits into the same gap later.
+        if state.exposure == 0 {
+            return Verdict::Nothing(Some(over));
+        }
+        return match state.queue.best_prio_fit(until.saturating_sub(now)) {
+            Some(slot) => match make_room(state, slot, now) {
+                Verdict::Nothing(again) => Verdict::Nothing(again.map(|again| again.min(over))),
+                other => other,
+            },
+            None => Verdict::Nothing(Some(over)),
+        };
+    };
+    let cost = state
+        .get(slot)
+        .and_then(|client| client.queued)
+        .map_or(0, |entry| entry.cost);
+    // Ahead of its next kernels, unknown yet, only where nobody else could use the rest of the gap.
+    let ahead = if state.queue.len() == 1 { gap.min(room) } else { 0 };
+    Verdict::Grant {
+        slot,
+        total: cost.max(ahead),
+        bound: true,
+    }
+}

@@ -1,0 +1,66 @@
+//! What a policy is, and what several of them share.
+//!
+//! A policy reads the state and says one thing at a time: whom to grant credit, from whom to take it back, or when to ask again. The
+//! core carries it out and asks again until the answer is "nothing".
+
+mod exclusive;
+mod fikit;
+mod timeslice;
+mod turns;
+
+pub(super) use turns::make_room;
+
+use std::fmt::Debug;
+
+use super::{PolicyName, queue::Slot, state::State};
+use crate::protocol::{Ns, lane::Mode};
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Give this waiting client credit, so that it has `total` left.
+    Grant {
+        slot: Slot,
+        total: Ns,
+        /// Void when a more important holder launches.
+        bound: bool,
+    },
+    /// Take this client's unused credit back.
+    Revoke(Slot),
+    /// Nothing. Ask again at this time if nothing happens before.
+    Nothing(Option<Ns>),
+}
+
+pub(super) trait Policy: Debug + Send {
+    /// The mode of a client that is not alone. `first` is the most important priority attached.
+    fn mode(&self, priority: u8, first: u8) -> Mode;
+
+    /// The class in which a client of this priority queues.
+    fn class(&self, priority: u8) -> usize {
+        usize::from(priority)
+    }
+
+    /// What to do next. Asked only while somebody waits.
+    fn next(&mut self, state: &State, now: Ns) -> Verdict;
+
+    /// Whether those who never fit get a minimum share. Not where everybody gets a turn.
+    fn shares_minimum(&self) -> bool {
+        true
+    }
+
+    /// The client in this slot is gone, or changed its class.
+    fn forget(&mut self, slot: Slot);
+}
+
+pub(super) fn by_name(name: PolicyName) -> Box<dyn Policy> {
+    match name {
+        PolicyName::Exclusive => Box::new(exclusive::Exclusive::default()),
+        PolicyName::Timeslice => Box::new(timeslice::Timeslice::default()),
+        PolicyName::Fikit => Box::new(fikit::Fikit::default()),
+    }
+}
+
+/// The most important is the holder, everybody else a filler.
+fn holder_and_fillers(priority: u8, first: u8) -> Mode {
+    if priority == first { Mode::Holder } else { Mode::Filler }
+}

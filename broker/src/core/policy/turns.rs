@@ -1,0 +1,124 @@
+//! Turns among equals: one of them keeps the device for a while, then the one with the fewest turns has it.
+//!
+//! Going from one process to another costs the device about 100 us where it slices time, so equals are not interleaved kernel by kernel.
+
+use super::{
+    super::{client::ClientState, queue::Slot, state::State},
+    Verdict,
+};
+use crate::protocol::{Ns, PRIORITIES};
+
+/// Whose turn it is, for each class.
+#[derive(Debug, Default)]
+pub(super) struct Turns([Option<Turn>; PRIORITIES]);
+
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    slot: Slot,
+    until: Ns,
+}
+
+impl Turns {
+    /// What to do for the clients of a class in which somebody waits, when fillers may run freely within the delay bound.
+    pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
+        let Some(first) = state.queue.first_in_turn(class) else {
+            return Verdict::Nothing(None);
+        };
+        let slot = match self.0[class] {
+            Some(turn) if now < turn.until && turn.slot != first => {
+                match state.get(turn.slot) {
+                    Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
+                    // It runs on the credit it has; whoever else waits, waits for the end of its turn or of its work.
+                    Some(client) if runs(state, client, now) => {
+                        let silent = used_at(client).saturating_add(state.config.open_after);
+                        return Verdict::Nothing(Some(turn.until.min(silent).max(now + 1)));
+                    }
+                    _ => self.begin(class, first, state, now),
+                }
+            }
+            Some(turn) if now < turn.until => turn.slot,
+            Some(turn) => {
+                self.begin(class, first, state, now);
+                // Its turn is over: what it has not used is the next one's.
+                if turn.slot != first && revocable(state, turn.slot) {
+                    return Verdict::Revoke(turn.slot);
+                }
+                first
+            }
+            None => self.begin(class, first, state, now),
+        };
+        grant_freely(state, slot, now, bound)
+    }
+
+    fn begin(&mut self, class: usize, slot: Slot, state: &State, now: Ns) -> Slot {
+        self.0[class] = Some(Turn {
+            slot,
+            until: now.saturating_add(state.config.turn),
+        });
+        slot
+    }
+
+    pub(super) fn forget(&mut self, slot: Slot) {
+        for turn in &mut self.0 {
+            if turn.is_some_and(|turn| turn.slot == slot) {
+                *turn = None;
+            }
+        }
+    }
+}
+
+/// Whether a client has credit that can be taken back.
+fn revocable(state: &State, slot: Slot) -> bool {
+    state
+        .get(slot)
+        .is_some_and(|client| client.ledger.usable() > 0 && client.revoking.is_none())
+}
+
+/// When a client last got credit or made use of it.
+fn used_at(client: &ClientState) -> Ns {
+    client.progress_at.max(client.granted_at)
+}
+
+/// Whether a client that does not wait is working on the credit it has.
+fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
+    client.ledger.exposure() > 0 && now < used_at(client).saturating_add(state.config.open_after)
+}
+
+/// Grants a waiting client as much as the delay bound has room for, or makes room, or waits for it.
+pub(super) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> Verdict {
+    let Some(entry) = state.get(slot).and_then(|client| client.queued) else {
+        return Verdict::Nothing(None);
+    };
+    if !state.admits(slot, entry.cost) {
+        return make_room(state, slot, now);
+    }
+    let room = state.config.delay_bound.saturating_sub(state.exposure_before(slot));
+    Verdict::Grant {
+        slot,
+        total: entry.cost.max(room),
+        bound,
+    }
+}
+
+/// Others' credit that lies unused makes room for this one: at once if they are less important or have had their turn, else when it
+/// has lain for a while.
+pub(in crate::core) fn make_room(state: &State, slot: Slot, now: Ns) -> Verdict {
+    let class_of = |slot: Slot| {
+        state
+            .get(slot)
+            .map_or(PRIORITIES, |client| usize::from(client.priority))
+    };
+    let class = class_of(slot);
+    let mut again = state.drained(slot, now);
+    for other in state.exposed.iter().copied().filter(|other| *other != slot) {
+        let Some(client) = state.get(other).filter(|_| revocable(state, other)) else {
+            continue;
+        };
+        let stale = used_at(client).saturating_add(state.config.open_after);
+        if class_of(other) > class || now >= stale {
+            return Verdict::Revoke(other);
+        }
+        again = again.min(stale);
+    }
+    Verdict::Nothing(Some(again))
+}

@@ -1,0 +1,244 @@
+//! What the core knows: its clients, who waits, how much filler work is out.
+//!
+//! Every change of a ledger goes through [`State::account`], so that the sum of all exposures and the list of clients that have any are
+//! always those of the ledgers. Policies read this and change nothing.
+
+use std::{collections::HashMap, hash::BuildHasherDefault};
+
+use super::{
+    Client, Config, Counters,
+    client::{ClientState, Wait},
+    gaps::Hashed,
+    ledger::Ledger,
+    queue::{Entry, Queue, Slot},
+    timeline::Phase,
+};
+use crate::protocol::{Ns, PRIORITIES, lane::Mode};
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub config: Config,
+    pub counters: Counters,
+    pub queue: Queue,
+    /// Filler work granted or on the device, all clients together.
+    pub exposure: Ns,
+    /// Clients that have exposure.
+    pub exposed: Vec<Slot>,
+    /// Clients in [`Mode::Holder`].
+    pub holders: Vec<Slot>,
+    /// In the order they attached.
+    pub order: Vec<Slot>,
+    /// Clients that wait at their gates, those with a grant on its way included.
+    pub waiting: usize,
+    /// Last sign of work of any filler of a class.
+    pub class_active_at: [Ns; PRIORITIES],
+    slots: Vec<Option<ClientState>>,
+    free: Vec<Slot>,
+    index: HashMap<Client, Slot, BuildHasherDefault<Hashed>>,
+}
+
+impl State {
+    pub(super) fn new(config: Config) -> State {
+        State {
+            config,
+            counters: Counters::default(),
+            queue: Queue::default(),
+            exposure: 0,
+            exposed: Vec::new(),
+            holders: Vec::new(),
+            order: Vec::new(),
+            waiting: 0,
+            class_active_at: [0; PRIORITIES],
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: HashMap::default(),
+        }
+    }
+
+    pub(super) fn slot(&self, client: Client) -> Option<Slot> {
+        self.index.get(&client).copied()
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> Option<&ClientState> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut ClientState> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    pub(super) fn clients(&self) -> impl Iterator<Item = &ClientState> {
+        self.order.iter().filter_map(|slot| self.get(*slot))
+    }
+
+    pub(super) fn add(&mut self, client: ClientState) -> Slot {
+        let id = client.id;
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = Some(client);
+                slot
+            }
+            None => {
+                self.slots.push(Some(client));
+                self.slots.len() - 1
+            }
+        };
+        self.index.insert(id, slot);
+        self.order.push(slot);
+        slot
+    }
+
+    /// A client that is gone holds nothing.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.pass(slot);
+        self.account(slot, |ledger| *ledger = Ledger::default());
+        if let Some(client) = self.slots.get_mut(slot).and_then(Option::take) {
+            self.index.remove(&client.id);
+            self.free.push(slot);
+        }
+        self.order.retain(|other| *other != slot);
+        self.holders.retain(|other| *other != slot);
+    }
+
+    /// Changes a ledger, keeping the sums right.
+    pub(super) fn account<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Ledger) -> T) -> Option<T> {
+        let client = self.slots.get_mut(slot)?.as_mut()?;
+        let before = client.ledger.exposure();
+        let result = change(&mut client.ledger);
+        let after = client.ledger.exposure();
+        // The sum never exceeds what 2^16 clients could have, each bounded by the longest cost: no overflow.
+        self.exposure = self.exposure.saturating_sub(before).saturating_add(after);
+        match (client.exposed_at, after > 0) {
+            (None, true) => {
+                client.exposed_at = Some(self.exposed.len());
+                self.exposed.push(slot);
+            }
+            (Some(at), false) => {
+                client.exposed_at = None;
+                self.exposed.swap_remove(at);
+                if let Some(moved) = self.exposed.get(at).copied()
+                    && let Some(moved) = self.get_mut(moved)
+                {
+                    moved.exposed_at = Some(at);
+                }
+            }
+            _ => {}
+        }
+        Some(result)
+    }
+
+    /// Puts a client's wait into the queue.
+    pub(super) fn enqueue(&mut self, slot: Slot, class: usize) {
+        self.unqueue(slot);
+        let share = self.config.minimum_share;
+        let turn = self.config.turn.max(1);
+        let Some(client) = self.get_mut(slot) else { return };
+        let Some(wait) = client.wait else { return };
+        let patience = if share > 0.0 {
+            (wait.cost as f64 / share) as Ns
+        } else {
+            Ns::MAX
+        };
+        let entry = Entry {
+            slot,
+            class,
+            cost: wait.cost,
+            since: wait.since,
+            round: client.served / turn,
+            due: wait.since.saturating_add(patience),
+        };
+        client.queued = Some(entry);
+        self.queue.insert(&entry);
+    }
+
+    /// Takes a client's wait out of the queue. The wait itself stays.
+    pub(super) fn unqueue(&mut self, slot: Slot) {
+        if let Some(entry) = self.get_mut(slot).and_then(|client| client.queued.take()) {
+            self.queue.remove(&entry);
+        }
+    }
+
+    /// The wait is over.
+    pub(super) fn pass(&mut self, slot: Slot) {
+        self.unqueue(slot);
+        if let Some(client) = self.get_mut(slot)
+            && client.wait.take().is_some()
+        {
+            self.waiting -= 1;
+        }
+    }
+
+    /// A wait begins, or is another one now.
+    pub(super) fn wait(&mut self, slot: Slot, wait: Wait) {
+        self.pass(slot);
+        if let Some(client) = self.get_mut(slot) {
+            client.wait = Some(wait);
+            self.waiting += 1;
+        }
+    }
+
+    /// What the others have out, if this client waits for more: its own unused credit is not in its way.
+    pub(super) fn exposure_before(&self, slot: Slot) -> Ns {
+        let own = self.get(slot).map_or(0, |client| client.ledger.usable());
+        self.exposure.saturating_sub(own)
+    }
+
+    /// Whether a kernel may be queued now: everything fits into the delay bound, or so little is left before it that the device would
+    /// run dry while the next grant is on its way. So at most the larger of the bound and half of it plus one kernel is out.
+    pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
+        let before = self.exposure_before(slot);
+        before.saturating_add(cost) <= self.config.delay_bound || before <= self.config.delay_bound / 2
+    }
+
+    /// When to look again at a kernel that is not admitted: when enough of what is out is predicted to have ended.
+    pub(super) fn drained(&self, slot: Slot, now: Ns) -> Ns {
+        let bound = self.config.delay_bound;
+        let excess = self.exposure_before(slot).saturating_sub(bound / 2);
+        now.saturating_add(excess.clamp(bound / 8, bound).max(1))
+    }
+
+    /// What the holders, all together, leave to others.
+    pub(super) fn phase(&self, now: Ns) -> Phase {
+        let mut all = Phase::Open { since: 0 };
+        for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
+            all = match (all, client.timeline.phase(now, &client.gaps, &self.config)) {
+                (_, busy @ Phase::Busy { .. }) => return busy,
+                (Phase::Busy { until }, _) => return Phase::Busy { until },
+                (Phase::Open { since: a }, Phase::Open { since: b }) => Phase::Open { since: a.max(b) },
+                (Phase::Open { since: a }, Phase::Gap { since: b, until, over })
+                | (Phase::Gap { since: b, until, over }, Phase::Open { since: a }) => Phase::Gap {
+                    since: a.max(b),
+                    until,
+                    over,
+                },
+                (
+                    Phase::Gap {
+                        since: a,
+                        until: until_a,
+                        over: over_a,
+                    },
+                    Phase::Gap { since: b, until, over },
+                ) => Phase::Gap {
+                    since: a.max(b),
+                    until: until.min(until_a),
+                    over: over.min(over_a),
+                },
+            };
+        }
+        all
+    }
+
+    /// Whether a wait with this credit left would pass.
+    pub(super) fn covered(client: &ClientState, wait: &Wait) -> bool {
+        client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
+    }
+
+    /// The mode of every client by the policy's rule: alone, or by where it stands to the most important one.
+    pub(super) fn most_important(&self) -> Option<u8> {
+        self.clients().map(|client| client.priority).min()
+    }
+
+    pub(super) fn mode(&self, slot: Slot) -> Option<Mode> {
+        self.get(slot).map(|client| client.mode)
+    }
+}

@@ -1,0 +1,246 @@
+//! When a holder's work ends, and what comes then.
+//!
+//! A holder launches ahead of the device. Its submitted work is predicted to end at `busy_until`: each launch adds its predicted time
+//! behind what is there. That end is where a gap begins; a synchronising call that returns with nothing left confirms it, and says
+//! so more exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it says anything.
+
+use super::{Config, gaps::Gaps};
+use crate::protocol::Ns;
+
+/// What a holder leaves to others at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing before `until` at the earliest: it works, or is about to come back.
+    Busy { until: Ns },
+    /// A gap of known length.
+    Gap { since: Ns, until: Ns, over: Ns },
+    /// Nobody knows when it comes back.
+    Open { since: Ns },
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Timeline {
+    /// When the submitted work is predicted to end.
+    busy_until: Ns,
+    /// When the work that is submitted now began.
+    burst_start: Ns,
+    last_kernel: u64,
+    last_launch: Ns,
+    /// Nothing is left on the device, seen at this time, after the last launch.
+    idle_at: Option<Ns>,
+    /// It is about to launch, seen at this time, after the last launch.
+    stirred_at: Option<Ns>,
+    /// Whether it ever launched.
+    launched: bool,
+}
+
+impl Timeline {
+    pub(super) fn busy_until(&self) -> Ns {
+        self.busy_until
+    }
+
+    /// A launch at `at`. `behind` is other clients' work that is on the device before it. What lies further ahead than the `longest` kernel is
+    /// no prediction any more.
+    pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
+        if !self.launched || self.idle_at.is_some() || at >= self.busy_until {
+            self.burst_start = at;
+            self.busy_until = at.saturating_add(behind);
+        }
+        let horizon = at.max(self.last_launch).saturating_add(longest);
+        self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
+        self.last_launch = self.last_launch.max(at);
+        self.last_kernel = kernel;
+        self.launched = true;
+        self.idle_at = None;
+        self.stirred_at = None;
+    }
+
+    /// It works, on what nobody knows, until about then.
+    pub(super) fn assume_busy(&mut self, now: Ns, until: Ns) {
+        self.burst_start = now;
+        self.busy_until = self.busy_until.max(until);
+        self.last_launch = self.last_launch.max(now);
+        self.last_kernel = 0;
+        self.launched = true;
+        self.idle_at = None;
+    }
+
+    /// Nothing is left on the device. Returns false where a later launch has made that old news.
+    pub(super) fn idle(&mut self, at: Ns) -> bool {
+        if at < self.last_launch {
+            return false;
+        }
+        // The first sight is the nearest to the truth.
+        self.idle_at.get_or_insert(at);
+        true
+    }
+
+    pub(super) fn stir(&mut self, at: Ns) {
+        if at >= self.last_launch {
+            self.stirred_at = Some(at);
+        }
+    }
+
+    /// The last sign of life: a launch, a stir, work that is not over.
+    pub(super) fn last_active(&self) -> Option<Ns> {
+        if !self.launched {
+            return self.stirred_at;
+        }
+        let end = self.idle_at.unwrap_or(self.busy_until);
+        Some(end.max(self.last_launch).max(self.stirred_at.unwrap_or(0)))
+    }
+
+    pub(super) fn phase(&self, now: Ns, gaps: &Gaps, config: &Config) -> Phase {
+        if let Some(stirred) = self.stirred_at {
+            let until = stirred.saturating_add(config.open_after);
+            if now < until {
+                return Phase::Busy { until };
+            }
+        }
+        if !self.launched {
+            return Phase::Open { since: 0 };
+        }
+        let end = self.idle_at.unwrap_or(self.busy_until);
+        if now < end {
+            return Phase::Busy { until: end };
+        }
+        if let Some(gap) = gaps.after(self.last_kernel).filter(|gap| *gap > config.small_gap) {
+            let back = end.saturating_add(gap);
+            let usable = back.saturating_sub(config.switch_cost.saturating_mul(2));
+            let over = back.saturating_add(config.open_after);
+            return match now {
+                now if now < usable => Phase::Gap {
+                    since: end,
+                    until: usable,
+                    over,
+                },
+                now if now < over => Phase::Busy { until: over },
+                _ => Phase::Open { since: over },
+            };
+        }
+        let doubt = match self.idle_at {
+            Some(_) => 0,
+            None => ((self.busy_until - self.burst_start.min(self.busy_until)) as f64 * config.doubt) as Ns,
+        };
+        let silent = end.saturating_add(config.open_after).saturating_add(doubt);
+        if now < silent {
+            return Phase::Busy { until: silent };
+        }
+        Phase::Open { since: silent }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::config::{MS, US},
+        *,
+    };
+
+    const LONGEST: Ns = 10_000 * MS;
+    const LONG: u64 = 1;
+    const SHORT: u64 = 2;
+    const UNKNOWN: u64 = 3;
+
+    fn gaps() -> Gaps {
+        Gaps::from_pairs([(LONG, 5 * MS), (SHORT, 20 * US)])
+    }
+
+    fn config() -> Config {
+        Config::default()
+    }
+
+    fn phase(timeline: &Timeline, now: Ns) -> Phase {
+        timeline.phase(now, &gaps(), &config())
+    }
+
+    #[test]
+    fn launches_queue_behind_each_other() {
+        let mut timeline = Timeline::default();
+        timeline.launch(SHORT, 100 * US, 0, 0, LONGEST);
+        timeline.launch(SHORT, 100 * US, 10 * US, 0, LONGEST);
+        assert_eq!(timeline.busy_until(), 200 * US);
+        assert_eq!(phase(&timeline, 150 * US), Phase::Busy { until: 200 * US });
+        timeline.launch(SHORT, 50 * US, MS, 300 * US, LONGEST);
+        assert_eq!(
+            timeline.busy_until(),
+            MS + 350 * US,
+            "a new burst starts behind what others have there"
+        );
+    }
+
+    #[test]
+    fn a_known_gap_is_usable_until_the_switch_back() {
+        let mut timeline = Timeline::default();
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        let (until, over) = (6 * MS - 200 * US, 6 * MS + 200 * US);
+        assert_eq!(phase(&timeline, MS), Phase::Gap { since: MS, until, over });
+        assert_eq!(
+            phase(&timeline, until),
+            Phase::Busy { until: over },
+            "it is expected back"
+        );
+        assert_eq!(
+            phase(&timeline, over),
+            Phase::Open { since: over },
+            "it did not come back"
+        );
+    }
+
+    #[test]
+    fn seeing_the_end_is_better_than_predicting_it() {
+        let mut timeline = Timeline::default();
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        assert!(timeline.idle(400 * US));
+        assert!(timeline.idle(500 * US));
+        let since = 400 * US;
+        assert!(matches!(phase(&timeline, 600 * US), Phase::Gap { since: s, .. } if s == since));
+        timeline.launch(LONG, MS, 2 * MS, 0, LONGEST);
+        assert!(!timeline.idle(MS), "old news");
+        assert_eq!(phase(&timeline, 2 * MS + 1), Phase::Busy { until: 3 * MS });
+    }
+
+    #[test]
+    fn a_small_or_unknown_gap_opens_after_silence() {
+        for kernel in [SHORT, UNKNOWN] {
+            let mut timeline = Timeline::default();
+            timeline.launch(kernel, MS, 0, 0, LONGEST);
+            timeline.idle(MS);
+            assert_eq!(phase(&timeline, MS), Phase::Busy { until: MS + 200 * US });
+            assert_eq!(phase(&timeline, MS + 200 * US), Phase::Open { since: MS + 200 * US });
+        }
+    }
+
+    #[test]
+    fn an_end_that_nobody_saw_is_doubted() {
+        let mut timeline = Timeline::default();
+        timeline.launch(UNKNOWN, 8 * MS, 0, 0, LONGEST);
+        let silent = 8 * MS + 200 * US + 2 * MS;
+        assert_eq!(phase(&timeline, 8 * MS), Phase::Busy { until: silent });
+        assert_eq!(phase(&timeline, silent), Phase::Open { since: silent });
+    }
+
+    #[test]
+    fn a_stir_closes_the_gap_for_a_while() {
+        let mut timeline = Timeline::default();
+        assert_eq!(phase(&timeline, 5), Phase::Open { since: 0 });
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        timeline.stir(2 * MS);
+        assert_eq!(
+            phase(&timeline, 2 * MS),
+            Phase::Busy {
+                until: 2 * MS + 200 * US
+            }
+        );
+        assert!(matches!(phase(&timeline, 3 * MS), Phase::Gap { .. }));
+    }
+
+    #[test]
+    fn ceiling_of_a_prediction() {
+        let mut timeline = Timeline::default();
+        for _ in 0..100 {
+            timeline.launch(UNKNOWN, u64::MAX / 2, 7, u64::MAX, LONGEST);
+        }
+        assert_eq!(timeline.busy_until(), 7 + LONGEST);
+    }
+}
