@@ -49,9 +49,16 @@ pub struct Channel {
     up: IpcSender<Up>,
     down: IpcReceiver<ToClient>,
     socket: OwnedFd,
+    inode: u64,
 }
 
 impl Channel {
+    /// Whether the descriptors are still what they were. A program that closes descriptors it did not open (daemons do) may have closed
+    /// these, and its own may have got their numbers: then nothing may be sent, nor anything be closed, by number.
+    pub fn intact(&self) -> bool {
+        inode(&self.socket) == Some(self.inode)
+    }
+
     /// Tells the broker something. May block while the broker does not read.
     pub fn send(&self, message: ToBroker) -> Result<(), Error> {
         self.up.send(Up::Say(message)).map_err(|_| Error::Gone)
@@ -70,6 +77,10 @@ impl Channel {
     pub fn lost(&self) -> bool {
         fds::hung_up(&self.socket, PollFlags::RDHUP)
     }
+}
+
+fn inode(socket: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
 /// Connects to the broker at `path`, which must be the same user's.
@@ -151,7 +162,12 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             board,
             bell,
             costs,
-            channel: Channel { up, down, socket },
+            channel: Channel {
+                up,
+                down,
+                inode: inode(&socket).unwrap_or_default(),
+                socket,
+            },
         }),
         Ok(ToClient::Refused(why)) => Err(Error::Refused(why)),
         Err(TryRecvError::Empty) => Err(Error::Late("the broker", within)),

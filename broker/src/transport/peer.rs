@@ -3,8 +3,11 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+#[cfg(feature = "server")]
+use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd};
 
+#[cfg(feature = "server")]
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Error;
@@ -13,6 +16,10 @@ use super::Error;
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Its process id here; `None` if it lives in a pid namespace that this process can not see.
+    #[cfg_attr(
+        not(feature = "server"),
+        expect(dead_code, reason = "a client believes the user alone")
+    )]
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
@@ -45,6 +52,7 @@ pub(super) fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     })
 }
 
+#[cfg(feature = "server")]
 /// A descriptor that becomes readable when the process ends. `None` if the system has none to give; the sockets then tell alone.
 pub(super) fn pidfd(pid: Option<u32>) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid?).ok()?)?;

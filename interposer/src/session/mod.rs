@@ -7,8 +7,43 @@
 //!
 //! A stream is the handle that the plain (not per-thread) entry points take: 0 and 1 are the legacy default stream, 2 is the calling
 //! thread's default stream. A hook of a `_ptsz` or `_ptds` entry point turns a null stream into [`PER_THREAD_STREAM`] before it tells it here.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `state` | the session: what each call does in each mode |
+//! | `gate`, `turn` | where fillers wait, and in which order |
+//! | `streams`, `settle` | how much work is on its way, and when it has ended |
+//! | `costs` | predicted times |
+//! | `sampler` | stage 1: kernel times and gaps |
+//! | `helper`, `messages`, `autostart`, `bell` | attach, the control channel, a broker's start and death |
+//! | `settings` | the environment |
+//! | `fork`, `thread`, `clock`, `driver` | the system and the driver |
 
+mod autostart;
+mod bell;
+mod clock;
+mod costs;
+mod driver;
+mod fork;
+mod gate;
+mod helper;
+mod messages;
+mod sampler;
+mod settings;
+mod settle;
+mod state;
+mod streams;
+mod thread;
+mod turn;
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use weft_broker::protocol::control::ToBroker;
 use weft_kernel_id::KernelId;
+
+use self::settings::{Purpose, Settings};
+use self::state::Session;
 
 /// A stream handle as the plain entry points take it.
 pub type Stream = usize;
@@ -43,7 +78,7 @@ pub struct LaunchInfo {
 /// Goes from [`before_launch`] to [`after_launch`] of the same launch on the same thread.
 #[must_use]
 #[derive(Debug)]
-pub struct Ticket {}
+pub struct Ticket(state::Step);
 
 /// A stream-ordered call that is no launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,22 +119,84 @@ pub struct Device {
     pub driver: u32,
 }
 
-/// `cuInit` succeeded in this process (called each time it does; cheap after the first).
-pub fn initialised() {}
+/// The session, once there is one. Never freed.
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether a session was begun: 0 = no, 1 = yes (or weft is off here).
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+
+#[inline]
+fn session() -> Option<&'static Session> {
+    let session = SESSION.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box that `begin` stored and nothing ever frees.
+    unsafe { session.as_ref() }
+}
+
+/// `cuInit` succeeded in this process (called each time it does; cheap after the first). Waits for a broker half a second at most.
+pub fn initialised() {
+    if BEGUN.swap(1, Ordering::AcqRel) == 0 {
+        begin();
+    }
+}
+
+#[cold]
+fn begin() {
+    let (settings, complaints) = Settings::of_process();
+    if settings.purpose == Purpose::Off {
+        return;
+    }
+    for complaint in complaints {
+        log::warn!("{complaint}");
+    }
+    let driver = driver::Driver::find(|name| crate::table::find(name).and_then(crate::table::real));
+    match Session::make(driver, settings) {
+        Ok(session) => {
+            fork::watch(in_child);
+            let session: &'static Session = Box::leak(Box::new(session));
+            SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
+            helper::start(session);
+        }
+        Err(why) => log::warn!("this job runs as without weft: {why}"),
+    }
+}
+
+/// In a forked child: it has no session.
+extern "C" fn in_child() {
+    let parents = SESSION.swap(ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: as in `session`.
+    if let Some(parents) = unsafe { parents.as_ref() } {
+        // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
+        parents.lane_place.clear();
+        parents.board_place.clear();
+    }
+    thread::forget();
+    BEGUN.store(0, Ordering::Release);
+}
 
 /// A launch is about to go to the driver. A filler may wait here, within a bound.
 #[inline]
-pub fn before_launch(_launch: &LaunchInfo) -> Ticket {
-    Ticket {}
+pub fn before_launch(launch: &LaunchInfo) -> Ticket {
+    Ticket(match session() {
+        Some(session) => session.before_launch(launch),
+        None => state::Step::Nothing,
+    })
 }
 
 /// The launch came back from the driver with `result` (0 = success).
 #[inline]
-pub fn after_launch(_ticket: Ticket, _result: u32) {}
+pub fn after_launch(ticket: Ticket, result: u32) {
+    if let (false, Some(session)) = (matches!(ticket.0, state::Step::Nothing), session()) {
+        session.after_launch(ticket.0, result);
+    }
+}
 
 /// A stream-ordered call that is no launch is about to go to the driver. `bytes` is what it moves, 0 where it moves nothing.
 #[inline]
-pub fn before_stream_op(_op: StreamOp, _bytes: u64, _stream: Stream) {}
+pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
+    if let Some(session) = session() {
+        session.before_stream_op(op, bytes, stream);
+    }
+}
 
 /// A synchronising call is about to go to the driver.
 #[inline]
@@ -107,7 +204,11 @@ pub fn before_sync() {}
 
 /// A synchronising call returned without error.
 #[inline]
-pub fn synced(_what: Synced) {}
+pub fn synced(what: Synced) {
+    if let Some(session) = session() {
+        session.synced(what);
+    }
+}
 
 /// A synchronising call returned and nothing of the process is left on the device.
 #[inline]
@@ -115,32 +216,89 @@ pub fn idle_seen() {
     synced(Synced::Context);
 }
 
+fn tell(session: &Session, message: ToBroker) {
+    // A full queue is counted where the queue is emptied.
+    let _ = session.messages.put(message);
+}
+
 /// The first launch of an identity. Slow path: may allocate, never waits.
-pub fn kernel_seen(_hash: u64, _id: &KernelId) {}
+pub fn kernel_seen(hash: u64, id: &KernelId) {
+    if let Some(session) = session() {
+        tell(session, ToBroker::Kernel { hash, id: id.clone() });
+    }
+}
 
 /// A graph was instantiated or changed: the hashes of its kernels in launch order. Slow path.
-pub fn graph_seen(_hash: u64, _kernels: &[u64]) {}
+pub fn graph_seen(hash: u64, kernels: &[u64]) {
+    if let Some(session) = session() {
+        session.learn_graph(hash, kernels);
+        let kernels = kernels.iter().take(GRAPH_TOLD).copied().collect();
+        tell(session, ToBroker::Graph { hash, kernels });
+    }
+}
+
+/// Kernels of a graph that the broker is told: a message must fit one packet of the channel.
+const GRAPH_TOLD: usize = 8192;
 
 /// The device the process uses became known. Slow path.
-pub fn device_seen(_device: &Device) {}
+pub fn device_seen(device: &Device) {
+    if let Some(session) = session() {
+        tell(
+            session,
+            ToBroker::Device {
+                name: device.name.clone(),
+                uuid: device.uuid.clone(),
+                memory: device.memory,
+                driver: device.driver,
+            },
+        );
+    }
+}
 
 /// Device memory was taken (`delta` > 0) or given back, bytes.
-pub fn memory_changed(_delta: i64) {}
+pub fn memory_changed(delta: i64) {
+    if let Some(session) = session() {
+        session.memory_changed(delta);
+    }
+}
 
 /// A module or library was loaded: auto-tuners time kernels right after it.
 pub fn module_loaded() {}
 
 /// A capture began on `stream` (any mode). While any capture is on, the session makes no driver call of its own.
-pub fn capture_began(_stream: Stream) {}
+pub fn capture_began(_stream: Stream) {
+    if let Some(session) = session() {
+        session.captures.fetch_add(1, Ordering::AcqRel);
+    }
+}
 
 /// A capture on `stream` ended or was invalidated.
-pub fn capture_ended(_stream: Stream) {}
+pub fn capture_ended(_stream: Stream) {
+    if let Some(session) = session() {
+        // Never below zero: the session may have begun in the middle of a capture.
+        let _ = session
+            .captures
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |captures| captures.checked_sub(1));
+    }
+}
 
 /// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
-pub fn context_ending() {}
+pub fn context_ending() {
+    if let Some(session) = session() {
+        session.context_ending();
+    }
+}
 
 /// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
-pub fn stream_ending(_stream: Stream) {}
+pub fn stream_ending(stream: Stream) {
+    if let Some(session) = session() {
+        session.stream_ending(stream);
+    }
+}
 
 /// Counts an internal trouble that a hook answered by passing the call through.
-pub fn trouble() {}
+pub fn trouble() {
+    if let Some(session) = session() {
+        session.lane.counters.troubles.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,194 @@
+//! Starts a broker for a job that finds none: the `weft` beside this library, in the background, gone by itself when idle.
+//!
+//! * The job does not become its parent in any way it could notice: the child is made without an exit signal, so no SIGCHLD reaches the
+//!   job and its `wait()` never sees it; it gets a session of its own, /dev/null for the standard descriptors, no other descriptor, no `LD_PRELOAD`.
+//! * Of many jobs that start at once one starts the broker; the others see the lock and wait for it to answer.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use rustix::fs::{FlockOperation, flock};
+use weft_broker::transport::path;
+
+/// Seconds after which a broker without clients ends.
+const IDLE_EXIT: &CStr = c"30";
+
+/// Stack of the child between its birth and its exec. It makes some 75 system calls there and calls nothing deep.
+const STACK: usize = 64 * 1024;
+
+/// Why no broker was started.
+#[derive(Debug)]
+pub enum Failure {
+    /// No program called weft was found beside the library.
+    NoProgram,
+    /// The folder of the socket is not usable.
+    Folder(weft_broker::transport::Error),
+    /// The system refused.
+    System(std::io::Error),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::NoProgram => write!(out, "there is no program weft beside libweft.so"),
+            Failure::Folder(why) => write!(out, "{why}"),
+            Failure::System(why) => write!(out, "{why}"),
+        }
+    }
+}
+
+/// Somebody starts the broker; hold this until it answers or patience ends.
+#[derive(Debug)]
+pub struct Starting {
+    _lock: Option<File>,
+}
+
+/// Starts a broker for `socket` unless another process is just doing so.
+pub fn start(socket: &Path) -> Result<Starting, Failure> {
+    path::check_folder(socket, true).map_err(Failure::Folder)?;
+    let mut lock = socket.as_os_str().to_os_string();
+    lock.push(".start");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(lock)
+        .map_err(Failure::System)?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(Starting { _lock: None });
+    }
+    let program = program().ok_or(Failure::NoProgram)?;
+    launch(&program, socket)?;
+    Ok(Starting { _lock: Some(lock) })
+}
+
+/// The program beside this library, whichever of its names it was loaded under.
+fn program() -> Option<PathBuf> {
+    let library = library()?;
+    let real = library.canonicalize().ok();
+    [Some(library), real]
+        .into_iter()
+        .flatten()
+        .filter_map(|library| library.parent().map(Path::to_path_buf))
+        // Beside it, or one up: the layout has a folder with the library under the driver's name.
+        .flat_map(|folder| [folder.join("weft"), folder.join("../weft")])
+        .find(|program| {
+            std::fs::metadata(program).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// The path this library was loaded from.
+fn library() -> Option<PathBuf> {
+    let mut facts = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the address is of this very function; the pointer is to a local.
+    let found = unsafe { libc::dladdr(library as *const c_void, facts.as_mut_ptr()) };
+    // SAFETY: zeroed or filled by the call, the structure is valid either way.
+    let facts = unsafe { facts.assume_init() };
+    if found == 0 || facts.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the linker keeps the name as long as the library is loaded.
+    let name = unsafe { CStr::from_ptr(facts.dli_fname) };
+    Some(PathBuf::from(OsString::from_vec(name.to_bytes().to_vec())))
+}
+
+/// What the child needs, made ready before it is born: it may not allocate.
+struct Plan {
+    program: CString,
+    arguments: Vec<*const c_char>,
+    environment: Vec<*const c_char>,
+}
+
+fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Failure::NoProgram);
+    let program = text(program.as_os_str().as_bytes())?;
+    let mut variables = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        // The broker is no job; and the socket is told as this process understands it.
+        if name != "LD_PRELOAD" && name != "WEFT_SOCKET" {
+            let mut line = name.into_vec();
+            line.push(b'=');
+            line.extend_from_slice(value.as_bytes());
+            variables.push(text(&line)?);
+        }
+    }
+    let mut line = b"WEFT_SOCKET=".to_vec();
+    line.extend_from_slice(socket.as_os_str().as_bytes());
+    variables.push(text(&line)?);
+    let words: [&CStr; 5] = [&program, c"broker", c"--background", c"--idle-exit", IDLE_EXIT];
+    let mut plan = Plan {
+        arguments: words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect(),
+        environment: variables
+            .iter()
+            .map(|line| line.as_ptr())
+            .chain([ptr::null()])
+            .collect(),
+        program: program.clone(),
+    };
+    let mut stack = vec![0u8; STACK];
+    // Stacks grow down, and their end is a multiple of 16.
+    let end = stack.as_mut_ptr().wrapping_add(STACK);
+    let end = end.wrapping_sub(end as usize % 16);
+    // No exit signal: the job never hears of this child. VFORK: we sleep until it has exec'ed or ended, so it may use our memory.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: `child` keeps to what is allowed between clone and exec; stack and plan outlive it, since VFORK suspends us until it is done with them.
+    let pid = unsafe { libc::clone(child, end.cast(), flags, (&raw mut plan).cast()) };
+    if pid < 0 {
+        return Err(Failure::System(std::io::Error::last_os_error()));
+    }
+    drop(variables);
+    // `--background` returns once the broker proper is on its own. It is waited for by the helper thread's own clock, not here: reap it
+    // when it is over, without holding up the attempt to attach.
+    let reaper = move || {
+        let mut status: c_int = 0;
+        // SAFETY: the pointer is to a local; __WALL takes a child that has no exit signal.
+        unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+    };
+    std::thread::Builder::new()
+        .name("weft".into())
+        .stack_size(STACK)
+        .spawn(reaper)
+        .map(|_| ())
+        .map_err(Failure::System)
+}
+
+/// The child. It shares the parent's memory until it execs: system calls only, all results ignored but the exec's.
+extern "C" fn child(plan: *mut c_void) -> c_int {
+    // SAFETY: `launch` passes its plan and sleeps until we are done.
+    let plan = unsafe { &*plan.cast::<Plan>() };
+    for signal in 1..=64 {
+        // The job's handlers must not run here. SAFETY: restoring a default touches this process's own table alone (no CLONE_SIGHAND).
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: no arguments.
+    unsafe { libc::setsid() };
+    // SAFETY: the path is a literal.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    for standard in 0..3 {
+        // SAFETY: descriptors are this process's own copies (no CLONE_FILES).
+        unsafe { libc::dup2(null, standard) };
+    }
+    // Pipes that the job has open must not live as long as the broker. SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    let mut none = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is to a local.
+    unsafe { libc::sigemptyset(none.as_mut_ptr()) };
+    // SAFETY: the set was just emptied.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) };
+    // SAFETY: all pointers are to strings and null-ended arrays that the sleeping parent keeps.
+    unsafe {
+        libc::execve(
+            plan.program.as_ptr(),
+            plan.arguments.as_ptr(),
+            plan.environment.as_ptr(),
+        )
+    };
+    // SAFETY: ends the child alone, with no handlers run.
+    unsafe { libc::_exit(127) }
+}

@@ -1,0 +1,253 @@
+//! The gate: where a filler's launches take their credit, and wait for it.
+//!
+//! * Launches of all threads and streams of the process leave in the order they arrived ([`Turn`](super::turn::Turn)).
+//! * A launch goes when the credit covers it. Credit that is bound to the board's signs is void once a more important holder has launched since.
+//! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
+//!   this process that is on the device makes no progress (a program may queue a kernel that spins until a later launch of its own is
+//!   queued: XLA's tuner does, and would wait for ever).
+//! * What goes through without credit is taken from the credit word all the same: the word is given = taken + revoked + left at any time.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::thread::futex::{self, Flags};
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::lane::{Kind, Mode, flags};
+
+use super::state::Session;
+use super::streams::Place;
+use super::turn::nap;
+use super::{Stream, clock};
+
+/// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every 100 ms while anybody waits.
+const STANDSTILL: Ns = 300_000_000;
+
+/// The longest nap at the gate: the marks on the device are asked so often at least. Waking costs some 10 us, so 1 % of a core.
+const LONGEST_NAP: Ns = 1_000_000;
+
+/// The shortest: below that a nap takes as long as going to sleep and waking up.
+const SHORTEST_NAP: Ns = 50_000;
+
+/// Without an order of the broker's a wait ends here.
+const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
+
+/// No order makes a launch wait longer than this.
+const UTMOST_WAIT: Ns = 30_000_000_000;
+
+/// Without progress of its own work on the device for this part of the longest wait, and for this time at least, a launch goes through.
+/// The broker's own rule for this is quicker and knows the device; this one stands behind it.
+const STUCK_PART: Ns = 8;
+const STUCK_LEAST: Ns = 5_000_000;
+
+/// What is to go through.
+#[derive(Debug, Clone, Copy)]
+pub struct Want {
+    /// Hash of the kernel or graph; 0 for a transfer.
+    pub kernel: u64,
+    /// Predicted time.
+    pub cost: Ns,
+    /// Where to.
+    pub stream: Stream,
+    /// The stream's account.
+    pub place: Place,
+}
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passed {
+    /// The credit covers it.
+    Credit,
+    /// No filler any more.
+    Mode,
+    /// The longest wait is over.
+    Expired,
+    /// Work on the device makes no progress.
+    Stuck,
+    /// The broker stands still.
+    Standstill,
+}
+
+impl Session {
+    /// Takes a filler's launch through the gate. Returns when it may go, and why.
+    #[inline]
+    pub fn pass(&self, want: &Want) -> Passed {
+        let ticket = self.turn.take();
+        let passed = if self.turn.come(ticket) && self.take_credit(want.cost) {
+            Passed::Credit
+        } else {
+            self.pass_waiting(ticket, want)
+        };
+        self.turn.leave(ticket);
+        passed
+    }
+
+    /// Takes credit if there is enough and it holds.
+    #[inline]
+    fn take_credit(&self, cost: Ns) -> bool {
+        let orders = &self.lane.orders;
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let mut credit = orders.credit.load(Ordering::Acquire);
+        loop {
+            if credit < cost {
+                return false;
+            }
+            if orders.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_SIGNS != 0 {
+                let above = self.board.above(orders.priority.load(Ordering::Relaxed) as usize);
+                if above != orders.signs.load(Ordering::Acquire) {
+                    return false;
+                }
+            }
+            match orders
+                .credit
+                .compare_exchange_weak(credit, credit - cost, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return true,
+                Err(now) => credit = now,
+            }
+        }
+    }
+
+    /// Takes credit that is not there.
+    fn overdraw(&self, cost: Ns) {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let orders = &self.lane.orders;
+        // Saturating: a word near its end would otherwise turn into a fortune.
+        let _ = orders
+            .credit
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
+                Some(credit.saturating_sub(cost))
+            });
+    }
+
+    fn longest_wait(&self) -> Ns {
+        match self.lane.orders.longest_wait.load(Ordering::Relaxed) {
+            0 => DEFAULT_LONGEST_WAIT,
+            wait => wait.min(UTMOST_WAIT),
+        }
+    }
+
+    #[cold]
+    fn pass_waiting(&self, ticket: u32, want: &Want) -> Passed {
+        let arrived = clock::now();
+        let longest = self.longest_wait();
+        let deadline = arrived.saturating_add(longest);
+        let passed = if self.turn.wait(ticket, deadline) {
+            self.wait_for_credit(want, arrived, deadline, longest)
+        } else {
+            Passed::Expired
+        };
+        let counters = &self.lane.counters;
+        match passed {
+            Passed::Credit => {}
+            Passed::Mode => {}
+            Passed::Expired | Passed::Stuck | Passed::Standstill => {
+                self.overdraw(want.cost);
+                counters.waits_expired.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        passed
+    }
+
+    /// Waits at the head of the queue.
+    fn wait_for_credit(&self, want: &Want, arrived: Ns, deadline: Ns, longest: Ns) -> Passed {
+        if self.take_credit(want.cost) {
+            return Passed::Credit;
+        }
+        let heartbeat = self.board.heartbeat.load(Ordering::Relaxed);
+        // A broker that stood still once is not waited for again until it moves.
+        if self.standstill.load(Ordering::Relaxed) == u64::from(heartbeat) + 1 {
+            return Passed::Standstill;
+        }
+        let lane = self.lane;
+        let reports = &lane.reports;
+        reports.wanted_kernel.store(want.kernel, Ordering::Relaxed);
+        reports.wanted_cost.store(want.cost, Ordering::Relaxed);
+        reports.waiting_since.store(arrived, Ordering::Relaxed);
+        reports.waiting.store(1, Ordering::Release);
+        self.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
+        self.ring();
+        // From here on the end of what is on the device matters: mark it.
+        if self.captures.load(Ordering::Acquire) == 0 {
+            self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
+        }
+        let passed = self.sleep_for_credit(want, arrived, deadline, longest, heartbeat);
+        reports.waiting.store(0, Ordering::Release);
+        let waited = clock::now().saturating_sub(arrived);
+        lane.counters.waits.fetch_add(1, Ordering::Relaxed);
+        lane.counters.waited.fetch_add(waited, Ordering::Relaxed);
+        passed
+    }
+
+    fn sleep_for_credit(&self, want: &Want, arrived: Ns, deadline: Ns, longest: Ns, heartbeat: u32) -> Passed {
+        let orders = &self.lane.orders;
+        let stuck_after = (longest / STUCK_PART).max(STUCK_LEAST);
+        let mut asked = arrived;
+        loop {
+            // The bell first: a grant after this look changes it, and the nap does not begin.
+            let bell = orders.bell.load(Ordering::Acquire);
+            if self.take_credit(want.cost) {
+                return Passed::Credit;
+            }
+            if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Filler) {
+                return Passed::Mode;
+            }
+            let now = clock::now();
+            if now >= deadline {
+                return Passed::Expired;
+            }
+            if now.saturating_sub(arrived) < self.settings.spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            if now.saturating_sub(asked) >= SHORTEST_NAP {
+                asked = now;
+                if self.ask_device(now) {
+                    // The broker waits for this very news.
+                    self.ring();
+                }
+                let progress = self.settle.progress().max(arrived.saturating_sub(stuck_after));
+                if now.saturating_sub(progress) > stuck_after && self.settle.awaits() {
+                    return Passed::Stuck;
+                }
+            }
+            if now.saturating_sub(arrived) > STANDSTILL && self.board.heartbeat.load(Ordering::Relaxed) == heartbeat {
+                self.standstill.store(u64::from(heartbeat) + 1, Ordering::Relaxed);
+                return Passed::Standstill;
+            }
+            let outstanding = self.streams.outstanding();
+            let least = if outstanding > 0 {
+                outstanding.clamp(SHORTEST_NAP, LONGEST_NAP)
+            } else {
+                LONGEST_NAP
+            };
+            let length = least.min(deadline.saturating_sub(now));
+            // Woken, interrupted or timed out: look again.
+            let _ = futex::wait(&orders.bell, Flags::empty(), bell, Some(&nap(length)));
+        }
+    }
+
+    /// Sees what has ended on the device, and reports it. True if anything has.
+    pub fn ask_device(&self, now: Ns) -> bool {
+        let captures = self.captures.load(Ordering::Acquire) != 0;
+        let gained = self.settle.poll(&self.driver, &self.streams, now, captures);
+        self.report_settled(gained);
+        gained > 0
+    }
+
+    /// Adds to what the broker knows to have ended.
+    pub fn report_settled(&self, gained: Ns) {
+        if gained > 0 {
+            self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
+        }
+    }
+
+    /// Wakes a broker that sleeps and wants to be woken.
+    pub fn ring(&self) {
+        // What was just reported is seen by a broker that looks once more after it said that it sleeps.
+        fence(Ordering::SeqCst);
+        let sleeps = &self.lane.broker_sleeps;
+        if sleeps.load(Ordering::Relaxed) == 1 && sleeps.swap(0, Ordering::AcqRel) == 1 {
+            self.bell.ring();
+        }
+    }
+}

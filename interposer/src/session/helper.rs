@@ -1,0 +1,343 @@
+//! The helper thread: attaches to the broker, carries the messages, notices when the broker is gone, tries again.
+//!
+//! * One a process, started at the first `cuInit`, with all signals blocked: the job's handlers never run on it, and a broken channel's SIGPIPE
+//!   reaches nobody. It is never joined; the process may end under it at any time.
+//! * It makes no driver call.
+//! * It alone uses the control channel, whose sends may block while a broker is stopped; the queue before it is bounded.
+//! * What a broker must know again after a restart (kernels, graphs, the device) is kept here.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::mem::{self, MaybeUninit};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex::{self, Flags};
+use weft_broker::protocol::VERSION;
+use weft_broker::protocol::control::{Hello, Refusal, ToBroker};
+use weft_broker::protocol::lane::Mode;
+use weft_broker::transport::client::{self, Attached, Channel};
+use weft_broker::transport::{Error, HANDSHAKE, path};
+
+use super::settings::Purpose;
+use super::state::Session;
+use super::turn::nap;
+use super::{autostart, clock};
+
+/// `cuInit` waits so long for the first attempt: a broker that runs answers within a millisecond or two, one that must be started within 100.
+const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
+
+/// Between two looks for a broker that is being started.
+const SOON: Duration = Duration::from_millis(5);
+
+/// Between two looks for a broker that is not there.
+const LATER: Duration = Duration::from_secs(1);
+
+/// While attached: how long until a broker's death is noticed, with something at stake and without.
+const WATCH: Duration = Duration::from_millis(50);
+const GLANCE: Duration = Duration::from_millis(250);
+
+/// Kernels, graphs and the like that are told again to a new broker.
+const KNOWN: usize = 50_000;
+
+/// The thread's stack. Its deepest calls are those of the channel's serialisation.
+const STACK: usize = 512 * 1024;
+
+/// 1 once the first attempt is over, whatever came of it.
+static TRIED: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the helper and waits, bounded, for its first attempt to attach.
+pub fn start(session: &'static Session) {
+    TRIED.store(0, Ordering::Relaxed);
+    let before = block_signals();
+    let spawned = std::thread::Builder::new()
+        .name("weft".into())
+        .stack_size(STACK)
+        .spawn(move || {
+            if crate::trouble::guarded(|| Helper::new(session).run()).is_none() {
+                // Without it nobody would notice the broker's death: let go.
+                let_go(session);
+            }
+            done();
+        });
+    if let Some(before) = before {
+        restore_signals(&before);
+    }
+    if let Err(why) = spawned {
+        log::warn!("this job runs without weft: no thread could be started: {why}");
+        return;
+    }
+    let deadline = clock::now() + FIRST_ATTEMPT.as_nanos() as u64;
+    while TRIED.load(Ordering::Acquire) == 0 {
+        let now = clock::now();
+        if now >= deadline {
+            return;
+        }
+        let _ = futex::wait(&TRIED, Flags::PRIVATE, 0, Some(&nap(deadline - now)));
+    }
+}
+
+fn done() {
+    TRIED.store(1, Ordering::Release);
+    let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
+}
+
+fn block_signals() -> Option<libc::sigset_t> {
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is to a local large enough for a set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: both pointers are to locals; the first was filled above.
+    let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: zeroed or filled by the call, a set is valid either way.
+    (result == 0).then_some(unsafe { before.assume_init() })
+}
+
+fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: the set is what pthread_sigmask said before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}
+
+/// No broker any more: launches pass through, waiting ones go. Only the helper calls it.
+fn let_go(session: &Session) {
+    let orders = &session.lane.orders;
+    orders.mode.store(Mode::Free as u32, Ordering::Release);
+    orders.bell.fetch_add(1, Ordering::AcqRel);
+    // While the old memory is still there: a shared futex is found by its memory.
+    let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
+    session.lane_place.clear();
+    session.board_place.clear();
+    session.standstill.store(0, Ordering::Relaxed);
+}
+
+/// What a broker is told again.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Kernel(u64),
+    Graph(u64),
+    Device,
+}
+
+struct Helper {
+    session: &'static Session,
+    path: PathBuf,
+    channel: Option<Channel>,
+    known: HashMap<Key, ToBroker>,
+    attempts: u64,
+    lost: u64,
+    warned: bool,
+    hopeless: bool,
+}
+
+impl Helper {
+    fn new(session: &'static Session) -> Helper {
+        Helper {
+            session,
+            path: path::socket(),
+            channel: None,
+            known: HashMap::new(),
+            attempts: 0,
+            lost: 0,
+            warned: false,
+            hopeless: false,
+        }
+    }
+
+    fn run(&mut self) {
+        self.first_attempt();
+        done();
+        loop {
+            self.carry();
+            if self.channel.is_some() {
+                self.watch();
+            } else {
+                self.session.messages.wait(LATER);
+                // Messages may come many a second; attempts must not.
+                if !self.hopeless {
+                    self.try_once();
+                }
+            }
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        let settings = &self.session.settings;
+        let command: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        Hello {
+            version: VERSION,
+            pid: std::process::id(),
+            priority: settings.priority,
+            profile: settings.profile.clone(),
+            profiling: settings.purpose == Purpose::Profile,
+            command: command.join(" "),
+        }
+    }
+
+    fn first_attempt(&mut self) {
+        let deadline = Instant::now() + FIRST_ATTEMPT;
+        let mut starter = None;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.attach(left.min(HANDSHAKE)) {
+                Ok(()) => return,
+                Err(Error::NoBroker(_)) if self.session.settings.autostart && left > SOON => {
+                    if starter.is_none() {
+                        let started = autostart::start(&self.path);
+                        if let Err(why) = &started {
+                            log::info!("no broker was started: {why}");
+                            self.complain(&Error::NoBroker(self.path.clone()));
+                            return;
+                        }
+                        starter = started.ok();
+                    }
+                    std::thread::sleep(SOON);
+                }
+                Err(why) => {
+                    self.complain(&why);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn try_once(&mut self) {
+        self.attempts += 1;
+        if let Err(why) = self.attach(HANDSHAKE) {
+            log::debug!("attempt {}: {why}", self.attempts);
+        }
+    }
+
+    fn complain(&mut self, why: &Error) {
+        let certain = matches!(why, Error::Refused(_) | Error::OtherUser { .. } | Error::Folder { .. });
+        // A version or a priority does not change while this process lives.
+        self.hopeless = matches!(
+            why,
+            Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User)
+        );
+        let loud = (self.session.settings.explicit || certain) && !self.warned;
+        if loud {
+            self.warned = true;
+            log::warn!("this job runs as without weft: {why}");
+        } else {
+            log::info!("this job runs as without weft: {why}");
+        }
+    }
+
+    fn attach(&mut self, within: Duration) -> Result<(), Error> {
+        let Attached {
+            client,
+            lane,
+            board,
+            bell,
+            costs,
+            channel,
+        } = client::attach(&self.path, self.hello(), within)?;
+        let session = self.session;
+        for (hash, cost) in costs {
+            session.costs.set(hash, cost);
+        }
+        for (hash, kernels) in self.known.values().filter_map(|message| match message {
+            ToBroker::Graph { hash, kernels } => Some((hash, kernels)),
+            _ => None,
+        }) {
+            session.learn_graph(*hash, kernels);
+        }
+        // The new lane's books begin at zero: what went out under an earlier one is not this one's.
+        for account in session.streams.all() {
+            account.settle(u64::MAX);
+        }
+        session.board_place.put(&board)?;
+        session.bell.hang(bell);
+        // The lane last: it brings the mode.
+        session.lane_place.put(&lane)?;
+        session.report_memory();
+        session.lane.reports.state.store(1, Ordering::Release);
+        session.messages.nudge();
+        let again = self.lost > 0;
+        log::info!("attached to the broker at {} as client {client}", self.path.display());
+        for message in self.known.values() {
+            if channel.send(message.clone()).is_err() {
+                break;
+            }
+        }
+        if again {
+            let note = format!("attached again after its broker was gone ({} times so far)", self.lost);
+            let _ = channel.send(ToBroker::Note(note));
+        }
+        self.channel = Some(channel);
+        Ok(())
+    }
+
+    /// Takes what the threads want told; sends it if there is a broker.
+    fn carry(&mut self) {
+        let (waiting, dropped) = self.session.messages.take();
+        if dropped > 0 {
+            let counter = &self.session.lane.counters.dropped_messages;
+            counter.fetch_add(dropped, Ordering::Relaxed);
+        }
+        for message in waiting {
+            if let Some(channel) = &self.channel {
+                if !channel.intact() {
+                    self.detach("its descriptors were closed by the job");
+                } else if channel.send(message.clone()).is_err() {
+                    self.detach("it is gone");
+                }
+            }
+            let key = match &message {
+                ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
+                ToBroker::Graph { hash, .. } => Key::Graph(*hash),
+                ToBroker::Device { .. } => Key::Device,
+                ToBroker::Note(_) | ToBroker::Goodbye => continue,
+            };
+            if self.known.len() < KNOWN {
+                self.known.insert(key, message);
+            }
+        }
+    }
+
+    /// One look at an attached broker, then a nap.
+    fn watch(&mut self) {
+        let Some(channel) = &self.channel else { return };
+        if !channel.intact() {
+            self.detach("its descriptors were closed by the job");
+            return;
+        }
+        if channel.lost() {
+            self.detach("it is gone");
+            return;
+        }
+        let session = self.session;
+        let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
+        if filler {
+            // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.
+            let gained = session.settle.by_clock(&session.streams, clock::now());
+            session.report_settled(gained);
+            if gained > 0 {
+                session.ring();
+            }
+        }
+        session.messages.wait(if filler { WATCH } else { GLANCE });
+    }
+
+    fn detach(&mut self, why: &str) {
+        let Some(channel) = self.channel.take() else { return };
+        let_go(self.session);
+        self.lost += 1;
+        if channel.intact() {
+            drop(channel);
+        } else {
+            // Its numbers may be somebody else's now; closing them would be worse than losing them.
+            mem::forget(channel);
+        }
+        let text =
+            format!("the broker let go ({why}); this job runs on as without weft and looks for a broker once a second");
+        if self.session.settings.explicit && self.lost == 1 {
+            log::warn!("{text}");
+        } else {
+            log::info!("{text}");
+        }
+    }
+}

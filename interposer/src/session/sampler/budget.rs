@@ -1,0 +1,122 @@
+//! How much the sampler may cost, and whose turn it is to be sampled. Pure.
+#![forbid(unsafe_code)]
+
+use weft_broker::protocol::Ns;
+
+/// The part of the job's time that sampling may take, a part of 1000. The aim is 5 %; what is not seen from here (events on the device, colder
+/// caches) must fit between.
+const SHARE: Ns = 25;
+
+/// Kernels that were hardly sampled yet may go this far over.
+const SHARE_FOR_RARE: Ns = 35;
+
+/// To begin with, so that the first step's kernels are not all missed.
+const ADVANCE: Ns = 1_000_000;
+
+/// An identity sampled less often is rare.
+pub const RARE: u64 = 8;
+
+/// Own work against the job's.
+#[derive(Debug, Default)]
+pub struct Budget {
+    began: Option<Ns>,
+    spent: Ns,
+}
+
+impl Budget {
+    /// Time passed in the sampler.
+    pub fn spend(&mut self, ns: Ns) {
+        self.spent = self.spent.saturating_add(ns);
+    }
+
+    /// Whether more may be spent at this time.
+    pub fn allows(&mut self, now: Ns, rare: bool) -> bool {
+        let began = *self.began.get_or_insert(now);
+        let share = if rare { SHARE_FOR_RARE } else { SHARE };
+        let allowed = now.saturating_sub(began) / 1000 * share + ADVANCE;
+        self.spent < allowed
+    }
+
+    /// Spent so far.
+    #[cfg(test)]
+    pub fn spent(&self) -> Ns {
+        self.spent
+    }
+}
+
+/// Launches between two windows: random, or a job whose steps repeat would always be sampled at the same place.
+#[derive(Debug)]
+pub struct Pause {
+    left: u32,
+    seed: u32,
+}
+
+impl Default for Pause {
+    fn default() -> Pause {
+        Pause {
+            left: 0,
+            seed: 0x9e37_79b9,
+        }
+    }
+}
+
+impl Pause {
+    /// Counts a launch; true if the pause is over.
+    pub fn over(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+
+    /// A new pause of up to `most` launches.
+    pub fn begin(&mut self, most: u32) {
+        // Xorshift: good enough to fall out of step with anything.
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 17;
+        self.seed ^= self.seed << 5;
+        self.left = 1 + self.seed % most.max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_is_kept() {
+        let mut budget = Budget::default();
+        let mut now = 1_000_000_000;
+        let begin = now;
+        let mut samples = 0;
+        // A job that launches every 10 us; a sample costs 4 us.
+        for _ in 0..1_000_000 {
+            now += 10_000;
+            if budget.allows(now, false) {
+                budget.spend(4_000);
+                now += 4_000;
+                samples += 1;
+            }
+        }
+        let share = budget.spent() as f64 / (now - begin) as f64;
+        assert!(share > 0.024 && share < 0.026, "{share}");
+        assert_eq!(budget.spent(), samples * 4_000);
+        assert!(budget.allows(now, true), "a rare one may still be taken");
+    }
+
+    #[test]
+    fn pauses_differ_and_end() {
+        let mut pause = Pause::default();
+        let mut lengths = Vec::new();
+        for _ in 0..100 {
+            pause.begin(64);
+            let mut length = 1;
+            while !pause.over() {
+                length += 1;
+            }
+            assert!(length <= 64);
+            lengths.push(length);
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        assert!(lengths.len() > 30);
+    }
+}

@@ -1,0 +1,403 @@
+//! Stage 1: how long the job's kernels run, and how long the device idles after them.
+//!
+//! Now and then a run of launches (a *window*) is put between pairs of events; the times are read later, when the device has long passed them,
+//! and go to the broker as records. Nothing here ever waits for the device.
+//!
+//! * The share of the job's time that goes into it is measured and kept ([`budget`]).
+//! * A kernel that was hardly sampled yet opens a small window of its own (itself and its follower), so that every identity gets samples; so does
+//!   one that was last before a synchronising call, after which the big gaps are.
+//! * No driver call at all while anything captures. One lock, only ever tried: a launch of another thread in between goes unsampled, and the
+//!   gap before it is then not told.
+//! * [`window`] takes the instrument's own cost off.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod window;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::lane::Kind;
+
+use self::budget::{Budget, Pause, RARE};
+use self::window::{Point, Scale};
+use super::costs::Costs;
+use super::driver::{Context, Driver, Event, Reached};
+use super::state::{Session, Step};
+use super::{LaunchInfo, Stream, clock};
+
+/// Launches of a full window.
+const WINDOW: usize = 32;
+
+/// Windows whose events wait to be read.
+const WINDOWS: usize = 8;
+
+/// Events kept: each launch of every window has two, one window one more to measure an event itself; and the anchor.
+const EVENTS: usize = 2 * WINDOW * WINDOWS + 2 * WINDOWS + 2;
+
+/// Most launches between two full windows.
+const PAUSE: u32 = 256;
+
+/// Between two looks whether a window can be read.
+const LOOK: Ns = 200_000;
+
+/// The rate of the device's clock against ours is taken over at least this time: below it the resolution of a single-precision millisecond shows.
+const RATE_SPAN: Ns = 20_000_000;
+
+/// Clocks that agree so far are the same clock.
+const SAME_CLOCK: f64 = 0.05;
+
+/// A sampled launch between its two halves.
+#[derive(Debug)]
+pub struct Half {
+    start: Event,
+    end: Event,
+    stream: Stream,
+    kernel: u64,
+    sequence: u64,
+    entered: Ns,
+    launched: Ns,
+    after_sync: bool,
+    epoch: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    start: Event,
+    end: Event,
+    point: Point,
+    after_sync: bool,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    taken: Vec<Taken>,
+    /// One more event right behind the first launch's: what an event takes.
+    extra: Option<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    budget: Budget,
+    pause: Pause,
+    context: Option<Context>,
+    spare: Vec<Event>,
+    made: usize,
+    /// Launches the open window still wants.
+    wanted: usize,
+    open: Window,
+    closed: std::collections::VecDeque<Window>,
+    /// Least time between two events in a row.
+    tick: Option<f64>,
+    rate: f64,
+    /// An event reached at once when it was recorded, and that time.
+    anchor: Option<(Event, Ns)>,
+    looked: Ns,
+    after_sync: bool,
+    last: u64,
+    /// Counts `forget`: a half of before is not completed after.
+    epoch: u64,
+}
+
+/// The sampler of a process.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    inside: Mutex<Inside>,
+    sequence: AtomicU64,
+    /// Samples an identity, plus one.
+    counts: Costs,
+    /// Identities that were last before a synchronising call.
+    tails: Costs,
+}
+
+impl Sampler {
+    /// Before a launch: perhaps the first event.
+    pub fn before(&self, session: &Session, launch: &LaunchInfo) -> Step {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let driver = &session.driver;
+        if launch.kernel_hash == 0 || session.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
+            return Step::Nothing;
+        }
+        let Ok(mut inside) = self.inside.try_lock() else {
+            return Step::Nothing;
+        };
+        let inside = &mut *inside;
+        let after_sync = std::mem::take(&mut inside.after_sync);
+        inside.last = launch.kernel_hash;
+        if inside.wanted == 0 {
+            let counted = self.counts.get(launch.kernel_hash).unwrap_or(1) - 1;
+            let tail = self.tails.get(launch.kernel_hash).is_some();
+            let pause_over = inside.pause.over();
+            let rare = counted < RARE;
+            if !rare && !tail && !pause_over {
+                return Step::Nothing;
+            }
+            let now = clock::now();
+            if !inside.budget.allows(now, rare) {
+                inside.pause.begin(PAUSE);
+                return Step::Nothing;
+            }
+            if now.saturating_sub(inside.looked) > LOOK {
+                self.read(inside, session, now);
+            }
+            inside.wanted = if rare || tail { 2 } else { WINDOW };
+            if inside.closed.len() >= WINDOWS {
+                inside.wanted = 0;
+                inside.pause.begin(PAUSE);
+                return Step::Nothing;
+            }
+        }
+        let entered = clock::now();
+        let half = inside.half(driver, launch, sequence, entered, after_sync);
+        let Some(mut half) = half else {
+            inside.wanted = 0;
+            inside.pause.begin(PAUSE);
+            inside.close();
+            inside.budget.spend(clock::now().saturating_sub(entered));
+            return Step::Nothing;
+        };
+        half.launched = clock::now();
+        inside.budget.spend(half.launched.saturating_sub(entered));
+        Step::Sampled(half)
+    }
+
+    /// After it: the second event.
+    pub fn after(&self, session: &Session, half: Half, result: u32) {
+        let returned = clock::now();
+        // The launch's own thread may wait for the lock a moment: it is held for some event calls at most.
+        let Ok(mut inside) = self.inside.lock() else { return };
+        let inside = &mut *inside;
+        if half.epoch != inside.epoch {
+            return;
+        }
+        let driver = &session.driver;
+        if result != 0
+            || session.captures.load(Ordering::Acquire) != 0
+            || !driver.relaxed(|| driver.record(half.end, half.stream))
+        {
+            inside.spare.push(half.start);
+            inside.spare.push(half.end);
+            inside.wanted = 0;
+            inside.close();
+            return;
+        }
+        let left = clock::now();
+        inside.open.taken.push(Taken {
+            start: half.start,
+            end: half.end,
+            point: Point {
+                kernel: half.kernel,
+                sequence: half.sequence,
+                start: 0.0,
+                end: 0.0,
+                entered: half.entered,
+                launched: half.launched,
+                returned,
+                left,
+            },
+            after_sync: half.after_sync,
+        });
+        let counted = self.counts.get(half.kernel).unwrap_or(1);
+        self.counts.set(half.kernel, counted + 1);
+        if inside.open.taken.len() == 1 && inside.wanted >= WINDOW {
+            inside.measure_event(driver, half.stream);
+        }
+        inside.wanted = inside.wanted.saturating_sub(1);
+        if inside.wanted == 0 {
+            inside.pause.begin(PAUSE);
+            inside.close();
+        }
+        inside.budget.spend(clock::now().saturating_sub(returned));
+    }
+
+    /// A synchronising call returned: what is closed can be read.
+    pub fn synced(&self, session: &Session) {
+        let Ok(mut inside) = self.inside.try_lock() else { return };
+        let inside = &mut *inside;
+        inside.after_sync = true;
+        if inside.last != 0 {
+            self.tails.set(inside.last, 1);
+        }
+        let now = clock::now();
+        if session.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
+            self.read(inside, session, now);
+        }
+    }
+
+    /// The context ends, and all events with it.
+    pub fn forget(&self) {
+        let Ok(mut inside) = self.inside.lock() else { return };
+        inside.epoch += 1;
+        inside.context = None;
+        inside.spare.clear();
+        inside.made = 0;
+        inside.wanted = 0;
+        inside.open = Window::default();
+        inside.closed.clear();
+        inside.anchor = None;
+    }
+
+    /// Reads the oldest closed windows that the device has passed, and tells the broker.
+    fn read(&self, inside: &mut Inside, session: &Session, now: Ns) {
+        inside.looked = now;
+        let driver = &session.driver;
+        if inside.closed.is_empty() || driver.current() != inside.context {
+            return;
+        }
+        driver.relaxed(|| {
+            while let Some(mut window) = inside.closed.pop_front() {
+                match inside.times(driver, &mut window) {
+                    Reached::NotYet => {
+                        inside.closed.push_front(window);
+                        break;
+                    }
+                    Reached::Yes => inside.tell(session, &window),
+                    Reached::Never => {}
+                }
+                inside.take_back(window);
+            }
+        });
+        inside.budget.spend(clock::now().saturating_sub(now));
+    }
+}
+
+impl Inside {
+    fn event(&mut self, driver: &Driver) -> Option<Event> {
+        if let Some(event) = self.spare.pop() {
+            return Some(event);
+        }
+        if self.made >= EVENTS {
+            return None;
+        }
+        let event = driver.create(true)?;
+        self.made += 1;
+        Some(event)
+    }
+
+    fn half(
+        &mut self,
+        driver: &Driver,
+        launch: &LaunchInfo,
+        sequence: u64,
+        entered: Ns,
+        after_sync: bool,
+    ) -> Option<Half> {
+        let context = driver.current()?;
+        // Events belong to the first context that was sampled; a process with several is sampled in that one.
+        if *self.context.get_or_insert(context) != context {
+            return None;
+        }
+        let start = self.event(driver)?;
+        let Some(end) = self.event(driver) else {
+            self.spare.push(start);
+            return None;
+        };
+        if !driver.relaxed(|| driver.record(start, launch.stream)) {
+            self.spare.push(start);
+            self.spare.push(end);
+            return None;
+        }
+        Some(Half {
+            start,
+            end,
+            stream: launch.stream,
+            kernel: launch.kernel_hash,
+            sequence,
+            entered,
+            launched: entered,
+            after_sync,
+            epoch: self.epoch,
+        })
+    }
+
+    fn measure_event(&mut self, driver: &Driver, stream: Stream) {
+        let Some(event) = self.event(driver) else { return };
+        if driver.relaxed(|| driver.record(event, stream)) {
+            self.open.extra = Some(event);
+        } else {
+            self.spare.push(event);
+        }
+    }
+
+    fn close(&mut self) {
+        let window = std::mem::take(&mut self.open);
+        if !window.taken.is_empty() {
+            self.closed.push_back(window);
+        }
+    }
+
+    /// Fills in the device's times.
+    fn times(&mut self, driver: &Driver, window: &mut Window) -> Reached {
+        let Some(base) = window.taken.first().map(|taken| taken.start) else {
+            return Reached::Never;
+        };
+        let last = window
+            .extra
+            .into_iter()
+            .chain(window.taken.iter().rev().map(|taken| taken.end));
+        for event in last {
+            match driver.query(event) {
+                Reached::Yes => {}
+                other => return other,
+            }
+        }
+        for taken in &mut window.taken {
+            let (Some(start), Some(end)) = (driver.elapsed(base, taken.start), driver.elapsed(base, taken.end)) else {
+                return Reached::Never;
+            };
+            taken.point.start = start;
+            taken.point.end = end;
+        }
+        if let (Some(extra), Some(first)) = (window.extra, window.taken.first())
+            && let Some(tick) = driver.elapsed(first.end, extra)
+            && tick >= 0.0
+        {
+            self.tick = Some(self.tick.map_or(tick, |least| least.min(tick)));
+        }
+        self.set_rate(driver, window);
+        Reached::Yes
+    }
+
+    /// Compares the device's clock with ours at launches onto an idle device: there an event is reached when it is recorded.
+    fn set_rate(&mut self, driver: &Driver, window: &mut Window) {
+        for taken in &mut window.taken {
+            if !taken.after_sync {
+                continue;
+            }
+            let Some((anchor, at)) = self.anchor else {
+                // The anchor keeps its event; the window goes on with none to give back.
+                self.anchor = Some((taken.start, taken.point.launched));
+                taken.start = 0;
+                continue;
+            };
+            let host = taken.point.launched.saturating_sub(at);
+            if host < RATE_SPAN {
+                continue;
+            }
+            if let Some(device) = driver.elapsed(anchor, taken.start)
+                && device > 0.0
+            {
+                let rate = host as f64 / device;
+                self.rate = if (rate - 1.0).abs() < SAME_CLOCK { 1.0 } else { rate };
+            }
+        }
+    }
+
+    fn tell(&self, session: &Session, window: &Window) {
+        let scale = Scale {
+            tick: self.tick.unwrap_or(0.0),
+            rate: if self.rate > 0.0 { self.rate } else { 1.0 },
+        };
+        let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
+        for (sample, point) in window::samples(&points, scale).zip(&points) {
+            session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
+        }
+    }
+
+    fn take_back(&mut self, window: Window) {
+        let events = window.taken.iter().flat_map(|taken| [taken.start, taken.end]);
+        self.spare
+            .extend(events.chain(window.extra).filter(|event| *event != 0));
+    }
+}

@@ -1,0 +1,187 @@
+//! What the environment asks for. Pure: variables in, settings and complaints out.
+//!
+//! A complaint is one line that says what is wrong, where, and what to do; the job runs on with what is said there.
+#![forbid(unsafe_code)]
+
+use weft_broker::protocol::{Ns, PRIORITIES};
+
+/// The priority of a job that asks for none.
+pub const DEFAULT_PRIORITY: u8 = 5;
+
+/// The priority of a job that asks for one that does not exist. The lowest: a typing error may slow the job that has it, never a more
+/// important one.
+const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
+
+/// Spinning at the gate before sleeping: a sleeping core takes 25-65 us to wake, so less than one wake-up.
+const SPIN: Ns = 20_000;
+
+/// No use in spinning longer.
+const LONGEST_SPIN: Ns = 10_000_000;
+
+/// With so few cores a spinning thread keeps the one it waits for from running.
+const FEW_CORES: usize = 2;
+
+/// What weft is to do in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Take part in the sharing.
+    Serve,
+    /// Take stage-1 samples.
+    Profile,
+    /// Nothing: every call passes through.
+    Off,
+}
+
+/// The settings of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `WEFT_MODE`.
+    pub purpose: Purpose,
+    /// `WEFT_PRIORITY`.
+    pub priority: u8,
+    /// `WEFT_PROFILE`.
+    pub profile: Option<String>,
+    /// `WEFT_AUTOSTART`: whether a missing broker is started.
+    pub autostart: bool,
+    /// `WEFT_SPIN_NS`: how long a filler spins at the gate before it sleeps.
+    pub spin: Ns,
+    /// The user asked for something that only a broker can give, so its absence is worth a warning.
+    pub explicit: bool,
+}
+
+impl Settings {
+    /// Reads the variables through `variable`.
+    pub fn read(variable: impl Fn(&str) -> Option<String>, cores: usize) -> (Settings, Vec<String>) {
+        let mut complaints = Vec::new();
+        let variable = |name: &str| {
+            variable(name)
+                .map(|value| value.trim().to_string())
+                .filter(|value| !value.is_empty())
+        };
+
+        let purpose = match variable("WEFT_MODE").as_deref() {
+            None | Some("serve") => Purpose::Serve,
+            Some("profile") => Purpose::Profile,
+            Some("off") => Purpose::Off,
+            Some(other) => {
+                complaints.push(format!(
+                    "WEFT_MODE={other} is none of serve, profile, off; taken as serve"
+                ));
+                Purpose::Serve
+            }
+        };
+        let asked = variable("WEFT_PRIORITY");
+        let priority = match asked.as_deref().map(|text| (text, text.parse::<u8>())) {
+            None => DEFAULT_PRIORITY,
+            Some((_, Ok(priority))) if usize::from(priority) < PRIORITIES => priority,
+            Some((text, _)) => {
+                complaints.push(format!(
+                    "WEFT_PRIORITY={text} is no whole number from 0 (most important) to 9; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
+                ));
+                PRIORITY_OF_A_MISTAKE
+            }
+        };
+        let autostart = match variable("WEFT_AUTOSTART").as_deref() {
+            None | Some("1") => true,
+            Some("0") => false,
+            Some(other) => {
+                complaints.push(format!("WEFT_AUTOSTART={other} is neither 0 nor 1; taken as 1"));
+                true
+            }
+        };
+        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN };
+        let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
+            None => usual_spin,
+            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN),
+            Some((Err(_), text)) => {
+                complaints.push(format!(
+                    "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
+                ));
+                usual_spin
+            }
+        };
+        let profile = variable("WEFT_PROFILE");
+        let explicit = asked.is_some() || profile.is_some() || purpose == Purpose::Profile;
+        let settings = Settings {
+            purpose,
+            priority,
+            profile,
+            autostart,
+            spin,
+            explicit,
+        };
+        (settings, complaints)
+    }
+
+    /// From this process's environment.
+    pub fn of_process() -> (Settings, Vec<String>) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Settings::read(
+            |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+            cores,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> (Settings, Vec<String>) {
+        let find = |name: &str| {
+            variables
+                .iter()
+                .find(|(other, _)| *other == name)
+                .map(|(_, value)| value.to_string())
+        };
+        Settings::read(find, 8)
+    }
+
+    #[test]
+    fn nothing_set_is_nothing_said() {
+        let (settings, complaints) = read(&[("WEFT_PRIORITY", ""), ("WEFT_PROFILE", " ")]);
+        assert_eq!(complaints, [""; 0]);
+        assert_eq!(settings.priority, DEFAULT_PRIORITY);
+        assert_eq!(settings.purpose, Purpose::Serve);
+        assert_eq!(settings.profile, None);
+        assert!(settings.autostart && !settings.explicit);
+        assert_eq!(settings.spin, SPIN);
+    }
+
+    #[test]
+    fn what_is_set_is_taken() {
+        let (settings, complaints) = read(&[
+            ("WEFT_PRIORITY", "0"),
+            ("WEFT_PROFILE", "resnet"),
+            ("WEFT_MODE", "profile"),
+            ("WEFT_AUTOSTART", "0"),
+            ("WEFT_SPIN_NS", "99999999999"),
+        ]);
+        assert_eq!(complaints, [""; 0]);
+        assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
+        assert_eq!(settings.profile.as_deref(), Some("resnet"));
+        assert!(!settings.autostart && settings.explicit);
+        assert_eq!(settings.spin, LONGEST_SPIN);
+    }
+
+    #[test]
+    fn a_wrong_priority_is_told_and_can_hurt_nobody() {
+        for wrong in ["abc", "12", "-1", "10", "3.5", "256"] {
+            let (settings, complaints) = read(&[("WEFT_PRIORITY", wrong)]);
+            assert_eq!(settings.priority, 9, "{wrong}");
+            let [complaint] = complaints.as_slice() else {
+                panic!("{complaints:?}")
+            };
+            assert!(complaint.contains(&format!("WEFT_PRIORITY={wrong}")), "{complaint}");
+            assert!(complaint.contains("0 (most important) to 9"), "{complaint}");
+        }
+        let (_, complaints) = read(&[("WEFT_MODE", "on"), ("WEFT_AUTOSTART", "no"), ("WEFT_SPIN_NS", "fast")]);
+        assert_eq!(complaints.len(), 3);
+    }
+
+    #[test]
+    fn few_cores_do_not_spin() {
+        let (settings, _) = Settings::read(|_| None, 2);
+        assert_eq!(settings.spin, 0);
+    }
+}

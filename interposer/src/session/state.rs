@@ -1,0 +1,433 @@
+//! The session of one process: what all hooks share.
+//!
+//! It is made once, at the first successful `cuInit`, and never freed: threads may be inside when the process ends. Everything a launch
+//! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::board::Board;
+use weft_broker::protocol::lane::{Kind, Lane, Mode, Record, flags};
+use weft_broker::transport::{self, map::Place as Mapping};
+
+use super::bell::Bell;
+use super::costs::Costs;
+use super::driver::Driver;
+use super::gate::Want;
+use super::messages::Messages;
+use super::sampler::{Half, Sampler};
+use super::settings::Settings;
+use super::settle::{QUANTUM, Settle};
+use super::streams::{Place, Streams};
+use super::turn::Turn;
+use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
+
+/// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
+const SMALL_TRANSFER: u64 = 64 * 1024;
+
+/// Bytes a nanosecond between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
+const HOST_BANDWIDTH: u64 = 20;
+
+/// Bytes a nanosecond on the device, read and written: about half of an A100's 1.5 TB/s.
+const DEVICE_BANDWIDTH: u64 = 700;
+
+/// No work of the process is on the device.
+const IDLE: usize = usize::MAX;
+/// Work on more than one stream.
+const MANY: usize = usize::MAX - 1;
+
+/// What is left to do after a launch.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// The work of a filler may want a mark behind it.
+    Filler {
+        /// Where it went.
+        stream: Stream,
+        /// That stream's account.
+        place: Place,
+        /// When.
+        at: Ns,
+    },
+    /// The second event of a sample.
+    Sampled(Half),
+}
+
+/// The session.
+#[derive(Debug)]
+pub struct Session {
+    /// The lane, whatever is there now.
+    pub lane: &'static Lane,
+    /// The board, whatever is there now.
+    pub board: &'static Board,
+    /// Where the lane is.
+    pub lane_place: Mapping<Lane>,
+    /// Where the board is.
+    pub board_place: Mapping<Board>,
+    /// The driver's functions.
+    pub driver: Driver,
+    /// What the environment asks for.
+    pub settings: Settings,
+    /// Predicted times.
+    pub costs: Costs,
+    /// Whose turn it is.
+    pub turn: Turn,
+    /// Work a stream.
+    pub streams: Streams,
+    /// Its ends.
+    pub settle: Settle,
+    /// Stage-1 samples.
+    pub sampler: Sampler,
+    /// The broker's doorbell.
+    pub bell: Bell,
+    /// To the broker, not urgent.
+    pub messages: Messages,
+    /// Captures under way in the process.
+    pub captures: AtomicU32,
+    /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
+    pub standstill: AtomicU64,
+    /// Device memory held.
+    memory: AtomicI64,
+    /// The stream that work was sent to since the device was last idle, [`IDLE`] or [`MANY`].
+    busy: AtomicUsize,
+}
+
+impl Session {
+    /// A session without a broker.
+    pub fn make(driver: Driver, settings: Settings) -> Result<Session, transport::Error> {
+        let lane_place = Mapping::reserve()?;
+        let board_place = Mapping::reserve()?;
+        Ok(Session {
+            lane: lane_place.get(),
+            board: board_place.get(),
+            lane_place,
+            board_place,
+            driver,
+            settings,
+            costs: Costs::default(),
+            turn: Turn::default(),
+            streams: Streams::default(),
+            settle: Settle::default(),
+            sampler: Sampler::default(),
+            bell: Bell::default(),
+            messages: Messages::default(),
+            captures: AtomicU32::new(0),
+            standstill: AtomicU64::new(0),
+            memory: AtomicI64::new(0),
+            busy: AtomicUsize::new(IDLE),
+        })
+    }
+
+    fn mode(&self) -> Mode {
+        // A number that is no mode means that the broker talks nonsense: behave as without it.
+        Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
+    }
+
+    fn sampling(&self) -> bool {
+        self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
+    }
+
+    fn cost(&self, launch: &LaunchInfo) -> Ns {
+        if launch.cost_hint != 0 {
+            return launch.cost_hint;
+        }
+        match self.costs.get(launch.kernel_hash) {
+            Some(cost) => cost,
+            None => self.lane.orders.unknown_cost.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A graph costs what its kernels cost together, unless its own duration was learnt.
+    pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
+        if self.costs.get(hash).is_some() {
+            return;
+        }
+        let unknown = self.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
+            sum.saturating_add(self.costs.get(*kernel).unwrap_or(unknown))
+        });
+        self.costs.set(hash, sum);
+    }
+
+    /// Writes a record into the lane.
+    #[inline]
+    pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
+        self.lane.record(Record {
+            kind,
+            thread: thread::id(),
+            at,
+            kernel,
+            a,
+            b,
+        });
+    }
+
+    /// See [`super::before_launch`].
+    #[inline]
+    pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
+        let mode = self.mode();
+        if mode == Mode::Free {
+            return Step::Nothing;
+        }
+        let counters = &self.lane.counters;
+        match launch.kind {
+            LaunchKind::Kernel => counters.launches.fetch_add(1, Ordering::Relaxed),
+            LaunchKind::Graph => counters.graph_launches.fetch_add(1, Ordering::Relaxed),
+        };
+        if launch.capturing || launch.kernel_hash == 0 {
+            self.count_odd(launch);
+            if launch.capturing {
+                return Step::Nothing;
+            }
+        }
+        match mode {
+            Mode::Free | Mode::Alone => {}
+            Mode::Holder => self.hold(launch),
+            Mode::Filler => return self.fill(launch),
+        }
+        if self.sampling() {
+            return self.sampler.before(self, launch);
+        }
+        Step::Nothing
+    }
+
+    #[cold]
+    fn count_odd(&self, launch: &LaunchInfo) {
+        let counters = &self.lane.counters;
+        if launch.capturing {
+            counters.captured.fetch_add(1, Ordering::Relaxed);
+        }
+        if launch.kernel_hash == 0 {
+            counters.unnamed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn hold(&self, launch: &LaunchInfo) {
+        // The sign first: a filler that looks now stops.
+        self.board
+            .raise(self.lane.orders.priority.load(Ordering::Relaxed) as usize);
+        let now = clock::now();
+        self.launched(launch, now, self.cost(launch));
+        if self.now_busy(own_stream(launch.stream)) {
+            self.ring();
+        }
+    }
+
+    fn launched(&self, launch: &LaunchInfo, now: Ns, cost: Ns) {
+        let kind = match launch.kind {
+            LaunchKind::Kernel => Kind::Launch,
+            LaunchKind::Graph => Kind::Graph,
+        };
+        self.write(kind, now, launch.kernel_hash, cost, launch.stream as u64);
+        self.lane.reports.last_launch.store(now, Ordering::Relaxed);
+    }
+
+    fn fill(&self, launch: &LaunchInfo) -> Step {
+        let cost = self.cost(launch);
+        let place = self.streams.place(own_stream(launch.stream));
+        let want = Want {
+            kernel: launch.kernel_hash,
+            cost,
+            stream: launch.stream,
+            place,
+        };
+        self.pass(&want);
+        let now = clock::now();
+        self.issue(&want, now);
+        self.launched(launch, now, cost);
+        self.now_busy(own_stream(launch.stream));
+        Step::Filler {
+            stream: launch.stream,
+            place,
+            at: now,
+        }
+    }
+
+    /// Books work that went through the gate.
+    fn issue(&self, want: &Want, now: Ns) {
+        if let Some(account) = self.streams.account(want.place.at) {
+            if account.outstanding() == 0 {
+                self.settle.begins(now);
+            }
+            account.last.store(now, Ordering::Relaxed);
+            account.issued.fetch_add(want.cost, Ordering::AcqRel);
+        }
+        self.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
+    }
+
+    /// See [`super::after_launch`].
+    #[inline]
+    pub fn after_launch(&self, step: Step, result: u32) {
+        match step {
+            Step::Nothing => {}
+            Step::Filler { stream, place, at } => self.marks(stream, place, at, result),
+            Step::Sampled(sample) => self.sampler.after(self, sample, result),
+        }
+    }
+
+    fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32) {
+        let Some(account) = self.streams.account(place.at) else {
+            return;
+        };
+        let issued = account.issued.load(Ordering::Relaxed);
+        let known = account
+            .marked
+            .load(Ordering::Relaxed)
+            .max(account.settled.load(Ordering::Relaxed));
+        if issued.saturating_sub(known) < QUANTUM || result != 0 {
+            return;
+        }
+        if self.captures.load(Ordering::Acquire) == 0 {
+            self.settle.mark(&self.driver, &self.streams, place, stream);
+        }
+        self.ask_device(at);
+    }
+
+    /// See [`super::before_stream_op`].
+    #[inline]
+    pub fn before_stream_op(&self, op: StreamOp, bytes: u64, stream: Stream) {
+        let mode = self.mode();
+        if mode == Mode::Free || op == StreamOp::Other {
+            return;
+        }
+        self.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
+        if mode == Mode::Alone || self.captures.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        self.transfer(mode, op, bytes, stream);
+    }
+
+    fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
+        let bandwidth = match op {
+            StreamOp::CopyToDevice | StreamOp::CopyToHost => HOST_BANDWIDTH,
+            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::Other => DEVICE_BANDWIDTH,
+        };
+        let cost = bytes / bandwidth;
+        let own = own_stream(stream);
+        let stirs = self.busy.load(Ordering::Relaxed) == IDLE;
+        if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
+            let want = Want {
+                kernel: 0,
+                cost,
+                stream,
+                place: self.streams.place(own),
+            };
+            self.pass(&want);
+            self.issue(&want, clock::now());
+        }
+        let now = clock::now();
+        if stirs {
+            self.write(Kind::Stir, now, 0, 0, stream as u64);
+        }
+        self.write(Kind::Transfer, now, 0, cost, bytes);
+        if self.now_busy(own) {
+            self.ring();
+        }
+    }
+
+    /// Notes that work goes to a stream. True if the process was idle before.
+    fn now_busy(&self, own: usize) -> bool {
+        let before = self.busy.load(Ordering::Relaxed);
+        if before == own || before == MANY {
+            return false;
+        }
+        self.busy
+            .store(if before == IDLE { own } else { MANY }, Ordering::Relaxed);
+        before == IDLE
+    }
+
+    /// See [`super::synced`].
+    pub fn synced(&self, what: Synced) {
+        let mode = self.mode();
+        if mode == Mode::Free {
+            return;
+        }
+        if self.sampling() {
+            self.sampler.synced(self);
+        }
+        if mode == Mode::Alone {
+            return;
+        }
+        let idle = match what {
+            Synced::Context => true,
+            Synced::Stream(stream) => self.busy.load(Ordering::Relaxed) == own_stream(stream),
+            Synced::Event => false,
+        };
+        let now = clock::now();
+        if mode == Mode::Filler {
+            self.settle_after(what, idle, now);
+        }
+        if idle && self.busy.swap(IDLE, Ordering::Relaxed) != IDLE {
+            self.lane.reports.last_idle.store(now, Ordering::Relaxed);
+            self.write(Kind::Idle, now, 0, 0, 0);
+            self.ring();
+        }
+    }
+
+    fn settle_after(&self, what: Synced, idle: bool, now: Ns) {
+        let gained = match what {
+            _ if idle => self
+                .streams
+                .all()
+                .fold(0, |sum: Ns, account| sum.saturating_add(account.settle(Ns::MAX))),
+            Synced::Stream(stream) => {
+                let place = self.streams.place(own_stream(stream));
+                match self.streams.account(place.at) {
+                    Some(account) if place.own => account.settle(Ns::MAX),
+                    _ => 0,
+                }
+            }
+            Synced::Context | Synced::Event => {
+                self.ask_device(now);
+                return;
+            }
+        };
+        if gained > 0 {
+            self.settle.ended(now);
+            self.report_settled(gained);
+            self.ring();
+        }
+    }
+
+    /// Device memory was taken or given back.
+    pub fn memory_changed(&self, delta: i64) {
+        self.memory.fetch_add(delta, Ordering::Relaxed);
+        self.report_memory();
+    }
+
+    /// Writes what is held into the lane.
+    pub fn report_memory(&self) {
+        let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
+        let counters = &self.lane.counters;
+        counters.memory.store(held, Ordering::Relaxed);
+        counters.memory_peak.fetch_max(held, Ordering::Relaxed);
+    }
+
+    /// A stream is destroyed.
+    pub fn stream_ending(&self, stream: Stream) {
+        let gained = self.streams.forget(own_stream(stream));
+        self.report_settled(gained);
+    }
+
+    /// A context is destroyed: all its events and streams are.
+    pub fn context_ending(&self) {
+        self.settle.forget();
+        self.sampler.forget();
+        let gained = self
+            .streams
+            .all()
+            .fold(0, |sum: Ns, account| sum.saturating_add(account.settle(Ns::MAX)));
+        self.report_settled(gained);
+    }
+}
+
+/// Tells the default streams of threads apart, which share a handle; the two names of the legacy one are one stream.
+fn own_stream(stream: Stream) -> usize {
+    match stream {
+        1 => 0,
+        PER_THREAD_STREAM => (thread::id() as usize) << 8 | 0xff,
+        other => other,
+    }
+}

@@ -1,0 +1,189 @@
+//! The streams a filler launches to, and how much of the work on each has ended.
+//!
+//! A stream's account counts predicted nanoseconds: `issued` grows with every launch, `settled` follows as the work is seen to end, and never
+//! passes it. Lookups take no lock. Handles come and go; a handle that is used again continues its account.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use weft_broker::protocol::Ns;
+
+/// Accounts. Frameworks use one to some dozen streams (torch's pool has 32 a priority); the rest share the last account.
+pub const ACCOUNTS: usize = 64;
+
+/// No stream has these handles: the plain default stream is 0, so keys are handles plus one.
+const EMPTY: usize = 0;
+const GONE: usize = usize::MAX;
+
+/// The work on one stream.
+#[derive(Debug, Default)]
+pub struct Account {
+    key: AtomicUsize,
+    /// Predicted work launched.
+    pub issued: AtomicU64,
+    /// Predicted work whose end is marked by an event of ours.
+    pub marked: AtomicU64,
+    /// Predicted work seen to have ended.
+    pub settled: AtomicU64,
+    /// When the last of it was launched.
+    pub last: AtomicU64,
+}
+
+impl Account {
+    /// Raises `settled` to `upto` and says by how much it grew.
+    pub fn settle(&self, upto: Ns) -> Ns {
+        let upto = upto.min(self.issued.load(Ordering::Acquire));
+        let before = self.settled.fetch_max(upto, Ordering::AcqRel);
+        upto.saturating_sub(before)
+    }
+
+    /// Predicted work on its way.
+    pub fn outstanding(&self) -> Ns {
+        let settled = self.settled.load(Ordering::Acquire);
+        self.issued.load(Ordering::Acquire).saturating_sub(settled)
+    }
+}
+
+/// The accounts of one process.
+#[derive(Debug)]
+pub struct Streams {
+    accounts: [Account; ACCOUNTS],
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            accounts: std::array::from_fn(|_| Account::default()),
+        }
+    }
+}
+
+/// Whether a stream has an account to itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Which account.
+    pub at: usize,
+    /// Only this stream's work is in it, so an event on the stream tells its end.
+    pub own: bool,
+}
+
+impl Streams {
+    /// The account of a stream; a new one for a new stream.
+    #[inline]
+    pub fn place(&self, stream: usize) -> Place {
+        let key = stream.wrapping_add(1);
+        // Handles are addresses: their low bits say nothing.
+        let start = (stream >> 6) ^ (stream >> 12) ^ stream;
+        let mut free = None;
+        for step in 0..ACCOUNTS - 1 {
+            let at = start.wrapping_add(step) % (ACCOUNTS - 1);
+            let Some(account) = self.accounts.get(at) else { break };
+            match account.key.load(Ordering::Acquire) {
+                found if found == key => return Place { at, own: true },
+                EMPTY => {
+                    return self.claim(free.unwrap_or((at, EMPTY)), key);
+                }
+                GONE if free.is_none() => free = Some((at, GONE)),
+                _ => {}
+            }
+        }
+        match free {
+            Some(free) => self.claim(free, key),
+            None => SHARED,
+        }
+    }
+
+    #[cold]
+    fn claim(&self, (at, was): (usize, usize), key: usize) -> Place {
+        let Some(account) = self.accounts.get(at) else {
+            return SHARED;
+        };
+        match account
+            .key
+            .compare_exchange(was, key, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Place { at, own: true },
+            Err(other) if other == key => Place { at, own: true },
+            // Another new stream was faster; this launch counts on the shared account, the next one finds a place.
+            Err(_) => SHARED,
+        }
+    }
+
+    /// An account.
+    pub fn account(&self, at: usize) -> Option<&Account> {
+        self.accounts.get(at)
+    }
+
+    /// All accounts.
+    pub fn all(&self) -> impl Iterator<Item = &Account> {
+        self.accounts.iter()
+    }
+
+    /// The stream is destroyed: its work counts as ended, its account goes to the next new stream.
+    pub fn forget(&self, stream: usize) -> Ns {
+        let key = stream.wrapping_add(1);
+        let mut settled = 0;
+        for account in &self.accounts {
+            if account.key.load(Ordering::Acquire) == key {
+                settled += account.settle(Ns::MAX);
+                let _ = account
+                    .key
+                    .compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        settled
+    }
+
+    /// Predicted work on its way, all streams together.
+    pub fn outstanding(&self) -> Ns {
+        self.accounts
+            .iter()
+            .fold(0, |sum: Ns, account| sum.saturating_add(account.outstanding()))
+    }
+}
+
+/// Where the streams go that have no account of their own.
+const SHARED: Place = Place {
+    at: ACCOUNTS - 1,
+    own: false,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stream_has_its_account_and_the_rest_share_one() {
+        let streams = Streams::default();
+        let places: Vec<Place> = (0..100).map(|n| streams.place(0x7f00_0000_0000 + n * 0x40)).collect();
+        assert_eq!(places.iter().filter(|place| place.own).count(), ACCOUNTS - 1);
+        assert!(
+            places
+                .iter()
+                .filter(|place| !place.own)
+                .all(|place| place.at == ACCOUNTS - 1)
+        );
+        for (n, place) in places.iter().enumerate() {
+            assert_eq!(streams.place(0x7f00_0000_0000 + n * 0x40), *place);
+        }
+        let mut own: Vec<usize> = places.iter().filter(|place| place.own).map(|place| place.at).collect();
+        own.sort_unstable();
+        own.dedup();
+        assert_eq!(own.len(), ACCOUNTS - 1);
+        // A destroyed stream makes room.
+        streams.forget(0x7f00_0000_0000);
+        assert!(streams.place(1).own);
+        assert!(!streams.place(3 << 40).own);
+    }
+
+    #[test]
+    fn settled_never_passes_issued_nor_goes_back() {
+        let account = Account::default();
+        account.issued.store(100, Ordering::Relaxed);
+        assert_eq!(account.settle(40), 40);
+        assert_eq!(account.settle(30), 0);
+        assert_eq!(account.outstanding(), 60);
+        assert_eq!(account.settle(1000), 60);
+        assert_eq!(account.outstanding(), 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! Whose turn it is at the gate: launches leave in the order in which they arrived, over all streams of the process.
+//!
+//! (Holding one stream while another runs deadlocks programs whose streams wait on each other.) A ticket lock whose waits are bounded: who
+//! is out of patience goes, and takes the turn along, so that nobody is left behind a thread that never comes back.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::futex::{self, Flags};
+use rustix::time::Timespec;
+use weft_broker::protocol::Ns;
+
+use super::clock;
+
+/// The turns of one process.
+#[derive(Debug, Default)]
+pub struct Turn {
+    next: AtomicU32,
+    serving: AtomicU32,
+}
+
+/// A nap on a futex.
+pub fn nap(ns: Ns) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
+impl Turn {
+    /// Takes a place in the queue.
+    #[inline]
+    pub fn take(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Whether it is this ticket's turn, or past it.
+    #[inline]
+    pub fn come(&self, ticket: u32) -> bool {
+        // Wrapping: the difference of two tickets in use is far below 2^31.
+        self.serving.load(Ordering::SeqCst).wrapping_sub(ticket) as i32 >= 0
+    }
+
+    /// Waits for the turn. False if `deadline` passed before.
+    #[cold]
+    pub fn wait(&self, ticket: u32, deadline: Ns) -> bool {
+        loop {
+            let serving = self.serving.load(Ordering::SeqCst);
+            if serving.wrapping_sub(ticket) as i32 >= 0 {
+                return true;
+            }
+            let now = clock::now();
+            if now >= deadline {
+                return false;
+            }
+            // Woken, interrupted or timed out: look again.
+            let _ = futex::wait(&self.serving, Flags::PRIVATE, serving, Some(&nap(deadline - now)));
+        }
+    }
+
+    /// Goes, and lets the next one go.
+    #[inline]
+    pub fn leave(&self, ticket: u32) {
+        let after = ticket.wrapping_add(1);
+        // Fails where somebody without patience has taken the turn further already.
+        let moved = self
+            .serving
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |serving| {
+                (after.wrapping_sub(serving) as i32 > 0).then_some(after)
+            });
+        if moved.is_ok() && self.next.load(Ordering::SeqCst) != after {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // All of them: only the next one knows that it is meant. A handful of threads at most.
+        let _ = futex::wake(&self.serving, Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::thread;
+
+    const LONG: Ns = 60_000_000_000;
+
+    #[test]
+    fn they_leave_in_the_order_they_came() {
+        let turn = Turn::default();
+        // Near the end of the numbers, so that they wrap within the test.
+        turn.next.store(u32::MAX - 20, Ordering::SeqCst);
+        turn.serving.store(u32::MAX - 20, Ordering::SeqCst);
+        let left = Mutex::new(Vec::new());
+        let first = turn.take();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                let ticket = turn.take();
+                let (turn, left) = (&turn, &left);
+                scope.spawn(move || {
+                    for round in 0..10 {
+                        let ticket = if round == 0 { ticket } else { turn.take() };
+                        assert!(turn.wait(ticket, clock::now() + LONG));
+                        left.lock().expect("no panic").push(ticket);
+                        turn.leave(ticket);
+                    }
+                });
+            }
+            assert!(turn.come(first));
+            turn.leave(first);
+        });
+        let left = left.into_inner().expect("no panic");
+        assert_eq!(left.len(), 80);
+        assert!(left.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)));
+    }
+
+    #[test]
+    fn nobody_stays_behind_one_that_never_comes_back() {
+        let turn = Turn::default();
+        let lost = turn.take();
+        let second = turn.take();
+        let third = turn.take();
+        assert!(!turn.wait(second, clock::now() + 1_000_000));
+        turn.leave(second);
+        assert!(turn.wait(third, clock::now() + LONG));
+        turn.leave(third);
+        // Should the lost one come back after all, it goes at once and moves nothing back.
+        assert!(turn.come(lost));
+        turn.leave(lost);
+        let fourth = turn.take();
+        assert!(turn.come(fourth));
+    }
+}
