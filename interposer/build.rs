@@ -1,0 +1,178 @@
+//! Turns the symbol table into code: one export a symbol, its slot, and the table as data.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::{env, fs};
+
+use weft_symbols::{Class, Entry, Flavour};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let table = weft_symbols::table()?;
+    let mut out = String::new();
+    let count = table.len();
+    writeln!(
+        out,
+        "/// How many symbols the table has.\npub const COUNT: usize = {count};"
+    )?;
+    writeln!(out, "/// The CUDA version of the header the table was made from.")?;
+    writeln!(
+        out,
+        "pub const HEADER_VERSION: u32 = {};",
+        weft_symbols::header_version()
+    )?;
+
+    writeln!(
+        out,
+        "/// Every symbol's number.\n#[allow(non_upper_case_globals, dead_code, missing_docs)]\npub mod index {{"
+    )?;
+    for (at, entry) in table.iter().enumerate() {
+        writeln!(out, "pub const {}: usize = {at};", entry.symbol)?;
+    }
+    writeln!(out, "}}")?;
+
+    writeln!(
+        out,
+        "/// The table, sorted by symbol.\npub static ENTRIES: [Entry; COUNT] = ["
+    )?;
+    for entry in &table {
+        let per_thread = entry.flavour != Flavour::Plain;
+        let position = |at: Option<u8>| at.map_or(255, u32::from);
+        writeln!(
+            out,
+            "Entry {{ symbol: c\"{}\", base: \"{}\", since: {}, per_thread: {per_thread}, class: Class::{:?}, args: {}, \
+             stream: {}, size: {}, op: {}, moves: {} }},",
+            entry.symbol,
+            entry.base,
+            entry.since,
+            entry.class,
+            entry.args,
+            position(entry.stream),
+            position(entry.size),
+            op(entry),
+            moves(entry),
+        )?;
+    }
+    writeln!(out, "];")?;
+
+    // Symbols in the order of their base names, so that a name is found by halving.
+    let mut by_base: Vec<usize> = (0..count).collect();
+    by_base.sort_by_key(|&at| (table[at].base, table[at].since, table[at].symbol));
+    writeln!(out, "/// Numbers of the symbols, sorted by base name and version.")?;
+    writeln!(out, "pub static BY_BASE: [u16; COUNT] = {by_base:?};")?;
+
+    // The exports. Naked functions, because what `global_asm!` defines is hidden by the version script rustc passes.
+    writeln!(
+        out,
+        "/// The exported entry points.\n#[allow(non_snake_case, missing_docs)]\nmod exports {{"
+    )?;
+    for (at, entry) in table.iter().enumerate() {
+        writeln!(
+            out,
+            "#[unsafe(naked)] #[cfg_attr(not(test), unsafe(no_mangle))] pub unsafe extern \"C\" fn {}() {{ \
+             std::arch::naked_asm!(\"jmp qword ptr [rip + {{slots}} + {{at}}]\", slots = sym super::SLOTS, at = const {}) }}",
+            entry.symbol,
+            8 * at
+        )?;
+    }
+    writeln!(out, "}}")?;
+    writeln!(
+        out,
+        "/// Addresses of the exported entry points.\npub static EXPORTS: [unsafe extern \"C\" fn(); COUNT] = ["
+    )?;
+    for entry in &table {
+        writeln!(out, "exports::{},", entry.symbol)?;
+    }
+    writeln!(out, "];")?;
+
+    // Two runs of stubs of exactly 16 bytes each: "load the symbol's number, jump to the common code".
+    for (name, target, what) in [
+        (
+            "bind_stubs",
+            "super::binder",
+            "Where a slot points before its symbol's first call.",
+        ),
+        (
+            "ordered_stubs",
+            "super::ordered_gate",
+            "Where a slot points whose symbol puts something on a stream.",
+        ),
+    ] {
+        writeln!(
+            out,
+            "/// {what}\npub mod {name} {{\n/// All of them.\n///\n/// # Safety\n/// Not to be called: stubs are jumped to.\n#[unsafe(naked)]\npub unsafe extern \"C\" fn run() {{ std::arch::naked_asm!("
+        )?;
+        for at in 0..count {
+            writeln!(
+                out,
+                "\".byte 0x41, 0xbb\", \".long {at}\", \".byte 0xe9\", \".long {{target}} - . - 4\", \".byte 0xcc, 0xcc, 0xcc, 0xcc, 0xcc\","
+            )?;
+        }
+        writeln!(out, "target = sym {target}) }}\n}}")?;
+    }
+    writeln!(
+        out,
+        "/// What each exported entry point jumps to.\npub static SLOTS: [AtomicPtr<()>; COUNT] = ["
+    )?;
+    for at in 0..count {
+        writeln!(out, "stub(bind_stubs::run, {at}),")?;
+    }
+    writeln!(out, "];")?;
+
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("symbols.rs"), out)?;
+
+    // The SONAME makes `dlopen("libcuda.so.1")` find us; references to our own names stay our own; a client that closes
+    // its handle must not unload code that threads run in.
+    for option in [
+        "-soname,libcuda.so.1",
+        "-Bsymbolic",
+        "-z,now",
+        "-z,relro",
+        "-z,nodelete",
+    ] {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,{option}");
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+    Ok(())
+}
+
+/// What the session is told that a stream-ordered entry is.
+fn op(entry: &Entry<'_>) -> &'static str {
+    let named = |parts: [&str; 2]| parts.iter().any(|part| entry.base.contains(part));
+    match entry.class {
+        Class::Copy if named(["HtoD", "HtoA"]) => "StreamOp::CopyToDevice",
+        Class::Copy if named(["DtoH", "AtoH"]) => "StreamOp::CopyToHost",
+        Class::Copy => "StreamOp::CopyOnDevice",
+        Class::Memset => "StreamOp::Memset",
+        _ => "StreamOp::Other",
+    }
+}
+
+/// Where it stands how much a copy or fill moves.
+fn moves(entry: &Entry<'_>) -> String {
+    // Bytes an element of a fill, from its name.
+    let unit = match entry.base {
+        base if entry.class != Class::Memset || base.contains("D8") => 1,
+        base if base.contains("D16") => 2,
+        _ => 4,
+    };
+    match (entry.class, entry.size) {
+        (Class::Copy | Class::Memset, Some(size)) => format!("Moves::Bytes({size}, {unit})"),
+        // (address, pitch, value, width, height)
+        (Class::Memset, None) if entry.base.contains("2D") => format!("Moves::Rows(3, 4, {unit})"),
+        // (targets, sources, sizes, count, ...)
+        (Class::Copy, None) if entry.base == "cuMemcpyBatchAsync" => "Moves::List(2, 3)".to_owned(),
+        // The structures as they are since CUDA 3.2.
+        (Class::Copy, None) if entry.since >= 3020 && entry.base.starts_with("cuMemcpy2D") => {
+            "Moves::Copy2d".to_owned()
+        }
+        (Class::Copy, None)
+            if entry.since >= 3020
+                && entry.base.starts_with("cuMemcpy3D")
+                && !entry.base.contains("Batch")
+                && !entry.base.contains("Attributes") =>
+        {
+            "Moves::Copy3d".to_owned()
+        }
+        _ => "Moves::Nothing".to_owned(),
+    }
+}

@@ -1,0 +1,303 @@
+//! The driver's types, as far as we look at them.
+//!
+//! Handles are plain words: we compare and pass them, the driver alone looks behind them. The result is a transparent
+//! integer, never a Rust enum: a newer driver may answer a code that no header of ours knows, and that must not be undefined
+//! behaviour. Structures are laid out as in the public `cuda.h`; only fields that weft reads have names.
+#![forbid(unsafe_code)]
+
+use std::ffi::c_void;
+
+/// What a driver function answers.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct CuResult(pub u32);
+
+impl CuResult {
+    /// CUDA_SUCCESS.
+    pub const SUCCESS: CuResult = CuResult(0);
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub const INVALID_VALUE: CuResult = CuResult(1);
+    /// CUDA_ERROR_NOT_INITIALIZED.
+    pub const NOT_INITIALIZED: CuResult = CuResult(3);
+    /// CUDA_ERROR_NO_DEVICE: what a process gets where no driver is.
+    pub const NO_DEVICE: CuResult = CuResult(100);
+    /// CUDA_ERROR_NOT_FOUND: what a symbol answers that this driver does not have.
+    pub const NOT_FOUND: CuResult = CuResult(500);
+
+    /// Is it success?
+    pub fn ok(self) -> bool {
+        self == CuResult::SUCCESS
+    }
+}
+
+/// A CUstream. 0 and 1 are the legacy default stream, 2 the calling thread's.
+pub type CuStream = usize;
+/// A CUevent.
+pub type CuEvent = usize;
+/// A CUcontext.
+pub type CuContext = usize;
+/// A CUdevice (an ordinal).
+pub type CuDevice = i32;
+/// A CUdeviceptr.
+pub type CuDevicePtr = u64;
+/// A CUfunction, or a CUkernel passed as one.
+pub type CuFunction = usize;
+/// A CUkernel.
+pub type CuKernel = usize;
+/// A CUmodule.
+pub type CuModule = usize;
+/// A CUlibrary.
+pub type CuLibrary = usize;
+/// A CUgraph.
+pub type CuGraph = usize;
+/// A CUgraphNode.
+pub type CuGraphNode = usize;
+/// A CUgraphExec.
+pub type CuGraphExec = usize;
+
+/// CU_STREAM_CAPTURE_STATUS_NONE.
+pub const CAPTURE_STATUS_NONE: u32 = 0;
+/// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
+pub const PROC_ADDRESS_PER_THREAD: u64 = 2;
+/// CU_GRAPH_NODE_TYPE_KERNEL.
+pub const NODE_KERNEL: u32 = 0;
+/// CU_GRAPH_NODE_TYPE_GRAPH (a child graph).
+pub const NODE_CHILD_GRAPH: u32 = 4;
+/// CU_MEM_LOCATION_TYPE_DEVICE.
+pub const LOCATION_DEVICE: u32 = 1;
+/// CU_MEMORYTYPE_HOST.
+pub const MEMORY_HOST: u32 = 1;
+/// CU_MEMORYTYPE_DEVICE.
+pub const MEMORY_DEVICE: u32 = 2;
+/// CU_MEMORYTYPE_ARRAY.
+pub const MEMORY_ARRAY: u32 = 3;
+
+/// CUlaunchConfig.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchConfig {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Where to.
+    pub stream: CuStream,
+    /// Launch attributes: forwarded, never read.
+    pub attributes: *const c_void,
+    /// How many.
+    pub attribute_count: u32,
+}
+
+/// CUDA_LAUNCH_PARAMS, of a cooperative launch on several devices.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceLaunch {
+    /// The kernel.
+    pub function: CuFunction,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Where to.
+    pub stream: CuStream,
+    /// Its arguments.
+    pub arguments: *const c_void,
+}
+
+/// CUDA_KERNEL_NODE_PARAMS_v2 and, for the fields that both have, _v3. The first version ends after `extra`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KernelNode {
+    /// The kernel, if given as a function.
+    pub function: CuFunction,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Its arguments.
+    pub arguments: *const c_void,
+    /// Its arguments, packed.
+    pub extra: *const c_void,
+    /// The kernel, if given as a kernel (`function` is null then). Not in the first version.
+    pub kernel: CuKernel,
+    /// The context for it. Not in the first version.
+    pub context: CuContext,
+}
+
+impl KernelNode {
+    /// A node of nothing, to be filled by the driver.
+    pub const EMPTY: KernelNode = KernelNode {
+        function: 0,
+        grid: [0; 3],
+        block: [0; 3],
+        shared: 0,
+        arguments: std::ptr::null(),
+        extra: std::ptr::null(),
+        kernel: 0,
+        context: 0,
+    };
+}
+
+/// CUgraphNodeParams up to the kernel's parameters.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct NodeParams {
+    /// Type of the node.
+    pub kind: u32,
+    /// Reserved.
+    pub reserved: [i32; 3],
+    /// What a kernel node has; something else in other nodes.
+    pub kernel: KernelNode,
+}
+
+/// CUDA_MEMCPY2D (second version).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Copy2d {
+    /// Source offset in bytes and rows.
+    pub source_offset: [usize; 2],
+    /// Kind of memory of the source.
+    pub source_kind: u32,
+    /// Source as host pointer, device pointer, array; pitch.
+    pub source: [usize; 4],
+    /// Destination offset in bytes and rows.
+    pub target_offset: [usize; 2],
+    /// Kind of memory of the destination.
+    pub target_kind: u32,
+    /// Destination as host pointer, device pointer, array; pitch.
+    pub target: [usize; 4],
+    /// Bytes a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// CUDA_MEMCPY3D (second version) and CUDA_MEMCPY3D_PEER, which have one layout.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Copy3d {
+    /// Source offset in bytes, rows, slices; mipmap level.
+    pub source_offset: [usize; 4],
+    /// Kind of memory of the source.
+    pub source_kind: u32,
+    /// Source as host pointer, device pointer, array; context; pitch, height.
+    pub source: [usize; 6],
+    /// Destination offset in bytes, rows, slices; mipmap level.
+    pub target_offset: [usize; 4],
+    /// Kind of memory of the destination.
+    pub target_kind: u32,
+    /// Destination as host pointer, device pointer, array; context; pitch, height.
+    pub target: [usize; 6],
+    /// Bytes a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Slices.
+    pub depth: usize,
+}
+
+/// CUmemAllocationProp up to the location.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct AllocationProperties {
+    /// Type of the allocation and of the handles asked for.
+    pub types: [u32; 2],
+    /// What kind of place.
+    pub location_kind: u32,
+    /// Which one.
+    pub location_id: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use cudarc::driver::sys;
+
+    use super::*;
+
+    /// The public bindings are an independent reading of the header.
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());
+        assert_eq!(
+            offset_of!(LaunchConfig, stream),
+            offset_of!(sys::CUlaunchConfig, hStream)
+        );
+        assert_eq!(
+            offset_of!(LaunchConfig, shared),
+            offset_of!(sys::CUlaunchConfig, sharedMemBytes)
+        );
+        assert_eq!(size_of::<DeviceLaunch>(), size_of::<sys::CUDA_LAUNCH_PARAMS>());
+        assert_eq!(
+            offset_of!(DeviceLaunch, stream),
+            offset_of!(sys::CUDA_LAUNCH_PARAMS, hStream)
+        );
+        assert_eq!(size_of::<KernelNode>(), size_of::<sys::CUDA_KERNEL_NODE_PARAMS_v2>());
+        assert_eq!(
+            offset_of!(KernelNode, kernel),
+            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v2, kern)
+        );
+        assert_eq!(
+            offset_of!(KernelNode, kernel),
+            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, kern)
+        );
+        assert_eq!(
+            offset_of!(KernelNode, shared),
+            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, sharedMemBytes)
+        );
+        assert_eq!(
+            offset_of!(NodeParams, kernel),
+            offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1)
+        );
+        assert_eq!(size_of::<Copy2d>(), size_of::<sys::CUDA_MEMCPY2D_v2>());
+        assert_eq!(
+            offset_of!(Copy2d, target_kind),
+            offset_of!(sys::CUDA_MEMCPY2D_v2, dstMemoryType)
+        );
+        assert_eq!(
+            offset_of!(Copy2d, width),
+            offset_of!(sys::CUDA_MEMCPY2D_v2, WidthInBytes)
+        );
+        assert_eq!(size_of::<Copy3d>(), size_of::<sys::CUDA_MEMCPY3D_v2>());
+        assert_eq!(size_of::<Copy3d>(), size_of::<sys::CUDA_MEMCPY3D_PEER>());
+        assert_eq!(
+            offset_of!(Copy3d, target_kind),
+            offset_of!(sys::CUDA_MEMCPY3D_v2, dstMemoryType)
+        );
+        assert_eq!(
+            offset_of!(Copy3d, target_kind),
+            offset_of!(sys::CUDA_MEMCPY3D_PEER, dstMemoryType)
+        );
+        assert_eq!(offset_of!(Copy3d, depth), offset_of!(sys::CUDA_MEMCPY3D_v2, Depth));
+        assert_eq!(
+            offset_of!(AllocationProperties, location_kind),
+            offset_of!(sys::CUmemAllocationProp, location)
+        );
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_header() {
+        assert_eq!(CuResult::NO_DEVICE.0, sys::CUresult::CUDA_ERROR_NO_DEVICE as u32);
+        assert_eq!(CuResult::NOT_FOUND.0, sys::CUresult::CUDA_ERROR_NOT_FOUND as u32);
+        assert_eq!(
+            CuResult::NOT_INITIALIZED.0,
+            sys::CUresult::CUDA_ERROR_NOT_INITIALIZED as u32
+        );
+        assert_eq!(NODE_CHILD_GRAPH, sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH as u32);
+        assert_eq!(
+            LOCATION_DEVICE,
+            sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32
+        );
+        assert_eq!(MEMORY_ARRAY, sys::CUmemorytype::CU_MEMORYTYPE_ARRAY as u32);
+        let per_thread = sys::CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+        assert_eq!(PROC_ADDRESS_PER_THREAD, per_thread as u64);
+    }
+}

@@ -1,0 +1,106 @@
+//! Contexts and streams: which device a process uses, and what is about to end.
+
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{capture, hooks, written};
+use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
+use crate::session::{self, Device};
+use crate::trouble::guarded;
+use crate::{real, session::Stream};
+
+/// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+/// A context of this device came to be: tell the session about the device, once.
+fn uses(device: CuDevice) {
+    let Some(bit) = u32::try_from(device).ok().and_then(|at| 1u64.checked_shl(at)) else {
+        return;
+    };
+    if TOLD.load(Ordering::Relaxed) & bit != 0 || capture::any() {
+        return;
+    }
+    if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        guarded(|| session::device_seen(&describe(device)));
+    }
+}
+
+fn describe(device: CuDevice) -> Device {
+    let mut name = [0u8; 128];
+    let mut uuid = [0u8; 16];
+    let mut memory = 0usize;
+    let mut driver = 0;
+    // What a driver does not answer stays zero.
+    // SAFETY: the buffer is as long as it is said to be.
+    let _ = unsafe { real::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 128, device) };
+    // SAFETY: the out-parameter is valid.
+    if !unsafe { real::cuDeviceGetUuid_v2(&mut uuid, device) }.ok() {
+        // SAFETY: the out-parameter is valid.
+        let _ = unsafe { real::cuDeviceGetUuid(&mut uuid, device) };
+    }
+    // SAFETY: the out-parameter is valid.
+    let _ = unsafe { real::cuDeviceTotalMem_v2(&mut memory, device) };
+    // SAFETY: the out-parameter is valid.
+    let _ = unsafe { real::cuDriverGetVersion(&mut driver) };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    Device {
+        name: String::from_utf8_lossy(name.get(..end).unwrap_or_default()).into_owned(),
+        uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        memory: memory as u64,
+        driver: u32::try_from(driver).unwrap_or(0),
+    }
+}
+
+fn made(device: CuDevice, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() {
+        uses(device);
+    }
+    result
+}
+
+fn ending(real: impl FnOnce() -> CuResult) -> CuResult {
+    guarded(session::context_ending);
+    real()
+}
+
+fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
+    guarded(|| session::stream_ending(stream));
+    let result = real();
+    if result.ok() && capture::any() {
+        capture::ended(stream);
+    }
+    result
+}
+
+hooks! {
+    fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) |real| { made(device, real) }
+    fn cuCtxCreate(context: *mut CuContext, flags: u32, device: CuDevice) |real| { made(device, real) }
+    fn cuCtxCreate_v2(context: *mut CuContext, flags: u32, device: CuDevice) |real| { made(device, real) }
+    fn cuCtxCreate_v3(context: *mut CuContext, affinities: usize, count: i32, flags: u32, device: CuDevice) |real| {
+        made(device, real)
+    }
+    fn cuCtxCreate_v4(context: *mut CuContext, parameters: usize, flags: u32, device: CuDevice) |real| {
+        made(device, real)
+    }
+    /// Where a context came to be past us, its first query of the device tells as much.
+    fn cuCtxGetDevice(device: *mut CuDevice) |real| {
+        let result = real();
+        if result.ok() {
+            // SAFETY: the driver wrote the device.
+            if let Some(device) = unsafe { written(device) } {
+                uses(device);
+            }
+        }
+        result
+    }
+    fn cuCtxDestroy(context: CuContext) |real| { ending(real) }
+    fn cuCtxDestroy_v2(context: CuContext) |real| { ending(real) }
+    fn cuCtxDetach(context: CuContext) |real| { ending(real) }
+    fn cuDevicePrimaryCtxRelease(device: CuDevice) |real| { ending(real) }
+    fn cuDevicePrimaryCtxRelease_v2(device: CuDevice) |real| { ending(real) }
+    fn cuDevicePrimaryCtxReset(device: CuDevice) |real| { ending(real) }
+    fn cuDevicePrimaryCtxReset_v2(device: CuDevice) |real| { ending(real) }
+    fn cuStreamDestroy(stream: CuStream) |real| { stream_ending(stream, real) }
+    fn cuStreamDestroy_v2(stream: CuStream) |real| { stream_ending(stream, real) }
+}

@@ -1,0 +1,87 @@
+//! The calls that weft looks at. Everything else goes straight to the driver.
+//!
+//! A hook has the driver function's signature, calls the driver exactly once with the client's own arguments, and returns what the
+//! driver returned. What it does besides is bookkeeping: it may fail, and then only the bookkeeping is poorer. Hooks that
+//! allocate or lock do so only around calls that load code, build graphs, begin captures or take memory; the launch path
+//! does neither.
+//!
+//! Every stream-ordered function without a hook of its own passes [`ordered`], which tells the session before the driver is called.
+
+pub mod capture;
+mod context;
+mod graph;
+mod init;
+mod launch;
+mod memory;
+pub mod module;
+pub mod ordered;
+mod sync;
+
+use crate::session::{self, Stream};
+
+/// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client gave.
+macro_rules! hooks {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) |$real:ident| $body:block)*) => {
+        $(
+            $(#[$doc])*
+            #[allow(non_snake_case)]
+            unsafe extern "C" fn $name($($argument: $kind),*) -> $crate::abi::CuResult {
+                type Real = unsafe extern "C" fn($($kind),*) -> $crate::abi::CuResult;
+                let function = $crate::table::real_bound($crate::table::index::$name);
+                // SAFETY: what the driver has under that symbol is a function of that type.
+                let function = unsafe { std::mem::transmute::<*mut (), Real>(function) };
+                // SAFETY: the client's arguments, untouched: its own promise to the driver.
+                let $real = || unsafe { function($($argument),*) };
+                $body
+            }
+        )*
+
+        /// The hook for a symbol, if this module has one.
+        pub fn find(at: usize) -> Option<*const ()> {
+            match at {
+                $($crate::table::index::$name => Some($name as *const ()),)*
+                _ => None,
+            }
+        }
+    };
+}
+pub(crate) use hooks;
+
+/// Our hook for a symbol.
+pub fn hook(at: usize) -> Option<*const ()> {
+    let modules = [
+        launch::find,
+        sync::find,
+        memory::find,
+        module::find,
+        graph::find,
+        capture::find,
+        context::find,
+        init::find,
+    ];
+    modules.into_iter().find_map(|find| find(at))
+}
+
+/// What a symbol does where there is no driver, if it is more than to say so.
+pub fn without_driver(at: usize) -> Option<*const ()> {
+    init::without_driver(at)
+}
+
+/// The stream that a `_ptsz` function means.
+#[inline]
+fn per_thread(stream: Stream) -> Stream {
+    if stream == 0 {
+        session::PER_THREAD_STREAM
+    } else {
+        stream
+    }
+}
+
+/// What the client gets to know through an out-parameter of a call that succeeded.
+///
+/// # Safety
+/// `out` is null, or the driver wrote through it.
+unsafe fn written<T: Copy>(out: *const T) -> Option<T> {
+    // SAFETY: the caller's promise.
+    (!out.is_null()).then(|| unsafe { out.read() })
+}

@@ -1,0 +1,210 @@
+//! Loading of code, and every way to a kernel's handle in it: here the names are learnt.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+
+use super::{capture, hooks, written};
+use crate::abi::{CuFunction, CuKernel, CuLibrary, CuModule, CuResult};
+use crate::names::{self, image};
+use crate::trouble::guarded;
+use crate::{real, session};
+
+/// Code files larger than this are not read for their hash.
+const LARGEST_FILE: u64 = 256 << 20;
+
+/// The driver's own idea of a function's module and symbol. A driver call of ours: never while a capture is on.
+pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
+    let mut name = std::ptr::null();
+    // SAFETY: the out-parameter is valid; the client is about to launch this handle.
+    if !unsafe { real::cuFuncGetName(&mut name, function) }.ok() || name.is_null() {
+        return None;
+    }
+    // SAFETY: the driver answered a C string that lives as long as the function.
+    let symbol = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    let mut module = 0;
+    // SAFETY: the out-parameter is valid.
+    let _ = unsafe { real::cuFuncGetModule(&mut module, function) };
+    (!symbol.is_empty()).then(|| (names::code_of(module), symbol))
+}
+
+/// # Safety
+/// `name` is null or a C string.
+unsafe fn text(name: *const c_char) -> Option<String> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// Code was loaded from memory.
+///
+/// # Safety
+/// `handle` is the out-parameter of `real`, which loads `code`.
+unsafe fn load(handle: *const usize, code: *const c_void, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() {
+        // SAFETY: the driver wrote the handle.
+        let handle = unsafe { written(handle) };
+        guarded(|| {
+            // SAFETY: the driver accepted this image.
+            let hash = unsafe { image::hash(code.cast()) };
+            names::code_loaded(handle.unwrap_or(0), 0, hash);
+            session::module_loaded();
+        });
+    }
+    result
+}
+
+/// Code was loaded from a file.
+///
+/// # Safety
+/// `handle` is the out-parameter of `real`, which loads the file `path`.
+unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() && !path.is_null() {
+        // SAFETY: the driver wrote the handle.
+        let handle = unsafe { written(handle) };
+        // SAFETY: the driver opened the file of that name, a C string.
+        let path = unsafe { CStr::from_ptr(path) };
+        guarded(|| {
+            let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+            let small = std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_FILE);
+            let bytes = small.then(|| std::fs::read(path).ok()).flatten();
+            let hash = bytes.map_or(0, |bytes| image::hash_bytes(&bytes));
+            names::code_loaded(handle.unwrap_or(0), 0, hash);
+            session::module_loaded();
+        });
+    }
+    result
+}
+
+fn unload(code: usize, real: impl FnOnce() -> CuResult) -> CuResult {
+    // Before the call: after it, another thread may get this address anew.
+    guarded(|| names::code_unloaded(code));
+    real()
+}
+
+/// A kernel was looked up by name in a module or library.
+///
+/// # Safety
+/// `handle` is the out-parameter of `real`, `name` a C string.
+unsafe fn look_up(handle: *const usize, code: usize, name: *const c_char, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() {
+        // SAFETY: the driver wrote the handle.
+        let handle = unsafe { written(handle) };
+        // SAFETY: the driver read the name.
+        let name = unsafe { text(name) };
+        if let (Some(handle), Some(name)) = (handle, name) {
+            guarded(|| names::function_named(handle, code, names::code_of(code), &name));
+        }
+    }
+    result
+}
+
+/// All kernels of a module or library were listed: ask the driver for their names.
+///
+/// # Safety
+/// `handles` is the out-parameter of `real`, with room for `count`.
+unsafe fn enumerate(
+    handles: *const usize,
+    count: u32,
+    code: usize,
+    name_of: unsafe fn(*mut *const c_char, usize) -> CuResult,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let result = real();
+    if result.ok() && !handles.is_null() && !capture::any() {
+        guarded(|| {
+            for at in 0..count as usize {
+                // SAFETY: the driver wrote up to `count` handles; the client made room for as many.
+                let Some(handle) = (unsafe { written(handles.wrapping_add(at)) }) else {
+                    break;
+                };
+                let mut name = std::ptr::null();
+                // SAFETY: the out-parameter is valid, the handle fresh from the driver.
+                if handle != 0 && unsafe { name_of(&mut name, handle) }.ok() {
+                    // SAFETY: the driver answered a C string.
+                    if let Some(name) = unsafe { text(name) } {
+                        names::function_named(handle, code, names::code_of(code), &name);
+                    }
+                }
+            }
+        });
+    }
+    result
+}
+
+hooks! {
+    fn cuModuleLoad(module: *mut CuModule, path: *const c_char) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { load_file(module, path, real) }
+    }
+    fn cuModuleLoadData(module: *mut CuModule, image: *const c_void) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { load(module, image, real) }
+    }
+    fn cuModuleLoadDataEx(
+        module: *mut CuModule, image: *const c_void, count: u32, options: *const c_void, values: *const c_void,
+    ) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { load(module, image, real) }
+    }
+    fn cuModuleLoadFatBinary(module: *mut CuModule, image: *const c_void) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { load(module, image, real) }
+    }
+    fn cuLibraryLoadData(
+        library: *mut CuLibrary, code: *const c_void, options: *const c_void, values: *const c_void, count: u32,
+        library_options: *const c_void, library_values: *const c_void, library_count: u32,
+    ) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { load(library, code, real) }
+    }
+    fn cuLibraryLoadFromFile(
+        library: *mut CuLibrary, path: *const c_char, options: *const c_void, values: *const c_void, count: u32,
+        library_options: *const c_void, library_values: *const c_void, library_count: u32,
+    ) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { load_file(library, path, real) }
+    }
+    fn cuModuleUnload(module: CuModule) |real| { unload(module, real) }
+    fn cuLibraryUnload(library: CuLibrary) |real| { unload(library, real) }
+    fn cuLibraryGetModule(module: *mut CuModule, library: CuLibrary) |real| {
+        let result = real();
+        if result.ok() {
+            // SAFETY: the driver wrote the module.
+            if let Some(module) = unsafe { written(module) } {
+                guarded(|| names::code_loaded(module, library, names::code_of(library)));
+            }
+        }
+        result
+    }
+    fn cuModuleGetFunction(function: *mut CuFunction, module: CuModule, name: *const c_char) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { look_up(function, module, name, real) }
+    }
+    fn cuLibraryGetKernel(kernel: *mut CuKernel, library: CuLibrary, name: *const c_char) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { look_up(kernel, library, name, real) }
+    }
+    fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel) |real| {
+        let result = real();
+        if result.ok() {
+            // SAFETY: the driver wrote the function.
+            if let Some(function) = unsafe { written(function) } {
+                guarded(|| names::same_function(function, kernel));
+            }
+        }
+        result
+    }
+    fn cuModuleEnumerateFunctions(functions: *mut CuFunction, count: u32, module: CuModule) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { enumerate(functions, count, module, real::cuFuncGetName, real) }
+    }
+    fn cuLibraryEnumerateKernels(kernels: *mut CuKernel, count: u32, library: CuLibrary) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { enumerate(kernels, count, library, real::cuKernelGetName, real) }
+    }
+}

@@ -1,0 +1,132 @@
+//! Calls after which the client knows that work has ended: the session learns it for free.
+
+use std::ffi::c_void;
+
+use super::{capture, hooks, per_thread};
+use crate::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
+use crate::session::{self, StreamOp, Synced};
+
+/// A call that waits.
+#[inline(always)]
+fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
+    session::before_sync();
+    ask(what, real)
+}
+
+/// A call that asks, and succeeds when the work has ended.
+#[inline(always)]
+fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() {
+        session::synced(what);
+    }
+    result
+}
+
+/// A copy to host memory that returns when the bytes are there, so everything before it on its stream has ended.
+#[inline(always)]
+fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+    if capture::on(stream) {
+        return real();
+    }
+    session::before_stream_op(StreamOp::CopyToHost, bytes, stream);
+    wait(Synced::Stream(stream), real)
+}
+
+/// # Safety
+/// `copy` is null or what the client gives the driver.
+#[inline(always)]
+unsafe fn copy_2d(copy: *const Copy2d, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+    // SAFETY: the caller's promise.
+    let Some(shape) = (unsafe { super::written(copy) }) else {
+        return real();
+    };
+    let bytes = (shape.width as u64).saturating_mul(shape.height as u64);
+    shaped(shape.source_kind, shape.target_kind, bytes, stream, real)
+}
+
+/// # Safety
+/// `copy` is null or what the client gives the driver.
+#[inline(always)]
+unsafe fn copy_3d(copy: *const Copy3d, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+    // SAFETY: the caller's promise.
+    let Some(shape) = (unsafe { super::written(copy) }) else {
+        return real();
+    };
+    let slices = (shape.height as u64).saturating_mul(shape.depth as u64);
+    shaped(
+        shape.source_kind,
+        shape.target_kind,
+        (shape.width as u64).saturating_mul(slices),
+        stream,
+        real,
+    )
+}
+
+fn shaped(source: u32, target: u32, bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+    if target == MEMORY_HOST && source != MEMORY_HOST {
+        return copy_out(bytes, stream, real);
+    }
+    if !capture::on(stream) {
+        let op = if source == MEMORY_HOST {
+            StreamOp::CopyToDevice
+        } else {
+            StreamOp::CopyOnDevice
+        };
+        session::before_stream_op(op, bytes, stream);
+    }
+    real()
+}
+
+/// The legacy default stream, where copies without a stream go.
+const LEGACY: CuStream = 0;
+
+hooks! {
+    fn cuCtxSynchronize() |real| { wait(Synced::Context, real) }
+    fn cuCtxSynchronize_v2(context: CuContext) |real| { wait(Synced::Context, real) }
+    fn cuStreamSynchronize(stream: CuStream) |real| { wait(Synced::Stream(stream), real) }
+    fn cuStreamSynchronize_ptsz(stream: CuStream) |real| { wait(Synced::Stream(per_thread(stream)), real) }
+    fn cuEventSynchronize(event: CuEvent) |real| { wait(Synced::Event, real) }
+    fn cuStreamQuery(stream: CuStream) |real| { ask(Synced::Stream(stream), real) }
+    fn cuStreamQuery_ptsz(stream: CuStream) |real| { ask(Synced::Stream(per_thread(stream)), real) }
+    fn cuEventQuery(event: CuEvent) |real| { ask(Synced::Event, real) }
+
+    fn cuMemcpyDtoH(to: *mut c_void, from: u32, bytes: u32) |real| { copy_out(u64::from(bytes), LEGACY, real) }
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: CuDevicePtr, bytes: usize) |real| { copy_out(bytes as u64, LEGACY, real) }
+    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: CuDevicePtr, bytes: usize) |real| {
+        copy_out(bytes as u64, per_thread(0), real)
+    }
+    fn cuMemcpyAtoH(to: *mut c_void, array: usize, from: u32, bytes: u32) |real| {
+        copy_out(u64::from(bytes), LEGACY, real)
+    }
+    fn cuMemcpyAtoH_v2(to: *mut c_void, array: usize, from: usize, bytes: usize) |real| {
+        copy_out(bytes as u64, LEGACY, real)
+    }
+    fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, array: usize, from: usize, bytes: usize) |real| {
+        copy_out(bytes as u64, per_thread(0), real)
+    }
+    fn cuMemcpy2D_v2(copy: *const Copy2d) |real| {
+        // SAFETY: the client's promise to the driver.
+        unsafe { copy_2d(copy, LEGACY, real) }
+    }
+    fn cuMemcpy2D_v2_ptds(copy: *const Copy2d) |real| {
+        // SAFETY: the client's promise to the driver.
+        unsafe { copy_2d(copy, per_thread(0), real) }
+    }
+    fn cuMemcpy2DUnaligned_v2(copy: *const Copy2d) |real| {
+        // SAFETY: the client's promise to the driver.
+        unsafe { copy_2d(copy, LEGACY, real) }
+    }
+    fn cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d) |real| {
+        // SAFETY: the client's promise to the driver.
+        unsafe { copy_2d(copy, per_thread(0), real) }
+    }
+    fn cuMemcpy3D_v2(copy: *const Copy3d) |real| {
+        // SAFETY: the client's promise to the driver.
+        unsafe { copy_3d(copy, LEGACY, real) }
+    }
+    fn cuMemcpy3D_v2_ptds(copy: *const Copy3d) |real| {
+        // SAFETY: the client's promise to the driver.
+        unsafe { copy_3d(copy, per_thread(0), real) }
+    }
+}

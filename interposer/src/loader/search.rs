@@ -1,0 +1,125 @@
+//! Where the real driver may lie, in the order in which the dynamic linker and driver packages would have it.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::cache;
+
+/// Names the real driver outright.
+pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
+
+/// Names the driver goes by, the one that programs are linked against first.
+const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// Folders that driver packages and container runtimes use.
+const FOLDERS: [&str; 12] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib64/nvidia",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/run/opengl-driver/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/cuda/compat",
+];
+
+/// Device and inode: what a file is, whatever it is called.
+pub type Identity = (u64, u64);
+
+/// What lies at that path.
+pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
+    let about = fs::metadata(path).ok()?;
+    about.is_file().then(|| (about.dev(), about.ino()))
+}
+
+/// Every path to try, in order, absolute. With the variable set: that one alone, so that a wrong value is seen.
+pub fn candidates() -> Vec<PathBuf> {
+    if let Some(named) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        return vec![absolute(Path::new(&named))];
+    }
+    let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
+    collect(library_path.as_bytes(), &cache)
+}
+
+fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut add = |path: PathBuf| {
+        if !found.contains(&path) {
+            found.push(path);
+        }
+    };
+    // The dynamic linker takes both separators; an empty entry means the working folder.
+    if !library_path.is_empty() {
+        for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
+            let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
+            NAMES.iter().for_each(|name| add(folder.join(name)));
+        }
+    }
+    for name in NAMES {
+        cache::paths(cache, name).into_iter().for_each(&mut add);
+    }
+    for folder in FOLDERS {
+        NAMES.iter().for_each(|name| add(Path::new(folder).join(name)));
+    }
+    found
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    if path.as_os_str().is_empty() {
+        return env::current_dir().unwrap_or_default();
+    }
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_path_comes_first_and_nothing_twice() {
+        let found = collect(b"/a:/b;/a:/usr/lib64", b"");
+        let strings: Vec<_> = found.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        assert_eq!(
+            strings[..4],
+            ["/a/libcuda.so.1", "/a/libcuda.so", "/b/libcuda.so.1", "/b/libcuda.so"]
+        );
+        assert_eq!(
+            strings.iter().filter(|path| *path == "/usr/lib64/libcuda.so.1").count(),
+            1
+        );
+        assert!(found.iter().all(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn an_empty_entry_is_the_working_folder() {
+        let here = env::current_dir().unwrap().join("libcuda.so.1");
+        assert!(collect(b"/a::/b", b"").contains(&here));
+        assert!(!collect(b"", b"").contains(&here));
+    }
+
+    #[test]
+    fn a_file_is_itself_under_every_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b, c) = (
+            folder.path().join("a"),
+            folder.path().join("b"),
+            folder.path().join("c"),
+        );
+        fs::write(&a, "x").unwrap();
+        std::os::unix::fs::symlink(&a, &b).unwrap();
+        fs::write(&c, "x").unwrap();
+        assert!(identity(&a).is_some());
+        assert_eq!(identity(&a), identity(&b));
+        assert_ne!(identity(&a), identity(&c));
+        assert_eq!(identity(folder.path()), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! From a handle to a word, in a nanosecond or two, by any number of threads at once.
+//!
+//! An open-addressing table whose keys are only ever added: a key's slot is the same for good, so a reader needs no lock and
+//! no second look. What a key means may change (a driver reuses the addresses of unloaded kernels): that is the value, and a value of
+//! zero is the tombstone. A table that is full refuses, and its users fall back to a slower way.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Slots that are looked at from a key's first place. A table three quarters full rarely needs ten.
+const REACH: usize = 32;
+
+/// What is known of one key.
+#[derive(Debug)]
+#[repr(align(32))]
+pub struct Slot {
+    key: AtomicUsize,
+    /// What the key means now; 0 for nothing.
+    pub value: AtomicU64,
+    /// A word beside it, for the reader's use; zeroed whenever the value is set.
+    pub note: AtomicU64,
+}
+
+/// A table of `N` slots; `N` is a power of two.
+#[derive(Debug)]
+pub struct Index<const N: usize> {
+    slots: [Slot; N],
+    used: AtomicUsize,
+}
+
+impl<const N: usize> Index<N> {
+    /// An empty table, all zero: as a static it takes no memory until it is used.
+    pub const fn new() -> Index<N> {
+        const { assert!(N.is_power_of_two() && N > REACH) };
+        Index {
+            slots: [const {
+                Slot {
+                    key: AtomicUsize::new(0),
+                    value: AtomicU64::new(0),
+                    note: AtomicU64::new(0),
+                }
+            }; N],
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// The slots where a key may stand, in order.
+    #[inline]
+    fn places(&self, key: usize) -> impl Iterator<Item = &Slot> {
+        // Handles are addresses of 8 bytes or more; the multiplication spreads their upper bits over all of the word.
+        let hash = (key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (0..REACH).filter_map(move |step| self.slots.get((hash as usize).wrapping_add(step) & (N - 1)))
+    }
+
+    /// The slot of a key, if it was ever set.
+    #[inline]
+    pub fn find(&self, key: usize) -> Option<&Slot> {
+        for slot in self.places(key) {
+            let found = slot.key.load(Ordering::Acquire);
+            if found == key {
+                return Some(slot);
+            }
+            if found == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The slot of a key, made if need be. `None` where there is no room, and for key 0, which means an empty slot.
+    pub fn place(&self, key: usize) -> Option<&Slot> {
+        if key == 0 {
+            return None;
+        }
+        for slot in self.places(key) {
+            let found = slot.key.load(Ordering::Acquire);
+            if found == key {
+                return Some(slot);
+            }
+            if found != 0 {
+                continue;
+            }
+            // Past three quarters the searches get long; what is in stays.
+            if self.used.load(Ordering::Relaxed) >= N / 4 * 3 {
+                return None;
+            }
+            match slot.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.used.fetch_add(1, Ordering::Relaxed);
+                    return Some(slot);
+                }
+                Err(other) if other == key => return Some(slot),
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    /// Gives a key a meaning. False where there is no room.
+    pub fn set(&self, key: usize, value: u64) -> bool {
+        let Some(slot) = self.place(key) else { return false };
+        slot.note.store(0, Ordering::Relaxed);
+        slot.value.store(value, Ordering::Release);
+        true
+    }
+
+    /// Takes a key's meaning away.
+    pub fn forget(&self, key: usize) {
+        if let Some(slot) = self.find(key) {
+            slot.value.store(0, Ordering::Release);
+            slot.note.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boxed() -> Box<Index<1024>> {
+        Box::new(Index::new())
+    }
+
+    fn value(index: &Index<1024>, key: usize) -> Option<u64> {
+        index.find(key).map(|slot| slot.value.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn what_is_set_is_found_and_what_is_forgotten_is_not() {
+        let index = boxed();
+        assert_eq!(value(&index, 0x7f00_1230), None);
+        assert!(index.set(0x7f00_1230, 5));
+        assert_eq!(value(&index, 0x7f00_1230), Some(5));
+        index.forget(0x7f00_1230);
+        assert_eq!(value(&index, 0x7f00_1230), Some(0));
+        assert!(index.set(0x7f00_1230, 6), "an address that the driver reuses");
+        assert_eq!(value(&index, 0x7f00_1230), Some(6));
+        index.forget(0x7f00_9999);
+        assert!(!index.set(0, 1));
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_keeps_what_it_has() {
+        let index = boxed();
+        let kept: Vec<usize> = (1..2000)
+            .map(|at| at * 16)
+            .filter(|key| index.set(*key, *key as u64))
+            .collect();
+        assert!(kept.len() >= 700 && kept.len() <= 768, "{}", kept.len());
+        assert!(kept.iter().all(|key| value(&index, *key) == Some(*key as u64)));
+    }
+
+    #[test]
+    fn threads_that_set_the_same_keys_agree_on_their_slots() {
+        let index = boxed();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let index = &index;
+                scope.spawn(move || {
+                    for key in 1..=600usize {
+                        assert!(index.set(key * 8, key as u64 * 10 + thread));
+                        let found = value(index, key * 8).expect("just set");
+                        assert_eq!(found / 10, key as u64);
+                    }
+                });
+            }
+        });
+        let mut seen = std::collections::HashSet::new();
+        for slot in &index.slots {
+            let key = slot.key.load(Ordering::Relaxed);
+            assert!(key == 0 || seen.insert(key), "{key} stands twice");
+        }
+        assert_eq!(seen.len(), 600);
+    }
+}

@@ -1,0 +1,156 @@
+//! Which kernel is it? From the handle that a client launches to the kernel's identity.
+//!
+//! Names are learnt where handles are made: when code is loaded and kernels are looked up in it. A launch then costs one look into
+//! an append-only table ([`index`]) and two multiplications. The table holds handles of every kind that can be launched: functions
+//! of modules, and kernels of libraries, which CUDA's runtime passes as functions. Behind it stands a registry with the names
+//! themselves, read when a launch of an identity is seen for the first time.
+//!
+//! A handle that came to the client past us is looked up by the driver's own `cuFuncGetName`, once.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+pub mod image;
+pub mod index;
+mod registry;
+
+use std::sync::atomic::Ordering;
+
+use weft_kernel_id::{KernelId, SymbolKey, launch_hash};
+
+use crate::hooks::capture;
+use crate::trouble::guarded;
+use crate::{hooks, session};
+use index::{Index, Slot};
+
+pub use registry::{code_loaded, code_of, code_unloaded, function_named, same_function};
+
+/// Handles that the fast table has room for: three quarters of this. PyTorch with all its libraries makes some thousands.
+const HANDLES: usize = 1 << 16;
+/// Identities that are remembered as seen, with the same limit.
+const IDENTITIES: usize = 1 << 17;
+
+/// The value of a handle that no name can be had for.
+const UNNAMED: u64 = 1;
+
+static INDEX: Index<HANDLES> = Index::new();
+static SEEN: Index<IDENTITIES> = Index::new();
+
+/// The identity of a launch; 0 where the kernel's name is unknown. The session is told of each identity's first.
+#[inline]
+pub fn identify(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
+    let Some(slot) = INDEX.find(handle) else {
+        return unknown(handle, grid, block, shared);
+    };
+    let key = slot.value.load(Ordering::Relaxed);
+    if key <= UNNAMED {
+        return if key == UNNAMED {
+            0
+        } else {
+            unknown(handle, grid, block, shared)
+        };
+    }
+    let hash = launch_hash(SymbolKey::from_word(key), grid, block, shared);
+    // The note holds the hash of the handle's last launch: most kernels come in one shape again and again.
+    if slot.note.load(Ordering::Relaxed) != hash {
+        other_shape(slot, handle, hash, grid, block, shared);
+    }
+    hash
+}
+
+#[cold]
+fn other_shape(slot: &Slot, handle: usize, hash: u64, grid: [u32; 3], block: [u32; 3], shared: u32) {
+    slot.note.store(hash, Ordering::Relaxed);
+    first_of(handle, hash, grid, block, shared);
+}
+
+/// Tells the session about an identity, if this is its first launch.
+fn first_of(handle: usize, hash: u64, grid: [u32; 3], block: [u32; 3], shared: u32) {
+    if !newly_seen(hash) {
+        return;
+    }
+    guarded(|| {
+        if let Some(named) = registry::named(handle) {
+            session::kernel_seen(hash, &KernelId::new(named.module, &named.symbol, grid, block, shared));
+        }
+    });
+}
+
+/// Is this the first time that this identity (of a kernel or a graph) comes by? A table that is full says no: then the identity stays
+/// a number.
+pub fn newly_seen(hash: u64) -> bool {
+    // Keys spread by the table over their upper bits; an identity is spread already.
+    let key = hash as usize;
+    SEEN.place(key)
+        .is_some_and(|slot| slot.value.swap(1, Ordering::Relaxed) == 0)
+}
+
+/// A handle that the fast table does not know.
+#[cold]
+fn unknown(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
+    let known = guarded(|| {
+        if let Some(named) = registry::named(handle) {
+            // The fast table is full.
+            return Some(named.key);
+        }
+        // Asking the driver is a call of our own: not while anybody captures.
+        if handle == 0 || capture::any() {
+            return None;
+        }
+        match hooks::module::ask_name(handle) {
+            Some((module, symbol)) => Some(function_named(handle, 0, module, &symbol)),
+            None => {
+                INDEX.set(handle, UNNAMED);
+                None
+            }
+        }
+    });
+    let Some(key) = known.flatten() else { return 0 };
+    let hash = launch_hash(key, grid, block, shared);
+    first_of(handle, hash, grid, block, shared);
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_its_kernel_until_its_code_is_unloaded() {
+        let (library, kernel) = (0x1_0000, 0x1_0100);
+        code_loaded(library, 0, 77);
+        function_named(kernel, library, 77, "axpy");
+        let id = KernelId::new(77, "axpy", [4, 1, 1], [32, 1, 1], 0);
+        assert_eq!(identify(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+        assert_ne!(identify(kernel, [5, 1, 1], [32, 1, 1], 0), id.hash64());
+        // The driver's own function for the kernel, and the module view of the library.
+        same_function(0x1_0200, kernel);
+        assert_eq!(identify(0x1_0200, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+        code_loaded(0x1_0300, library, 77);
+        assert_eq!(code_of(0x1_0300), 77);
+        function_named(0x1_0400, 0x1_0300, 77, "axpy");
+        assert_eq!(identify(0x1_0400, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+
+        code_unloaded(library);
+        for handle in [kernel, 0x1_0200, 0x1_0400] {
+            assert_eq!(
+                INDEX.find(handle).map(|slot| slot.value.load(Ordering::Relaxed)),
+                Some(0),
+                "{handle:x}"
+            );
+            assert!(registry::named(handle).is_none(), "{handle:x}");
+        }
+        assert_eq!(code_of(library), 0);
+        // The driver reuses the address for another kernel.
+        code_loaded(library, 0, 78);
+        function_named(kernel, library, 78, "gemm");
+        let id = KernelId::new(78, "gemm", [4, 1, 1], [32, 1, 1], 0);
+        assert_eq!(identify(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+    }
+
+    #[test]
+    fn an_identity_is_new_once() {
+        assert!(newly_seen(0x1234_5678_9abc_def0));
+        assert!(!newly_seen(0x1234_5678_9abc_def0));
+        assert!(newly_seen(0x1234_5678_9abc_def1));
+    }
+}

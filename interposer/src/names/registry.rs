@@ -1,0 +1,135 @@
+//! The names behind the fast table, and which code they came from.
+//!
+//! Written when code is loaded, looked up in and unloaded; read at the first launch of an identity. Never while a driver call is
+//! under way, so no lock of it is ever held over one.
+#![forbid(unsafe_code)]
+
+use std::collections::hash_map::RandomState;
+use std::sync::{Arc, LazyLock};
+
+use dashmap::DashMap;
+use weft_kernel_id::SymbolKey;
+
+use super::{INDEX, UNNAMED};
+
+/// A kernel's name.
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// Hash of the image its code came from; 0 where unknown.
+    pub module: u64,
+    /// Its symbol.
+    pub symbol: Arc<str>,
+    /// Both, hashed.
+    pub key: SymbolKey,
+    /// The module or library it was looked up in; 0 where unknown.
+    code: usize,
+}
+
+/// A loaded module or library.
+#[derive(Debug, Default)]
+struct Code {
+    hash: u64,
+    /// Handles that end with it: kernels, functions, modules made of a library.
+    handles: Vec<usize>,
+}
+
+type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
+
+static FUNCTIONS: Map<Named> = LazyLock::new(DashMap::default);
+static CODE: Map<Code> = LazyLock::new(DashMap::default);
+
+/// A module or library was loaded from an image with that hash. A module that is a view of a library ends with it: `of`.
+pub fn code_loaded(handle: usize, of: usize, hash: u64) {
+    if of != 0 {
+        // The same view is handed out again and again.
+        if CODE.get(&handle).is_some_and(|code| code.hash == hash) {
+            return;
+        }
+        adopt(of, handle);
+    } else {
+        // An address that the driver reuses without our having seen the unload.
+        code_unloaded(handle);
+    }
+    CODE.insert(
+        handle,
+        Code {
+            hash,
+            handles: Vec::new(),
+        },
+    );
+}
+
+/// The hash of the image that a module or library was loaded from; 0 where unknown.
+pub fn code_of(handle: usize) -> u64 {
+    CODE.get(&handle).map_or(0, |code| code.hash)
+}
+
+/// A module or library was unloaded: its handles mean nothing from now on.
+pub fn code_unloaded(handle: usize) {
+    let mut ending = vec![handle];
+    // Views of libraries nest one deep, so this ends; a handle that is no code has no entry.
+    while let Some(handle) = ending.pop() {
+        if let Some((_, code)) = CODE.remove(&handle) {
+            for inner in code.handles {
+                INDEX.forget(inner);
+                FUNCTIONS.remove(&inner);
+                ending.push(inner);
+            }
+        }
+    }
+}
+
+/// A kernel was looked up by name.
+pub fn function_named(handle: usize, code: usize, module: u64, symbol: &str) -> SymbolKey {
+    let key = SymbolKey::new(module, symbol.as_bytes());
+    // Clients look the same kernel up again and again, some every step.
+    if FUNCTIONS
+        .get(&handle)
+        .is_some_and(|known| known.key == key && *known.symbol == *symbol)
+    {
+        return key;
+    }
+    FUNCTIONS.insert(
+        handle,
+        Named {
+            module,
+            symbol: symbol.into(),
+            key,
+            code,
+        },
+    );
+    adopt(code, handle);
+    enter(handle, key);
+    key
+}
+
+/// Another handle for a kernel that may be known.
+pub fn same_function(handle: usize, as_handle: usize) {
+    let Some(known) = named(as_handle) else { return };
+    if FUNCTIONS.get(&handle).is_some_and(|other| other.key == known.key) {
+        return;
+    }
+    adopt(known.code, handle);
+    enter(handle, known.key);
+    FUNCTIONS.insert(handle, known);
+}
+
+/// The name of a handle.
+pub fn named(handle: usize) -> Option<Named> {
+    FUNCTIONS.get(&handle).map(|known| known.clone())
+}
+
+fn enter(handle: usize, key: SymbolKey) {
+    // 0 and 1 mean something else in the table; a key that is one of them (one in 2^63) goes the slow way.
+    if key.to_word() > UNNAMED {
+        INDEX.set(handle, key.to_word());
+    }
+}
+
+fn adopt(code: usize, handle: usize) {
+    if let Some(mut code) = CODE.get_mut(&code)
+        && !code.handles.contains(&handle)
+    {
+        code.handles.push(handle);
+    }
+}

@@ -1,0 +1,19 @@
+//! How clients find driver functions, and how each way is made to lead to us.
+//!
+//! | a client | finds us because |
+//! | --- | --- |
+//! | is linked against `libcuda.so.1` | a preload comes first in the linker's order |
+//! | opens `libcuda.so.1` by name | our SONAME is that name |
+//! | opens `libcuda.so`, or an absolute path to either | [`open`] wraps `dlopen` |
+//! | looks a name up in a handle of the driver's | [`symbol`] wraps `dlsym` and `dlvsym` |
+//! | asks `cuGetProcAddress` | [`proc_address`] answers with our entry points |
+//! | asks `cuGetExportTable` | it does not: those tables pass through unchanged |
+//!
+//! A function that the symbol table lacks is handed out as the driver's own, and counted.
+
+pub mod counts;
+mod elf;
+pub mod next;
+pub mod open;
+pub mod proc_address;
+pub mod symbol;

@@ -1,0 +1,119 @@
+//! `cuGetProcAddress` in both versions: the driver answers, and where its answer is a function that we export, the client gets
+//! our entry point for it.
+//!
+//! Which of our entry points that is, follows from the name, the CUDA version and the per-thread flag by the symbol table; the
+//! address that the driver answered is held against it, because a driver newer than the table may mean another function. The
+//! empty name, which the CUDA runtime probes with, and unknown names are the driver's business alone.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use super::counts;
+use crate::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
+use crate::table::{self, ENTRIES, HEADER_VERSION};
+
+/// Puts our entry point in the place of what the driver answered.
+///
+/// # Safety
+/// `name` and `function` are null, or pointers that the driver read and wrote through without complaint.
+pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *mut (), version: c_int, flags: u64) {
+    if !result.ok() || name.is_null() || function.is_null() {
+        return;
+    }
+    // SAFETY: not null, so by the caller's promise it was written by the driver.
+    let answered = unsafe { function.read() };
+    if answered.is_null() {
+        return;
+    }
+    // SAFETY: not null, so by the caller's promise it is a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let Ok(name) = name.to_str() else { return };
+    let version = u32::try_from(version).unwrap_or(0);
+    match choose(name, version, flags & PROC_ADDRESS_PER_THREAD != 0, answered).and_then(table::export) {
+        Some(ours) => {
+            counts::answered_with_ours();
+            // SAFETY: as for the read.
+            unsafe { function.write(ours) };
+        }
+        None => counts::answered_with_unknown(name),
+    }
+}
+
+/// The symbol whose entry point stands for what the driver answered.
+fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Option<usize> {
+    let meant = by_table(name, version, per_thread);
+    let same = |at: usize| table::real(at) == Some(answered);
+    if let Some(at) = meant.filter(|at| same(*at)) {
+        return Some(at);
+    }
+    if let Some(at) = table::of_base(name).find(|at| same(*at)) {
+        return Some(at);
+    }
+    // The driver hands out an address of its own, as it may. The table is right unless there is a version it has not heard of.
+    let at = meant?;
+    if version > HEADER_VERSION && has_newer(name) {
+        return None;
+    }
+    if table::real(at).is_none() {
+        table::learn(at, answered);
+    }
+    Some(at)
+}
+
+/// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where there is one.
+pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
+    let newest = |flavour: bool| {
+        let offered = table::of_base(name).filter(|at| {
+            ENTRIES
+                .get(*at)
+                .is_some_and(|entry| entry.per_thread == flavour && entry.since <= version)
+        });
+        offered.last()
+    };
+    per_thread.then(|| newest(true)).flatten().or_else(|| newest(false))
+}
+
+/// Does the driver export a version of this function after the last one that the table knows?
+fn has_newer(name: &str) -> bool {
+    let Some(driver) = crate::loader::opened() else {
+        return false;
+    };
+    let plain = |at: &usize| ENTRIES.get(*at).is_some_and(|entry| !entry.per_thread);
+    let last = table::of_base(name)
+        .filter(plain)
+        .filter_map(|at| ENTRIES.get(at))
+        .map(|entry| {
+            let symbol = entry.symbol.to_str().unwrap_or_default();
+            symbol
+                .rsplit_once("_v")
+                .and_then(|(_, number)| number.parse().ok())
+                .unwrap_or(1u32)
+        });
+    let next = last.max().unwrap_or(0) + 1;
+    std::ffi::CString::new(format!("{name}_v{next}")).is_ok_and(|symbol| driver.symbol(&symbol).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_the_interposer_agrees_with_the_parser_s() {
+        let entries = weft_symbols::table().unwrap();
+        for entry in &entries {
+            for version in [entry.since - 1, entry.since, HEADER_VERSION, HEADER_VERSION + 1000] {
+                for per_thread in [false, true] {
+                    let expected = weft_symbols::resolve(&entries, entry.base, version, per_thread);
+                    let found =
+                        by_table(entry.base, version, per_thread).map(|at| ENTRIES[at].symbol.to_str().unwrap());
+                    assert_eq!(
+                        found,
+                        expected.map(|entry| entry.symbol),
+                        "{} {version} {per_thread}",
+                        entry.base
+                    );
+                }
+            }
+        }
+        assert_eq!(by_table("", 0, false), None);
+    }
+}

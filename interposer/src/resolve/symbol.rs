@@ -1,0 +1,192 @@
+//! Wraps `dlsym` and `dlvsym`: whoever looks a driver function up in a handle of the driver's gets our entry point, and a
+//! function that the driver lacks is absent for the client, though we export the name.
+//!
+//! Everything else is a jump to the real function, return address untouched: RTLD_NEXT and RTLD_DEFAULT depend on who calls. Names that
+//! do not start with `cu` take that jump after three instructions and nothing of ours runs: allocators call `dlsym` while
+//! they set themselves up.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use super::{counts, next};
+use crate::loader::{self, Driver};
+use crate::{about, table};
+
+/// What to do with a lookup.
+#[repr(C)]
+struct Verdict {
+    /// [`PASS`], [`ANSWER`].
+    what: usize,
+    /// The handle to pass on, or the answer.
+    value: *mut c_void,
+}
+
+/// Go on to the real function with `value` as the handle.
+const PASS: usize = 0;
+/// Return `value`.
+const ANSWER: usize = 1;
+
+/// RTLD_DEFAULT and RTLD_NEXT: searches that depend on the caller.
+fn is_search(handle: *mut c_void) -> bool {
+    handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT
+}
+
+/// # Safety
+/// `name` is a C string that starts with "cu"; `handle` is what the client passed.
+unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict {
+    next::find();
+    let pass = Verdict {
+        what: PASS,
+        value: handle,
+    };
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    let known = table::find(name);
+    if is_search(handle) {
+        // Our own export would answer. If the driver is open and lacks the name, let the search fail in the driver.
+        return match (known, loader::opened()) {
+            (Some(at), Some(driver)) if table::real(at).is_none() => Verdict {
+                what: PASS,
+                value: driver.handle(),
+            },
+            _ => pass,
+        };
+    }
+    let ours = about::handle() == Some(handle.cast_const());
+    let theirs = loader::opened().is_some_and(|driver| driver.is(handle));
+    if !ours && !theirs {
+        return pass;
+    }
+    match (known, loader::driver()) {
+        // A client that asks us for a name has opened the driver, as far as it knows: this is the moment to open it.
+        (Some(at), Driver::Open(driver)) => match (table::real(at), table::export(at)) {
+            (Some(_), Some(export)) => {
+                counts::answered_with_ours();
+                Verdict {
+                    what: ANSWER,
+                    value: export.cast(),
+                }
+            }
+            // The failure, its message included, is the driver's.
+            _ => Verdict {
+                what: PASS,
+                value: driver.handle(),
+            },
+        },
+        (Some(_), Driver::Missing | Driver::Opening) => pass,
+        (None, Driver::Open(driver)) => {
+            if let Some(found) = driver.symbol(name) {
+                counts::answered_with_unknown(&name.to_string_lossy());
+                return Verdict {
+                    what: ANSWER,
+                    value: found.cast(),
+                };
+            }
+            Verdict {
+                what: PASS,
+                value: driver.handle(),
+            }
+        }
+        (None, Driver::Missing | Driver::Opening) => pass,
+    }
+}
+
+/// See the top of this file.
+///
+/// # Safety
+/// As `dlsym`.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlsym() {
+    std::arch::naked_asm!(
+        "test rsi, rsi",
+        "jz 2f",
+        "cmp byte ptr [rsi], 0x63", // 'c'
+        "jne 2f",
+        "cmp byte ptr [rsi + 1], 0x75", // 'u'
+        "je 3f",
+        "2:",
+        "cmp qword ptr [rip + {next}], 0",
+        "je 4f",
+        "jmp qword ptr [rip + {next}]",
+        "3:",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {judge}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "mov rax, rdx",
+        "jnz 5f",
+        "mov rdi, rdx",
+        "jmp qword ptr [rip + {next}]",
+        "4:",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {find}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp qword ptr [rip + {next}]",
+        "5:",
+        "ret",
+        judge = sym judge,
+        find = sym find_next,
+        next = sym next::DLSYM,
+    )
+}
+
+/// As [`dlsym`]; the version goes through untouched. The driver's functions have none, so a version asked for is ignored there.
+///
+/// # Safety
+/// As `dlvsym`.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlvsym() {
+    std::arch::naked_asm!(
+        "test rsi, rsi",
+        "jz 2f",
+        "cmp byte ptr [rsi], 0x63", // 'c'
+        "jne 2f",
+        "cmp byte ptr [rsi + 1], 0x75", // 'u'
+        "je 3f",
+        "2:",
+        "cmp qword ptr [rip + {next}], 0",
+        "je 4f",
+        "jmp qword ptr [rip + {next}]",
+        "3:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {judge}",
+        "mov r11, rdx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "mov rax, r11",
+        "jnz 5f",
+        "mov rdi, r11",
+        "jmp qword ptr [rip + {next}]",
+        "4:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {find}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp qword ptr [rip + {next}]",
+        "5:",
+        "ret",
+        judge = sym judge,
+        find = sym find_next,
+        next = sym next::DLVSYM,
+    )
+}
+
+extern "C" fn find_next() {
+    next::find();
+}
