@@ -8,12 +8,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let source = fs::read_to_string("src/lib.rs")?;
     let table = weft_symbols::table()?;
     let mut out = String::new();
-    for entry in &table {
+    for (at, entry) in table.iter().enumerate() {
         let symbol = entry.symbol;
         if !source.contains(&format!("fn {symbol}(")) {
             writeln!(
                 out,
-                "#[allow(non_snake_case)] #[unsafe(no_mangle)] extern \"C\" fn {symbol}() -> i32 {{ NOT_SUPPORTED }}"
+                "#[allow(non_snake_case)] #[unsafe(no_mangle)] extern \"C\" fn {symbol}() -> i32 {{ called({at}); NOT_SUPPORTED }}"
             )?;
         }
     }
@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for entry in &table {
         writeln!(
             out,
-            "Entry {{ base: c\"{}\", since: {}, per_thread: {}, address: Address({} as *const ()) }},",
+            "Entry {{ symbol: c\"{}\", base: c\"{}\", since: {}, per_thread: {}, address: Address({} as *const ()) }},",
+            entry.symbol,
             entry.base,
             entry.since,
             entry.flavour.per_thread(),
@@ -29,6 +30,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )?;
     }
     writeln!(out, "];")?;
+    // Positions of the implemented ones, for their own notes of being called.
+    writeln!(out, "#[allow(non_upper_case_globals, dead_code)] mod at {{")?;
+    for (at, entry) in table.iter().enumerate() {
+        writeln!(out, "pub const {}: usize = {at};", entry.symbol)?;
+    }
+    writeln!(
+        out,
+        "}}\nstatic CALLED: [AtomicU64; {}] = [const {{ AtomicU64::new(0) }}; {0}];",
+        table.len()
+    )?;
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("exports.rs"), out)?;
     // Without -Bsymbolic our own references would resolve to a preloaded interposer.
     for option in ["-soname,libcuda.so.1", "-Bsymbolic"] {

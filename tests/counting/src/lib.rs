@@ -2,7 +2,8 @@
 //!
 //! `scripts/bench launch` measures against it what weft adds to a launch: with a driver that does nothing, whatever is
 //! measured is weft's. It answers just enough for a program that loads a module, launches, records events and synchronises;
-//! every other symbol of the table answers `CUDA_ERROR_NOT_SUPPORTED`. `COUNTCUDA_LAUNCH_NS` makes a launch busy for so long,
+//! every other symbol of the table answers `CUDA_ERROR_NOT_SUPPORTED`. It notes how many launches came before each call of the others,
+//! so that a test can ask in what order calls arrive. `COUNTCUDA_LAUNCH_NS` makes a launch busy for so long,
 //! to come nearer to life. Work "ends" at once: every query says so.
 #![allow(non_snake_case)]
 
@@ -36,6 +37,7 @@ unsafe impl Sync for Address {}
 
 /// One symbol, as `cuGetProcAddress` looks for it.
 struct Entry {
+    symbol: &'static CStr,
     base: &'static CStr,
     since: u32,
     per_thread: bool,
@@ -55,6 +57,29 @@ pub extern "C" fn countcuda_launches() -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn countcuda_syncs() -> u64 {
     SYNCS.load(Ordering::Relaxed)
+}
+
+/// Launches that had reached this driver when a symbol was last called, plus one; 0 if it never was, or is not known.
+///
+/// # Safety
+/// `symbol` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn countcuda_called(symbol: *const c_char) -> u64 {
+    if symbol.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    let symbol = unsafe { CStr::from_ptr(symbol) };
+    let at = TABLE.iter().position(|entry| entry.symbol == symbol);
+    at.and_then(|at| CALLED.get(at))
+        .map_or(0, |called| called.load(Ordering::Relaxed))
+}
+
+/// Notes that the symbol at this place of the table is called now.
+fn called(at: usize) {
+    if let Some(called) = CALLED.get(at) {
+        called.store(LAUNCHES.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
 }
 
 /// Writes an answer where the caller asked for one.
@@ -166,21 +191,21 @@ entry_points! {
     fn cuFuncGetName(out: *mut *const c_char, function: usize) { put(out, c"counted".as_ptr()) }
     fn cuStreamCreate(out: *mut usize, flags: c_uint) { put(out, STREAM) }
     fn cuStreamDestroy_v2(stream: usize) { SUCCESS }
-    fn cuStreamSynchronize(stream: usize) { sync() }
-    fn cuStreamQuery(stream: usize) { SUCCESS }
+    fn cuStreamSynchronize(stream: usize) { called(at::cuStreamSynchronize); sync() }
+    fn cuStreamQuery(stream: usize) { called(at::cuStreamQuery); SUCCESS }
     fn cuStreamIsCapturing(stream: usize, out: *mut c_int) { put(out, 0) }
-    fn cuCtxSynchronize() { sync() }
+    fn cuCtxSynchronize() { called(at::cuCtxSynchronize); sync() }
     fn cuEventCreate(out: *mut usize, flags: c_uint) { put(out, EVENT) }
-    fn cuEventRecord(event: usize, stream: usize) { SUCCESS }
-    fn cuEventQuery(event: usize) { SUCCESS }
-    fn cuEventSynchronize(event: usize) { sync() }
+    fn cuEventRecord(event: usize, stream: usize) { called(at::cuEventRecord); SUCCESS }
+    fn cuEventQuery(event: usize) { called(at::cuEventQuery); SUCCESS }
+    fn cuEventSynchronize(event: usize) { called(at::cuEventSynchronize); sync() }
     fn cuEventElapsedTime(out: *mut f32, from: usize, to: usize) { put(out, 0.001) }
     fn cuEventElapsedTime_v2(out: *mut f32, from: usize, to: usize) { put(out, 0.001) }
     fn cuEventDestroy_v2(event: usize) { SUCCESS }
     fn cuMemAlloc_v2(out: *mut u64, bytes: usize) { put(out, MEMORY) }
     fn cuMemFree_v2(address: u64) { SUCCESS }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: usize) { SUCCESS }
-    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) { SUCCESS }
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: usize) { called(at::cuMemcpyHtoDAsync_v2); SUCCESS }
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) { called(at::cuMemsetD8Async); SUCCESS }
     fn cuLaunchKernel(
         function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: usize, parameters: *const *const c_void, extra: *const *const c_void,

@@ -1,2 +1,3 @@
 //! What the test programs share. Each of them is an ordinary CUDA program: none knows of weft or of the simulated GPU.
 pub mod gpu;
+pub mod launcher;

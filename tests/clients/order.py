@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Does any call overtake launches? Every stream-ordered entry point of the driver, in every role.
+
+    tests/clients/order.py [--launches N] [ROLE...]
+
+For each entry point: 1000 launches, then that call, against the counting driver, which says how many launches it had seen when the call
+arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler. The last line is `N passed, N failed`.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from harness import jobs, paths, show  # noqa: E402
+
+PROGRAM = paths.TARGET / "release" / "weft-test-order"
+COMPANION = paths.TARGET / "release" / "weft-test-companion"
+# The counting driver under the name it was built as: opened so, nothing is put in between.
+COUNTING = (paths.TARGET / "release" / "libcountcuda.so").resolve()
+
+# A filler waits at the gate for some of its 200,000 launches; each wait has a bound.
+BOUND = 300.0
+
+# Roles with somebody beside: (own priority, the other's priority, the other's pattern).
+BESIDE = {
+    "holder": (0, 5, ["--burst", "64"]),
+    "filler": (5, 0, ["--burst", "4", "--pause", "2000"]),
+}
+
+
+class Counting:
+    """The counting driver in the place of a device."""
+
+    def environment(self):
+        return {"LD_LIBRARY_PATH": str(paths.COUNTING_CUDA.parent)}
+
+    def weft_environment(self):
+        return {"WEFT_CUDA_LIBRARY": str(paths.COUNTING_CUDA)}
+
+
+def run(role, folder, launches):
+    device = Counting()
+    broker = jobs.Broker(folder, device)
+    base = {**jobs.clean_environment(), **device.environment()}
+    own, other, pattern = BESIDE.get(role, (5, None, None))
+    running = folder / "running"
+    beside = None
+    try:
+        if role in ("alone", "holder", "filler"):
+            broker.start()
+        if other is not None:
+            running.touch()
+            ready = folder / "ready"
+            beside = jobs.Job(
+                [COMPANION, "--while", running, "--ready", ready, *pattern],
+                environment={**base, **jobs.preload(broker.variables(), priority=other)},
+                folder=folder,
+                name="beside",
+            )
+            if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
+                return "the job beside it did not start\n" + beside.explain()
+        # Without a broker weft says so in a line; that is not what is tested here.
+        weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
+        job = jobs.Job(
+            [PROGRAM, COUNTING, folder / "result.json", launches],
+            environment={**base, **weft, "RUST_BACKTRACE": "0"},
+            folder=folder,
+            name="order",
+        )
+        code = job.wait(BOUND)
+        if code != 0:
+            return job.explain()
+        result = json.loads((folder / "result.json").read_text())
+        if not result["ok"] or result["tried"] < 150:
+            return f"only {result['tried']} entry points were tried"
+        if role in ("alone", "holder", "filler"):
+            return check_role(broker, job, role, result["tried"] * launches)
+        return None
+    finally:
+        running.unlink(missing_ok=True)
+        if beside:
+            beside.wait(20)
+        broker.stop()
+
+
+def check_role(broker, job, role, launches):
+    """It was in the role it was tested for, and weft saw all of it."""
+    gone = jobs.wait_until(lambda: any(e["last"]["pid"] == job.pid for e in (broker.status() or {"ended": []})["ended"]), 10)
+    if not gone:
+        return "the broker never saw it end"
+    last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
+    if last["launches"] < launches:
+        return f"weft counted {last['launches']} of {launches} launches"
+    if last["mode"] != role:
+        return f"it ended as {last['mode']}, not as {role}"
+    if role == "filler" and not last["waits"]:
+        return "it never waited at the gate: nothing was tested"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=1000)
+    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler; default all")
+    arguments = parser.parse_args()
+    roles = arguments.roles or ["bare", "free", "alone", "holder", "filler"]
+    progress = show.Progress(len(roles), "order")
+    failed = []
+    for role in roles:
+        progress.step(role)
+        begin = time.monotonic()
+        with jobs.workspace() as folder:
+            try:
+                wrong = run(role, folder, arguments.launches)
+            except (RuntimeError, OSError) as error:
+                wrong = str(error)
+        if wrong:
+            failed.append(role)
+        verdict = f"FAILED {wrong}" if wrong else f"ok {time.monotonic() - begin:.1f}s"
+        progress.finish_one(f"order/{role} {verdict}".replace("\n", "\n    "))
+    progress.close()
+    for role in failed:
+        print(f"failed: order/{role}")
+    print(f"{len(roles) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
