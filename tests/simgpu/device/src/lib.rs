@@ -1,15 +1,31 @@
 //! The simulated GPU's device process, and the link by which clients use it.
 //!
-//! A client (the simulated libcuda) opens a [`Link`], makes contexts and streams, submits [`Op`]s and waits. All processes with the same socket share one device.
+//! A client (the simulated libcuda) opens a [`Link`], makes contexts and streams, submits [`Op`]s and waits. All processes with the same socket share one device,
+//! which the first client starts and which ends when the last has left.
 //!
 //! Times are nanoseconds of the device ([`Link::now`]); with a dilation of 10 one of them lasts ten wall nanoseconds.
+//!
+//! * [`link`]: the client's end. [`server`]: the device process. `shared`: the memory between them. `wire`: the socket's messages.
+//! * [`config`], [`Durations`]: what the device is like and how long kernels take.
 
 pub mod config;
 mod durations;
 pub mod link;
 mod op;
+pub mod server;
+mod shared;
+mod wire;
 
 pub use config::{Config, ConfigError};
 pub use durations::Durations;
-pub use link::{Link, LinkError, Options, WINDOW};
+pub use link::{Link, LinkError, Options, STREAM_DEPTH, WINDOW, default_socket};
 pub use op::{Ctx, Direction, Effects, Extra, Launch, NameId, NoEffects, Ns, Op, Seq, Status, Stream, Times};
+
+/// The state of the device that serves `socket`, as JSON text. Everything up to the moment of the question is in it, and in the log. Starts no device.
+pub fn status(socket: &std::path::Path) -> std::io::Result<String> {
+    let connection = link::connect_to(socket)?;
+    wire::send(&connection, &wire::Request::Status, &[])?;
+    let answer = wire::receive_bytes(&connection)?;
+    let (text, _) = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    String::from_utf8(text).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+}

@@ -1,2 +1,67 @@
-//! The simulated device process.
-fn main() {}
+//! `simgpu-device`: the simulated GPU as a process.
+//!
+//! Clients start it themselves (`serve --detach`). For people there is `status`, and `serve` without `--detach` keeps it in the foreground with errors on stderr.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use simgpu_device::{Config, server};
+
+const USAGE: &str = "\
+usage: simgpu-device serve [--detach] [--socket PATH]   serve until the last client leaves
+       simgpu-device status [--socket PATH]             print the state of the running device as JSON
+       simgpu-device config                             print the configuration in force as TOML
+";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("simgpu-device: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
+    let mut socket: Option<PathBuf> = None;
+    let mut detach = false;
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--socket" => socket = Some(arguments.next().context("--socket needs a path")?.into()),
+            "--detach" => detach = true,
+            _ => bail!("unknown argument {argument}\n{USAGE}"),
+        }
+    }
+    let socket = socket.unwrap_or_else(simgpu_device::default_socket);
+    match command.as_str() {
+        "serve" => {
+            let config = Config::from_environment()?;
+            let started =
+                server::prepare(&socket, detach).with_context(|| format!("cannot serve {}", socket.display()))?;
+            match started {
+                Some(started) => Ok(server::Device::new(config, started)?.run()?),
+                None if detach => Ok(()),
+                None => bail!("another device serves {}", socket.display()),
+            }
+        }
+        "status" => {
+            let status =
+                simgpu_device::status(&socket).with_context(|| format!("no device at {}", socket.display()))?;
+            println!("{status}");
+            Ok(())
+        }
+        "config" => {
+            print!("{}", toml::to_string(&Config::from_environment()?)?);
+            Ok(())
+        }
+        "--help" | "-h" | "help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("{USAGE}"),
+    }
+}

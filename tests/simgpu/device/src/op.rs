@@ -3,7 +3,7 @@
 
 pub use simgpu_engine::{Direction, Ns};
 
-/// The number of a submitted operation: 1, 2, 3 … over the whole link, in the order of submission.
+/// Names a submitted operation. Later ones are greater, over the whole link; they do not count by one ([`Seq::count`] does).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 
@@ -103,14 +103,16 @@ pub enum Status {
     Pending,
     /// It has ended and its effect has been performed.
     Done(Times),
-    /// It ended so long ago (more than [`crate::WINDOW`] operations) that its times are forgotten. Who needs times later keeps them in [`Effects::ended`].
+    /// It ended so long ago that its times are forgotten (its slot among [`crate::WINDOW`] was used again). Who needs times later keeps them in [`Effects::ended`].
     LongDone,
+    /// It never will: the device is gone, or this is a child of fork.
+    Lost,
 }
 
 impl Status {
     /// Whether it has ended.
     pub fn is_done(self) -> bool {
-        !matches!(self, Status::Pending)
+        matches!(self, Status::Done(_) | Status::LongDone)
     }
 }
 

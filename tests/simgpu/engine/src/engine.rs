@@ -161,10 +161,16 @@ impl Engine {
             let Some(stream) = self.streams.remove(key) else {
                 continue;
             };
-            for op in stream.ops {
-                if let Some(op) = self.ops.remove(op) {
+            for key in stream.ops {
+                if let Some(op) = self.ops.remove(key) {
                     self.usage.aborted += 1;
                     self.moving.extend(op.waiters);
+                    self.outputs.push_back(Output::Aborted {
+                        op: OpId(key),
+                        tag: op.tag,
+                        start: op.start,
+                        at: self.now,
+                    });
                 }
             }
         }
@@ -339,6 +345,11 @@ impl Engine {
             .running_since(op)
             .or_else(|| self.copies.iter().find_map(|engine| engine.running_since(op)));
         since.map_or(0, |since| self.now.saturating_sub(since))
+    }
+
+    /// The oldest operation of a stream that has not ended.
+    pub fn head_of(&self, stream: StreamId) -> Option<OpId> {
+        self.streams.get(stream.0)?.ops.front().copied().map(OpId)
     }
 
     /// Whether `op` has ended (or went with its context).

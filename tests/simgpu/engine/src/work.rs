@@ -85,6 +85,17 @@ pub enum Output {
         /// The pieces of a kernel that was preempted; empty for all others, and without [`crate::Settings::trace`].
         segments: Vec<Segment>,
     },
+    /// An operation went with its context.
+    Aborted {
+        /// Which.
+        op: OpId,
+        /// What the caller called it.
+        tag: u64,
+        /// When it had begun, if it had.
+        start: Option<Ns>,
+        /// When its context went.
+        at: Ns,
+    },
     /// A stream got to a host operation, or a held kernel began.
     Reached {
         /// Which.

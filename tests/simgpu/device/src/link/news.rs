@@ -1,0 +1,326 @@
+//! What comes back from the device: taking news, performing effects, waiting.
+//!
+//! News is taken by one thread at a time, which performs the effects. A thread that waits sleeps on the lane's bell, having told the device what for. No sleep is
+//! longer than [`SLICE`]; after each the device's life is checked.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Link, LinkError};
+use crate::op::{Seq, Status, Stream, Times};
+use crate::shared::futex;
+use crate::shared::lane::{ANY, News};
+
+/// The longest sleep before the device's life is checked.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// The same for a helper thread, which nobody waits for.
+const HELPER_SLICE: Duration = Duration::from_millis(250);
+
+/// How long a thread sleeps that the device does not know of, because too many wait.
+const UNKNOWN_WAITER: Duration = Duration::from_millis(1);
+
+/// Ended operations are booked in heaps of this size at most, so that a submitter that waits for room is not kept waiting by a long poll.
+const HEAP: usize = 256;
+
+/// What the client knows of the operation in a slot.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    seq: AtomicU64,
+    token: AtomicU64,
+    stream: AtomicU32,
+    /// 1 once it has ended and its effect was performed.
+    done: AtomicU32,
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+impl Slot {
+    /// A new operation uses the slot. The old one ended long ago.
+    pub(super) fn begin(&self, seq: Seq, stream: Stream, token: u64) {
+        self.done.store(0, Ordering::Relaxed);
+        self.token.store(token, Ordering::Relaxed);
+        self.stream.store(stream.0, Ordering::Relaxed);
+        self.seq.store(seq.0, Ordering::Release);
+    }
+}
+
+/// Who takes news at present.
+#[derive(Debug, Default)]
+pub(super) struct Hearing {
+    turn: Mutex<()>,
+    /// The thread whose turn it is, 0: none.
+    thread: AtomicUsize,
+}
+
+impl Hearing {
+    /// Whether this thread is performing an effect.
+    pub(super) fn is_mine(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == thread()
+    }
+
+    /// Waits for this thread's turn. `None`: it has it already.
+    fn begin(&self) -> Option<Turn<'_>> {
+        if self.is_mine() {
+            return None;
+        }
+        let lock = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.thread.store(thread(), Ordering::Relaxed);
+        Some(Turn {
+            thread: &self.thread,
+            _lock: lock,
+        })
+    }
+}
+
+struct Turn<'a> {
+    thread: &'a AtomicUsize,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Before the lock opens: fields are dropped after this.
+        self.thread.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that tells living threads apart: the address of something each has of its own.
+fn thread() -> usize {
+    thread_local!(static OWN: u8 = const { 0 });
+    OWN.with(|own| std::ptr::from_ref(own).addr())
+}
+
+impl Link {
+    /// Takes what has ended, as far as the device has told, and performs its effects. Does not wake the device.
+    pub fn poll(&self) {
+        if !self.usable() {
+            return;
+        }
+        let Some(_turn) = self.hearing.begin() else { return };
+        let mut ended = Vec::new();
+        while let Some(news) = self.lane.hear() {
+            match news {
+                News::Ended { seq, start, end } => {
+                    let Some(slot) = self.slots.get(seq.slot()) else {
+                        continue;
+                    };
+                    if slot.seq.load(Ordering::Acquire) != seq.0 || slot.done.load(Ordering::Relaxed) != 0 {
+                        continue;
+                    }
+                    let token = slot.token.load(Ordering::Relaxed);
+                    if token != 0 {
+                        self.effects.ended(token, seq, Times { start, end });
+                    }
+                    slot.start.store(start, Ordering::Relaxed);
+                    slot.end.store(end, Ordering::Relaxed);
+                    let stream = slot.stream.load(Ordering::Relaxed);
+                    slot.done.store(1, Ordering::Release);
+                    ended.push((seq.slot() as u16, stream));
+                    if ended.len() >= HEAP {
+                        self.outbox().settle(&ended);
+                        ended.clear();
+                    }
+                }
+                News::Reached { seq, at } => {
+                    let Some(slot) = self.slots.get(seq.slot()) else {
+                        continue;
+                    };
+                    if slot.seq.load(Ordering::Acquire) == seq.0 {
+                        self.effects.reached(slot.token.load(Ordering::Relaxed), seq, at);
+                    }
+                }
+            }
+        }
+        if !ended.is_empty() {
+            self.outbox().settle(&ended);
+        }
+    }
+
+    /// What is known without asking anybody.
+    pub(super) fn known(&self, seq: Seq) -> Status {
+        if seq == Seq::NONE {
+            return Status::Done(Times::default());
+        }
+        let Some(slot) = self.slots.get(seq.slot()) else {
+            return Status::LongDone;
+        };
+        if slot.seq.load(Ordering::Acquire) != seq.0 {
+            return Status::LongDone;
+        }
+        if slot.done.load(Ordering::Acquire) == 0 {
+            return Status::Pending;
+        }
+        let times = Times {
+            start: slot.start.load(Ordering::Relaxed),
+            end: slot.end.load(Ordering::Relaxed),
+        };
+        if slot.seq.load(Ordering::Acquire) != seq.0 {
+            return Status::LongDone;
+        }
+        Status::Done(times)
+    }
+
+    /// What is known about an operation that this link submitted, up to date with the device's present: an operation whose time has come is never `Pending`. Asks the
+    /// device only where the answer may have changed.
+    pub fn status(&self, seq: Seq) -> Status {
+        if !self.usable() {
+            return Status::Lost;
+        }
+        self.poll();
+        let known = self.known(seq);
+        if known.is_done() || self.hearing.is_mine() || self.surely_pending() {
+            return known;
+        }
+        let refreshed = self.refresh();
+        self.poll();
+        match (self.known(seq), refreshed) {
+            (Status::Pending, Err(_)) => Status::Lost,
+            (known, _) => known,
+        }
+    }
+
+    /// Whether the device has said that nothing of this link can have ended by now.
+    fn surely_pending(&self) -> bool {
+        // In this order: see the device's `publish_bound`.
+        let taken = self.lane.bound_count.load(Ordering::SeqCst);
+        let bound = self.lane.bound.load(Ordering::SeqCst);
+        taken == self.lane.written() && self.now() < bound
+    }
+
+    /// Waits until an operation has ended and its effect has been performed. `None` waits as long as the device lives.
+    pub fn wait(&self, seq: Seq, timeout: Option<Duration>) -> Result<Status, LinkError> {
+        if !self.usable() {
+            return Err(LinkError::Forked);
+        }
+        if self.hearing.is_mine() {
+            return Err(LinkError::Reentrant);
+        }
+        self.poll();
+        let known = self.known(seq);
+        if known.is_done() {
+            return Ok(known);
+        }
+        self.wait_until(seq.0, timeout, || {
+            let known = self.known(seq);
+            known.is_done().then_some(known)
+        })
+    }
+
+    /// Waits until anything of this link has ended.
+    pub(super) fn wait_for_any(&self) -> Result<(), LinkError> {
+        let before = self.lane.heard_so_far();
+        self.wait_until(ANY, None, || (self.lane.heard_so_far() != before).then_some(()))
+    }
+
+    /// Sleeps until `ready`, polling whenever the device rings.
+    fn wait_until<T>(
+        &self,
+        wanted: u64,
+        timeout: Option<Duration>,
+        ready: impl Fn() -> Option<T>,
+    ) -> Result<T, LinkError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let place = self.lane.begin_waiting(wanted);
+        let result = self.sleep_until(deadline, place.is_some(), ready);
+        if let Some(place) = place {
+            self.lane.end_waiting(place);
+        }
+        result
+    }
+
+    fn sleep_until<T>(
+        &self,
+        deadline: Option<Instant>,
+        announced: bool,
+        ready: impl Fn() -> Option<T>,
+    ) -> Result<T, LinkError> {
+        let slice = if announced { SLICE } else { UNKNOWN_WAITER };
+        let mut asked = false;
+        loop {
+            // Read before the device is asked: if it rings in between, the sleep ends at once.
+            let bell = self.lane.bell.load(Ordering::SeqCst);
+            if !asked {
+                self.ask();
+                // Who is known to the device will be rung for; who is not asks again.
+                asked = announced;
+            }
+            self.poll();
+            if let Some(found) = ready() {
+                return Ok(found);
+            }
+            if self.lost.load(Ordering::Relaxed) {
+                return Err(LinkError::Lost);
+            }
+            let left = deadline.map_or(slice, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(LinkError::TimedOut);
+            }
+            let before = Instant::now();
+            futex::sleep_while(&self.lane.bell, bell, left.min(slice));
+            if before.elapsed() >= SLICE {
+                self.alive();
+                // Not needed with a device that works; costs little and mends a lost ring.
+                asked = false;
+            }
+        }
+    }
+
+    /// Has the device bring everything up to now and tell it.
+    pub(super) fn refresh(&self) -> Result<(), LinkError> {
+        let request = self.lane.refresh.fetch_add(1, Ordering::SeqCst) + 1;
+        loop {
+            let bell = self.lane.bell.load(Ordering::SeqCst);
+            if self.lane.refreshed.load(Ordering::SeqCst) >= request {
+                return Ok(());
+            }
+            if self.lost.load(Ordering::Relaxed) {
+                return Err(LinkError::Lost);
+            }
+            self.ask();
+            let before = Instant::now();
+            futex::sleep_while(&self.lane.bell, bell, SLICE);
+            if before.elapsed() >= SLICE {
+                self.alive();
+            }
+        }
+    }
+
+    /// For a client's helper thread: sleeps until a `prompt` operation has news or `timeout` is over, then takes what has ended and performs its effects.
+    /// News that came since this thread's last call is never slept through. [`LinkError::Lost`]: there will be no more news.
+    pub fn wait_for_news(&self, timeout: Duration) -> Result<(), LinkError> {
+        if !self.usable() {
+            return Err(LinkError::Forked);
+        }
+        if self.hearing.is_mine() {
+            return Err(LinkError::Reentrant);
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        let bell = self.lane.prompt_bell.load(Ordering::SeqCst);
+        let heard = self.lane.heard_so_far();
+        self.poll();
+        if self.lane.heard_so_far() != heard {
+            return Ok(());
+        }
+        loop {
+            self.check()?;
+            let left = deadline.map_or(HELPER_SLICE, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return Ok(());
+            }
+            let before = Instant::now();
+            futex::sleep_while(&self.lane.prompt_bell, bell, left.min(HELPER_SLICE));
+            if self.lane.prompt_bell.load(Ordering::SeqCst) != bell {
+                self.poll();
+                return Ok(());
+            }
+            if before.elapsed() >= HELPER_SLICE {
+                self.alive();
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What goes to the device: contexts, streams, names, operations.
+//!
+//! One lock, the outbox's, orders a client's submissions. It is never held while waiting: a full stream, lane or window is waited for without it, so that other
+//! threads can do what ends the wait.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{MutexGuard, PoisonError};
+
+use super::{Link, LinkError, STREAM_DEPTH};
+use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream};
+use crate::shared::board::wall_now;
+use crate::shared::lane::{SLOTS, SUBMISSIONS};
+use crate::shared::record::Record;
+use crate::wire::{self, Request};
+
+/// A stream remembers every so-many-th of its operations, so that a submission that has to wait can wait for room rather than for each single end.
+const MARK_EVERY: u64 = 256;
+
+/// How often the device is asked to look while its ring of submissions is more than half full.
+const ASK_EVERY: u64 = 512;
+
+/// The submitting side's state.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Operations submitted so far.
+    count: u64,
+    /// Slots of ended operations, the longest ended first: its times are forgotten first.
+    free: VecDeque<u16>,
+    /// Slots never used so far begin here.
+    fresh: usize,
+    contexts: HashSet<u32>,
+    next_context: u32,
+    /// By id; ids count up and are not used twice.
+    streams: Vec<Option<Box<StreamState>>>,
+    names: HashMap<String, u32>,
+}
+
+#[derive(Debug)]
+struct StreamState {
+    ctx: Ctx,
+    outstanding: u64,
+    submitted: u64,
+    /// The seqs at every [`MARK_EVERY`]th submission, oldest first.
+    marks: VecDeque<Seq>,
+}
+
+/// What a submission has to wait for.
+enum Full {
+    Stream(Option<Seq>),
+    Window,
+    Lane,
+}
+
+impl Outbox {
+    fn take_slot(&mut self) -> Option<u16> {
+        if self.fresh < SLOTS {
+            let slot = self.fresh as u16;
+            self.fresh += 1;
+            return Some(slot);
+        }
+        self.free.pop_front()
+    }
+
+    fn has_slot(&self) -> bool {
+        self.fresh < SLOTS || !self.free.is_empty()
+    }
+
+    fn stream(&mut self, stream: Stream) -> Option<&mut StreamState> {
+        self.streams.get_mut(stream.0 as usize)?.as_deref_mut()
+    }
+
+    /// Books ended operations: their slots and streams.
+    pub(super) fn settle(&mut self, ended: &[(u16, u32)]) {
+        for &(slot, stream) in ended {
+            self.free.push_back(slot);
+            if let Some(state) = self.stream(Stream(stream)) {
+                state.outstanding = state.outstanding.saturating_sub(1);
+            }
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new context; it takes [`crate::config::DeviceConfig::context_memory`].
+    pub fn context(&self) -> Result<Ctx, LinkError> {
+        self.check()?;
+        self.reserve(self.welcome.context_memory)?;
+        let ctx = {
+            let mut outbox = self.outbox();
+            let ctx = Ctx(outbox.next_context);
+            outbox.next_context += 1;
+            outbox.contexts.insert(ctx.0);
+            ctx
+        };
+        self.tell(&Record::OpenContext(ctx))?;
+        Ok(ctx)
+    }
+
+    /// Ends a context with all its streams and work, at once; operations that had not ended are told as ended at that time. Memory reserved for what was in it is the
+    /// caller's to release.
+    pub fn close_context(&self, ctx: Ctx) -> Result<(), LinkError> {
+        self.check()?;
+        {
+            let mut outbox = self.outbox();
+            if !outbox.contexts.remove(&ctx.0) {
+                return Err(LinkError::Unknown);
+            }
+            for stream in &mut outbox.streams {
+                stream.take_if(|stream| stream.ctx == ctx);
+            }
+        }
+        self.tell(&Record::CloseContext(ctx))?;
+        self.release(self.welcome.context_memory);
+        Ok(())
+    }
+
+    /// A new stream. A lower priority number goes first within the context, as CUDA counts.
+    pub fn stream(&self, ctx: Ctx, priority: i32) -> Result<Stream, LinkError> {
+        self.check()?;
+        let stream = {
+            let mut outbox = self.outbox();
+            if !outbox.contexts.contains(&ctx.0) {
+                return Err(LinkError::Unknown);
+            }
+            let stream = Stream(outbox.streams.len() as u32);
+            outbox.streams.push(Some(Box::new(StreamState {
+                ctx,
+                outstanding: 0,
+                submitted: 0,
+                marks: VecDeque::new(),
+            })));
+            stream
+        };
+        self.tell(&Record::OpenStream { ctx, stream, priority })?;
+        Ok(stream)
+    }
+
+    /// Takes no more work for the stream; what it has still runs, then the stream is gone.
+    pub fn close_stream(&self, stream: Stream) -> Result<(), LinkError> {
+        self.check()?;
+        {
+            let mut outbox = self.outbox();
+            let state = outbox.streams.get_mut(stream.0 as usize).and_then(Option::take);
+            if state.is_none() {
+                return Err(LinkError::Unknown);
+            }
+        }
+        self.tell(&Record::CloseStream(stream))
+    }
+
+    /// The id of a name; the same name has the same id. Costs a message to the device the first time: ask once a kernel, not once a launch.
+    pub fn name(&self, name: &str) -> NameId {
+        if !self.usable() || name.is_empty() {
+            return NameId::NONE;
+        }
+        let name = wire::cut_name(name);
+        let mut outbox = self.outbox();
+        if let Some(&id) = outbox.names.get(name) {
+            return NameId(id);
+        }
+        let id = outbox.names.len() as u32 + 1;
+        outbox.names.insert(name.to_owned(), id);
+        let message = Request::Name {
+            id,
+            name: name.to_owned(),
+        };
+        // Under the lock: the message is on its way before any launch that uses the id. If it cannot be sent the device is gone, which the next wait will tell.
+        let _ = wire::send(&self.socket, &message, &[]);
+        NameId(id)
+    }
+
+    /// Puts an operation at the end of a stream. Waits while the stream has [`STREAM_DEPTH`] operations outstanding, or the link [`crate::WINDOW`].
+    pub fn submit(&self, stream: Stream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
+        self.check()?;
+        let prompt = extra.prompt
+            || match op {
+                Op::Host => true,
+                Op::Kernel(launch) => launch.held,
+                _ => false,
+            };
+        loop {
+            let full = {
+                let mut outbox = self.outbox();
+                match self.room(&mut outbox, stream)? {
+                    None => {
+                        let seq = self.put(&mut outbox, stream, op, extra)?;
+                        drop(outbox);
+                        if prompt {
+                            // The device must know when it is due.
+                            self.ask();
+                        }
+                        return Ok(seq);
+                    }
+                    Some(full) => full,
+                }
+            };
+            if self.hearing.is_mine() {
+                return Err(LinkError::Reentrant);
+            }
+            match full {
+                Full::Stream(Some(mark)) => {
+                    self.wait(mark, None)?;
+                }
+                Full::Stream(None) | Full::Window => self.wait_for_any()?,
+                Full::Lane => self.refresh()?,
+            }
+        }
+    }
+
+    /// Whether a submission to `stream` fits, and if not, what is full.
+    fn room(&self, outbox: &mut Outbox, stream: Stream) -> Result<Option<Full>, LinkError> {
+        let has_slot = outbox.has_slot();
+        let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;
+        if state.outstanding >= STREAM_DEPTH {
+            while let Some(&mark) = state.marks.front() {
+                if !self.known(mark).is_done() {
+                    return Ok(Some(Full::Stream(Some(mark))));
+                }
+                state.marks.pop_front();
+            }
+            return Ok(Some(Full::Stream(None)));
+        }
+        if !has_slot {
+            return Ok(Some(Full::Window));
+        }
+        if self.lane.backlog() >= SUBMISSIONS as u64 {
+            return Ok(Some(Full::Lane));
+        }
+        Ok(None)
+    }
+
+    /// Writes a submission that fits.
+    fn put(&self, outbox: &mut Outbox, stream: Stream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
+        let slot = outbox.take_slot().ok_or(LinkError::Unknown)?;
+        outbox.count += 1;
+        let seq = Seq::new(outbox.count, slot);
+        let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;
+        state.outstanding += 1;
+        state.submitted += 1;
+        if state.submitted % MARK_EVERY == 0 {
+            state.marks.push_back(seq);
+            if state.marks.len() as u64 > STREAM_DEPTH / MARK_EVERY {
+                state.marks.pop_front();
+            }
+        }
+        if let Some(place) = self.slots.get(seq.slot()) {
+            place.begin(seq, stream, extra.token);
+        }
+        // The stamp is taken under the lock, so that stamps in a lane never fall.
+        self.lane
+            .submit(&Record::Submit { stream, seq, op, extra }.words(wall_now()));
+        let backlog = self.lane.backlog();
+        if backlog >= SUBMISSIONS as u64 / 2 && backlog % ASK_EVERY == 0 {
+            self.ask();
+        }
+        Ok(seq)
+    }
+
+    /// The client has done its part of an [`Op::Host`], or a held kernel shall end. For anything else, nothing happens.
+    pub fn host_done(&self, seq: Seq) -> Result<(), LinkError> {
+        self.check()?;
+        self.tell(&Record::HostDone(seq))?;
+        self.ask();
+        Ok(())
+    }
+
+    /// Writes a record other than an operation, waiting for room if need be.
+    fn tell(&self, record: &Record) -> Result<(), LinkError> {
+        loop {
+            {
+                let _order = self.outbox();
+                if self.lane.submit(&record.words(wall_now())) {
+                    return Ok(());
+                }
+            }
+            self.refresh()?;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What the device knows of one client.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use simgpu_engine::{ContextId, OpId, StreamId};
+
+use super::ByNumber;
+use crate::op::Seq;
+use crate::shared::lane::{Lane, SLOTS};
+use crate::shared::mapping::Mapping;
+
+/// Contexts a client may have. No real process has more than a few.
+pub(super) const CONTEXTS: usize = 256;
+
+/// Streams a client may have open. Real drivers get slow long before.
+pub(super) const STREAMS: usize = 65_536;
+
+/// Names a client may have told.
+pub(super) const NAMES: usize = 262_144;
+
+/// The operation that last used a slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlotUse {
+    pub(super) seq: Seq,
+    pub(super) op: OpId,
+    pub(super) pending: bool,
+}
+
+/// See the module.
+pub(super) struct Client {
+    pub(super) lane: Mapping<Lane>,
+    pub(super) socket: OwnedFd,
+    /// Readable when the process has ended, even if a forked child keeps a copy of the socket.
+    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) pid: u32,
+    pub(super) name: String,
+    /// Names it told: its id to the device's.
+    pub(super) names: HashMap<u32, u32>,
+    pub(super) contexts: ByNumber<ContextId>,
+    pub(super) streams: ByNumber<(StreamId, u32)>,
+    pub(super) slots: Vec<SlotUse>,
+    /// The greatest seq so far.
+    pub(super) last: Seq,
+    pub(super) outstanding: usize,
+    /// Prompt operations that may not have ended, oldest first.
+    pub(super) prompts: VecDeque<OpId>,
+    /// Records taken from the lane; the lane's own index is for the client.
+    pub(super) taken: u64,
+    /// News told.
+    pub(super) told: u64,
+    /// The last refresh that was served.
+    pub(super) refreshed: u64,
+    /// Told something since its waiters were last looked at.
+    pub(super) has_news: bool,
+    /// Something prompt has news.
+    pub(super) has_prompt_news: bool,
+    /// Why it is to be cut off.
+    pub(super) cut: Option<String>,
+}
+
+impl Client {
+    pub(super) fn new(lane: Mapping<Lane>, socket: OwnedFd, pidfd: Option<OwnedFd>, pid: u32, name: String) -> Client {
+        Client {
+            lane,
+            socket,
+            pidfd,
+            pid,
+            name,
+            names: HashMap::new(),
+            contexts: HashMap::new(),
+            streams: HashMap::new(),
+            slots: Vec::new(),
+            last: Seq::NONE,
+            outstanding: 0,
+            prompts: VecDeque::new(),
+            taken: 0,
+            told: 0,
+            refreshed: 0,
+            has_news: false,
+            has_prompt_news: false,
+            cut: None,
+        }
+    }
+
+    /// The operation of a seq, if it has not ended.
+    pub(super) fn pending(&self, seq: Seq) -> Option<OpId> {
+        self.slots
+            .get(seq.slot())
+            .filter(|slot| slot.pending && slot.seq == seq)
+            .map(|slot| slot.op)
+    }
+
+    /// Books a new operation. False: an impossible seq.
+    pub(super) fn begin(&mut self, seq: Seq, op: OpId) -> bool {
+        if seq.count() <= self.last.count() {
+            return false;
+        }
+        let slot = seq.slot();
+        debug_assert!(slot < SLOTS, "a seq has no more slot bits");
+        if slot >= self.slots.len() {
+            let unused = SlotUse {
+                seq: Seq::NONE,
+                op: OpId::DONE,
+                pending: false,
+            };
+            self.slots.resize(slot + 1, unused);
+        }
+        let Some(place) = self.slots.get_mut(slot) else {
+            return false;
+        };
+        if place.pending {
+            return false;
+        }
+        *place = SlotUse { seq, op, pending: true };
+        self.last = seq;
+        self.outstanding += 1;
+        true
+    }
+
+    /// Books an operation's end.
+    pub(super) fn end(&mut self, seq: Seq) {
+        if let Some(place) = self.slots.get_mut(seq.slot())
+            && place.pending
+            && place.seq == seq
+        {
+            place.pending = false;
+            self.outstanding -= 1;
+        }
+    }
+
+    /// Marks the client as one to be cut off; the first reason stays.
+    pub(super) fn condemn(&mut self, why: &str) {
+        if self.cut.is_none() {
+            self.cut = Some(why.to_owned());
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What goes into the engine: the clients' records, in the order of their time stamps.
+//!
+//! A record is an allegation. What an honest client cannot write condemns the client that wrote it; the engine never sees it.
+#![forbid(unsafe_code)]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use simgpu_engine::{Ns, OpId, Work};
+
+use super::client::{CONTEXTS, STREAMS};
+use super::{Device, Meta};
+use crate::op::{Extra, NameId, Op, Seq, Stream};
+use crate::shared::board::wall_now;
+use crate::shared::lane::SUBMISSIONS;
+use crate::shared::record::Record;
+
+/// How long a held kernel runs that says nothing else: the time after which the spinning kernels of real auto-tuners give up.
+const HELD: Ns = 100_000_000;
+
+/// Records of a client after which it is told that there is room again.
+const MAKE_ROOM_EVERY: u64 = 256;
+
+/// The names of all clients, each kept once.
+#[derive(Debug)]
+pub(super) struct Names {
+    by_name: HashMap<Box<str>, u32>,
+    /// The names, and each as JSON text.
+    names: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        let mut names = Names {
+            by_name: HashMap::new(),
+            names: Vec::new(),
+        };
+        names.intern("");
+        names
+    }
+}
+
+impl Names {
+    pub(super) fn intern(&mut self, name: &str) -> u32 {
+        if let Some(&id) = self.by_name.get(name) {
+            return id;
+        }
+        let id = self.names.len() as u32;
+        let json = serde_json::Value::from(name).to_string();
+        self.names.push((name.into(), json.into()));
+        self.by_name.insert(name.into(), id);
+        id
+    }
+
+    pub(super) fn name(&self, id: u32) -> &str {
+        self.names.get(id as usize).map_or("", |(name, _)| name)
+    }
+
+    pub(super) fn json(&self, id: u32) -> &str {
+        self.names.get(id as usize).map_or("\"\"", |(_, json)| json)
+    }
+}
+
+impl Device {
+    /// Takes all records that are there, brings the engine to now and collects what happened.
+    pub(super) fn take_in(&mut self) {
+        let mut now = wall_now();
+        // What each client had written when this began: one that writes without end does not keep the device here.
+        let mut limits = Vec::with_capacity(self.clients.len());
+        let mut heap = BinaryHeap::new();
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else {
+                limits.push(0);
+                continue;
+            };
+            let written = client.lane.written();
+            if written.wrapping_sub(client.taken) > SUBMISSIONS as u64 {
+                client.condemn("more records than there is room for");
+                limits.push(client.taken);
+                continue;
+            }
+            limits.push(written);
+            if written != client.taken {
+                heap.push(Reverse((stamp_of(client.lane.peek(client.taken)), number)));
+            }
+        }
+        while let Some(Reverse((_, number))) = heap.pop() {
+            let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
+                continue;
+            };
+            // Read again, once, and only this copy is used from here on.
+            let words = client.lane.peek(client.taken);
+            client.taken += 1;
+            let taken = client.taken;
+            if taken.is_multiple_of(MAKE_ROOM_EVERY) {
+                client.lane.take_up_to(taken);
+            }
+            self.counters.records += 1;
+            match Record::read(&words) {
+                Ok((record, mut stamp)) => {
+                    if stamp > now {
+                        now = wall_now();
+                        // Stamps are taken before they are written, so one that is still to come is a lie; it counts as now.
+                        stamp = stamp.min(now);
+                    }
+                    let at = self.clock.device(stamp);
+                    if let Err(why) = self.apply(number, at, record) {
+                        self.condemn(number, why);
+                        continue;
+                    }
+                }
+                Err(_) => {
+                    self.condemn(number, "a record that is none");
+                    continue;
+                }
+            }
+            let limit = limits.get(number).copied().unwrap_or(taken);
+            if taken != limit
+                && let Some(client) = self.clients.get(number).and_then(Option::as_ref)
+            {
+                heap.push(Reverse((stamp_of(client.lane.peek(taken)), number)));
+            }
+        }
+        for client in self.clients.iter().flatten() {
+            client.lane.take_up_to(client.taken);
+        }
+        let now = self.clock.device(now.max(wall_now()));
+        self.engine.advance_to(now);
+        self.collect();
+    }
+
+    fn condemn(&mut self, number: usize, why: &str) {
+        if let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) {
+            client.condemn(why);
+        }
+    }
+
+    /// The clients that have been condemned; the device counts them.
+    pub(super) fn take_cut(&mut self) -> Vec<usize> {
+        let mut cut = Vec::new();
+        for (number, client) in self.clients.iter().enumerate() {
+            if let Some(client) = client
+                && let Some(why) = &client.cut
+            {
+                self.counters.cut += 1;
+                self.counters.last_cut = Some(format!("{} ({}): {why}", client.name, client.pid));
+                cut.push(number);
+            }
+        }
+        cut
+    }
+
+    fn apply(&mut self, number: usize, at: Ns, record: Record) -> Result<(), &'static str> {
+        const GONE: &str = "a client that is gone";
+        let client = self.clients.get_mut(number).and_then(Option::as_mut).ok_or(GONE)?;
+        match record {
+            Record::Submit { stream, seq, op, extra } => self.submit(number, at, stream, seq, op, extra),
+            Record::HostDone(seq) => {
+                if let Some(op) = client.pending(seq) {
+                    // Of the wrong kind: nothing to release.
+                    let _ = self.engine.release(at, op);
+                }
+                Ok(())
+            }
+            Record::OpenContext(ctx) => {
+                if client.contexts.len() >= CONTEXTS || client.contexts.contains_key(&ctx.0) {
+                    return Err("a context that cannot be opened");
+                }
+                self.engine.advance_to(at);
+                client.contexts.insert(ctx.0, self.engine.add_context());
+                Ok(())
+            }
+            Record::CloseContext(ctx) => {
+                let context = client
+                    .contexts
+                    .remove(&ctx.0)
+                    .ok_or("a context that cannot be closed")?;
+                client.streams.retain(|_, (_, owner)| *owner != ctx.0);
+                self.engine.advance_to(at);
+                let _ = self.engine.remove_context(context);
+                Ok(())
+            }
+            Record::OpenStream { ctx, stream, priority } => {
+                if client.streams.len() >= STREAMS || client.streams.contains_key(&stream.0) {
+                    return Err("a stream that cannot be opened");
+                }
+                let context = *client.contexts.get(&ctx.0).ok_or("a stream of no context")?;
+                let id = self
+                    .engine
+                    .add_stream(context, priority)
+                    .map_err(|_| "a stream of no context")?;
+                client.streams.insert(stream.0, (id, ctx.0));
+                Ok(())
+            }
+            Record::CloseStream(stream) => {
+                // It may have gone with its context a moment ago.
+                if let Some((id, _)) = client.streams.remove(&stream.0) {
+                    let _ = self.engine.close_stream(id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn submit(
+        &mut self,
+        number: usize,
+        at: Ns,
+        stream: Stream,
+        seq: Seq,
+        op: Op,
+        extra: Extra,
+    ) -> Result<(), &'static str> {
+        let name = match op {
+            Op::Kernel(launch) => launch.name,
+            _ => extra.label,
+        };
+        let name = self.name_of(number, name);
+        const GONE: &str = "a client that is gone";
+        let client = self.clients.get_mut(number).and_then(Option::as_mut).ok_or(GONE)?;
+        let &(stream_id, ctx) = client.streams.get(&stream.0).ok_or("work for no stream")?;
+        let mut meta = Meta {
+            client: number as u32,
+            seq,
+            ctx,
+            stream: stream.0,
+            submitted: at,
+            op,
+            name,
+            graph: extra.graph,
+            prompt: extra.prompt,
+        };
+        let work = match op {
+            Op::Kernel(launch) if launch.held => {
+                meta.prompt = true;
+                Work::Kernel {
+                    duration: launch.duration.unwrap_or(HELD),
+                    held: true,
+                }
+            }
+            Op::Kernel(launch) => Work::Kernel {
+                duration: match launch.duration {
+                    Some(ns) => ns,
+                    None => {
+                        let text = self.names.name(name);
+                        self.durations.of(u64::from(name), text, launch.grid, launch.block)
+                    }
+                },
+                held: false,
+            },
+            Op::Copy { direction, bytes } => Work::Copy { direction, bytes },
+            Op::Memset { bytes } => Work::Memset { bytes },
+            Op::Marker => Work::Marker,
+            Op::WaitFor(other) => Work::WaitFor(client.pending(other).unwrap_or(OpId::DONE)),
+            Op::Host => {
+                meta.prompt = true;
+                Work::Host
+            }
+        };
+        let prompt = meta.prompt;
+        let tag = self.metas.put(meta);
+        let id = match self.engine.submit(at, stream_id, work, tag) {
+            Ok(id) => id,
+            Err(_) => {
+                self.metas.take(tag);
+                return Err("work for no stream");
+            }
+        };
+        // From here on what the engine says about the operation finds it booked: outputs are collected after all records.
+        if !client.begin(seq, id) {
+            return Err("an operation numbered wrongly");
+        }
+        if prompt {
+            client.prompts.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// The device's id of a client's name. The message with the name may still be in the socket.
+    fn name_of(&mut self, number: usize, name: NameId) -> u32 {
+        if name == NameId::NONE {
+            return 0;
+        }
+        for attempt in 0..2 {
+            let client = self.clients.get(number).and_then(Option::as_ref);
+            if let Some(&known) = client.and_then(|client| client.names.get(&name.0)) {
+                return known;
+            }
+            if attempt == 0 {
+                // The socket's end, if this reads it, stays readable: the door will see it.
+                self.hear_client(number);
+            }
+        }
+        0
+    }
+}
+
+fn stamp_of(words: crate::shared::record::Words) -> u64 {
+    words.get(2).copied().unwrap_or(0)
+}

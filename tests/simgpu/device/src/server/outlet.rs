@@ -1,0 +1,214 @@
+//! What comes out of the engine: news for the clients, lines for the log, and the time of the next wake-up.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use simgpu_engine::{Ns, OpId, Output};
+
+use super::Device;
+use super::client::Client;
+use super::log::Fate;
+use crate::op::{Op, Seq};
+use crate::shared::futex;
+use crate::shared::lane::{ANY, News};
+
+/// Prompt operations of a client that are looked at for the next wake-up: the oldest. Later ones are due later, save for other streams.
+const PROMPTS: usize = 64;
+
+/// While there are more, the device wakes at least so often (device time).
+const PROMPT_BEAT: Ns = 1_000_000;
+
+/// What the device keeps of an operation while it is in the engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meta {
+    pub(super) client: u32,
+    pub(super) seq: Seq,
+    pub(super) ctx: u32,
+    pub(super) stream: u32,
+    pub(super) submitted: Ns,
+    pub(super) op: Op,
+    /// The device's id of the name.
+    pub(super) name: u32,
+    pub(super) graph: u64,
+    pub(super) prompt: bool,
+}
+
+/// Metas by tag.
+#[derive(Debug, Default)]
+pub(super) struct Metas {
+    all: Vec<Option<Meta>>,
+    free: Vec<u32>,
+}
+
+impl Metas {
+    pub(super) fn put(&mut self, meta: Meta) -> u64 {
+        if let Some(free) = self.free.pop() {
+            if let Some(place) = self.all.get_mut(free as usize) {
+                *place = Some(meta);
+            }
+            return u64::from(free);
+        }
+        self.all.push(Some(meta));
+        self.all.len() as u64 - 1
+    }
+
+    pub(super) fn take(&mut self, tag: u64) -> Option<Meta> {
+        let meta = self.all.get_mut(tag as usize)?.take()?;
+        self.free.push(tag as u32);
+        Some(meta)
+    }
+
+    fn get(&self, tag: u64) -> Option<Meta> {
+        self.all.get(tag as usize).copied().flatten()
+    }
+}
+
+impl Device {
+    /// Empties the engine's outputs into lanes and log.
+    pub(super) fn collect(&mut self) {
+        while let Some(output) = self.engine.next_output() {
+            match output {
+                Output::Done {
+                    tag,
+                    start,
+                    end,
+                    segments,
+                    ..
+                } => {
+                    let Some(meta) = self.metas.take(tag) else { continue };
+                    self.write_log(&meta, start, end, Fate::Ended, &segments);
+                    self.ended(&meta, start, end);
+                }
+                Output::Aborted { tag, start, at, .. } => {
+                    let Some(meta) = self.metas.take(tag) else { continue };
+                    if let Some(start) = start {
+                        self.write_log(&meta, start, at, Fate::Aborted, &[]);
+                    }
+                    self.ended(&meta, at, at);
+                }
+                Output::Reached { tag, at, .. } => {
+                    let Some(meta) = self.metas.get(tag) else { continue };
+                    let Some(client) = self.client(meta.client) else {
+                        continue;
+                    };
+                    client.tell(News::Reached { seq: meta.seq, at });
+                    client.has_prompt_news = true;
+                }
+                Output::Switch { to, start, end } => {
+                    let owner = self.clients.iter().flatten().find_map(|client| {
+                        let ctx = client.contexts.iter().find(|(_, context)| **context == to)?;
+                        Some((client.pid, *ctx.0))
+                    });
+                    if let (Some(log), Some((pid, ctx))) = (&mut self.log, owner) {
+                        log.switch(pid, ctx, start, end);
+                    }
+                }
+            }
+        }
+    }
+
+    fn client(&mut self, number: u32) -> Option<&mut Client> {
+        self.clients.get_mut(number as usize)?.as_mut()
+    }
+
+    fn ended(&mut self, meta: &Meta, start: Ns, end: Ns) {
+        let Some(client) = self.client(meta.client) else { return };
+        client.end(meta.seq);
+        client.tell(News::Ended {
+            seq: meta.seq,
+            start,
+            end,
+        });
+        client.has_prompt_news |= meta.prompt;
+    }
+
+    fn write_log(&mut self, meta: &Meta, start: Ns, end: Ns, fate: Fate, segments: &[(Ns, Ns)]) {
+        let Some(log) = &mut self.log else { return };
+        if let Some(client) = self.clients.get(meta.client as usize).and_then(Option::as_ref) {
+            log.operation(client, meta, self.names.json(meta.name), start, end, fate, segments);
+        }
+    }
+
+    /// Wakes those who wait for what has happened, and says when the device should look next: the earliest time at which something can have ended that somebody waits
+    /// for. `None`: nobody waits for anything that will end by itself.
+    pub(super) fn give_out(&mut self) -> Option<Ns> {
+        let next_event = self.engine.next_event_time();
+        let mut wake: Option<Ns> = None;
+        let mut at = |time: Option<Ns>| {
+            // Between now and the next event nothing ends, and before its own bound the operation does not.
+            if let (Some(next), Some(time)) = (next_event, time)
+                && time != Ns::MAX
+            {
+                let time = time.max(next);
+                wake = Some(wake.map_or(time, |wake| wake.min(time)));
+            }
+        };
+        for client in self.clients.iter_mut().flatten() {
+            let mut ring = false;
+            for wanted in client.lane.wanted() {
+                if wanted == ANY {
+                    ring |= client.has_news;
+                    at(next_event);
+                    continue;
+                }
+                match client.pending(Seq(wanted)) {
+                    Some(op) => at(self.engine.earliest_end(op)),
+                    None => ring = true,
+                }
+            }
+            client.has_news = false;
+            let request = client.lane.refresh.load(Ordering::SeqCst);
+            if request != client.refreshed {
+                client.refreshed = request;
+                client.publish_bound(&self.engine);
+                client.lane.refreshed.store(request, Ordering::SeqCst);
+                ring = true;
+            }
+            if ring {
+                futex::ring(&client.lane.bell);
+            }
+            if std::mem::take(&mut client.has_prompt_news) {
+                futex::ring(&client.lane.prompt_bell);
+            }
+            let engine = &self.engine;
+            client.prompts.retain(|op| !engine.is_done(*op));
+            for op in client.prompts.iter().take(PROMPTS) {
+                at(engine.earliest_end(*op));
+            }
+            if client.prompts.len() > PROMPTS {
+                at(Some(engine.now() + PROMPT_BEAT));
+            }
+        }
+        wake
+    }
+}
+
+impl Client {
+    fn tell(&mut self, news: News) {
+        if self.lane.tell(self.told, news) {
+            self.told += 1;
+            self.has_news = true;
+        } else {
+            self.condemn("news it does not take");
+        }
+    }
+
+    /// Writes down until when nothing of this client can end, so that it need not ask again and again.
+    fn publish_bound(&mut self, engine: &simgpu_engine::Engine) {
+        let mut bound = Ns::MAX;
+        for op in self.heads(engine) {
+            bound = bound.min(engine.earliest_end(op).unwrap_or(0));
+        }
+        // In this order: a reader that sees the new count sees the new bound or none.
+        self.lane.bound.store(0, Ordering::SeqCst);
+        self.lane.bound_count.store(self.taken, Ordering::SeqCst);
+        self.lane.bound.store(bound, Ordering::SeqCst);
+    }
+
+    fn heads(&self, engine: &simgpu_engine::Engine) -> Vec<OpId> {
+        self.streams
+            .values()
+            .filter_map(|(stream, _)| engine.head_of(*stream))
+            .collect()
+    }
+}

@@ -1,0 +1,90 @@
+//! Becoming the device: the lock that makes it the only one of its socket, the socket, and cutting the ties to whoever started it.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::link::beside;
+
+/// The queue of clients that connect while the device is busy: three times the processes of the largest test that starts them at once.
+const BACKLOG: i32 = 1024;
+
+/// The device's own lock beside the socket; held for its life. The file stays: removing a lock file lets two processes hold "it".
+const LOCK: &str = "lock";
+
+/// A socket that listens, and nobody else's.
+pub struct Started {
+    pub(super) listener: OwnedFd,
+    pub(super) socket: PathBuf,
+}
+
+/// Takes the socket's lock and listens. `None`: another device serves the socket.
+///
+/// With `detach`, the calling process ends here (successfully) and a child of its own goes on, in a session of its own. To be called
+/// before any thread is started.
+pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
+    if let Some(directory) = socket.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    if detach {
+        self::detach()?;
+    }
+    let lock = rustix::fs::open(
+        beside(socket, LOCK),
+        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::RUSR | Mode::WUSR,
+    )?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    // Held until the process ends, however it ends.
+    std::mem::forget(lock);
+    // Whoever holds the lock owns the path; what is there is a dead device's.
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    // Nobody but the user may connect, from the first moment on.
+    let mask = rustix::process::umask(Mode::from_bits_truncate(0o177));
+    let bound = rustix::net::bind(&listener, &SocketAddrUnix::new(socket)?);
+    rustix::process::umask(mask);
+    bound?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    // The default of 50 us would be added to every sleep.
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+    Ok(Some(Started {
+        listener,
+        socket: socket.to_owned(),
+    }))
+}
+
+/// Leaves the process that started the program, its session and whatever files it had open.
+fn detach() -> io::Result<()> {
+    // SAFETY: the process has one thread (see `prepare`), so the child has all that it needs.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        // SAFETY: ends the process at once; the child is another process.
+        _ => unsafe { libc::_exit(0) },
+    }
+    rustix::process::setsid()?;
+    // A pipe of the client's that stayed open here would keep its reader waiting. Standard input, output and errors are the starter's to set.
+    // SAFETY: nothing in this process has opened a file yet.
+    unsafe { libc::close_range(3, u32::MAX, 0) };
+    Ok(())
+}

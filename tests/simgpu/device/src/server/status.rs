@@ -1,0 +1,77 @@
+//! What `simgpu-device status` prints.
+#![forbid(unsafe_code)]
+
+use serde_json::{Value, json};
+
+use super::Device;
+
+impl Device {
+    /// The device's state as of the last turn.
+    pub(super) fn status(&self) -> Value {
+        let usage = self.engine.usage();
+        let clients: Vec<Value> = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter_map(|(number, client)| {
+                let client = client.as_ref()?;
+                let sums = client
+                    .contexts
+                    .values()
+                    .filter_map(|context| self.engine.context_usage(*context));
+                let mut compute = 0;
+                let mut copies = [0, 0];
+                let mut ended = 0;
+                for sum in sums {
+                    compute += sum.compute;
+                    copies[0] += sum.copies[0];
+                    copies[1] += sum.copies[1];
+                    ended += sum.ended;
+                }
+                Some(json!({
+                    "pid": client.pid,
+                    "process": client.name,
+                    "contexts": client.contexts.len(),
+                    "streams": client.streams.len(),
+                    "outstanding": client.outstanding,
+                    "ended": ended,
+                    "memory": self.board.held(number),
+                    "compute_ns": compute,
+                    "copy_ns": copies,
+                }))
+            })
+            .collect();
+        json!({
+            "pid": std::process::id(),
+            "now": self.engine.now(),
+            "dilation": self.config.device.dilation,
+            "mode": self.config.device.mode,
+            "slice_ns": self.config.device.slice_ns,
+            "switch_ns": self.config.device.switch_ns,
+            "memory": {
+                "total": self.board.total(),
+                "used": u64::try_from(self.board.used()).unwrap_or(u64::MAX),
+            },
+            "compute_ns": usage.compute,
+            "copy_ns": usage.copies,
+            "switching_ns": usage.switching,
+            "switches": usage.switches,
+            "preemptions": usage.preemptions,
+            "submitted": usage.submitted,
+            "ended": usage.ended,
+            "aborted": usage.aborted,
+            "late": usage.late,
+            "turns": self.counters.turns,
+            "records": self.counters.records,
+            "attached": self.counters.attached,
+            "cut": self.counters.cut,
+            "last_cut": self.counters.last_cut,
+            "log": self.log.as_ref().map(|log| json!({
+                "path": log.path().display().to_string(),
+                "lines": log.lines(),
+                "trouble": log.trouble(),
+            })),
+            "clients": clients,
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! A lane: the memory one client shares with the device.
+//!
+//! Two rings with one writer and one reader each (the client's threads take a lock of their own): submissions towards the device, news back. Indices only
+//! grow; a ring's place is the index modulo its size. A writer publishes its index last, so a client killed in the middle of a record never published it.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use simgpu_engine::Ns;
+
+use super::record::{WORDS, Words};
+use crate::op::Seq;
+
+/// Tells a lane of this layout from other memory: "simLANE1" as little-endian bytes.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"simLANE1");
+
+/// Submissions a lane holds. At 2 us a launch the device may sleep 8 ms before it is asked to look (at half).
+pub(crate) const SUBMISSIONS: usize = 4096;
+
+/// Bits of a [`Seq`] that name the client's slot; the rest counts submissions.
+pub(crate) const SLOT_BITS: u32 = 15;
+
+/// Operations a client may have outstanding over all its streams.
+pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
+
+/// News a lane holds: an operation has at most two (reached, ended), so that an honest client's news always fit.
+pub(crate) const NEWS: usize = 2 * SLOTS;
+
+/// Threads of a client that can wait at once with the device knowing for what. More wait by asking every millisecond.
+pub(crate) const WAITERS: usize = 64;
+
+/// What a waiter writes that wants any news at all.
+pub(crate) const ANY: u64 = u64::MAX;
+
+impl Seq {
+    pub(crate) fn new(count: u64, slot: u16) -> Seq {
+        Seq((count << SLOT_BITS) | u64::from(slot))
+    }
+
+    /// The slot; always below [`SLOTS`].
+    pub(crate) fn slot(self) -> usize {
+        self.0 as usize & (SLOTS - 1)
+    }
+
+    /// How many operations the link had submitted with this one: 1, 2, 3 …
+    pub fn count(self) -> u64 {
+        self.0 >> SLOT_BITS
+    }
+}
+
+/// What happened to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    Ended { seq: Seq, start: Ns, end: Ns },
+    Reached { seq: Seq, at: Ns },
+}
+
+/// In the word with the seq: the operation was reached, not ended. A seq's count never gets this far.
+const REACHED: u64 = 1 << 63;
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Index(AtomicU64);
+
+#[repr(C)]
+#[derive(Debug)]
+struct Submission([AtomicU64; WORDS]);
+
+#[repr(C)]
+#[derive(Debug)]
+struct NewsItem([AtomicU64; 3]);
+
+/// See the module.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub(crate) struct Lane {
+    magic: AtomicU64,
+    /// 1: the device cut the client off.
+    cut: AtomicU32,
+    /// Rung when something a thread waits for happened.
+    pub(crate) bell: AtomicU32,
+    /// Rung when a prompt operation has news.
+    pub(crate) prompt_bell: AtomicU32,
+    /// How many threads wait.
+    pub(crate) waiting: AtomicU32,
+    /// What each waits for: a seq, [`ANY`], or 0.
+    waiters: [AtomicU64; WAITERS],
+    /// Counts the client's requests for up-to-date news.
+    pub(crate) refresh: AtomicU64,
+    /// The last request that was served.
+    pub(crate) refreshed: AtomicU64,
+    /// Nothing submitted up to `bound_count` ends before this device time unless the client itself releases something.
+    pub(crate) bound: AtomicU64,
+    pub(crate) bound_count: AtomicU64,
+    submitted: Index,
+    taken: Index,
+    told: Index,
+    heard: Index,
+    submissions: [Submission; SUBMISSIONS],
+    news: [NewsItem; NEWS],
+}
+
+impl Lane {
+    /// Prepares zeroed memory.
+    pub(crate) fn initialise(&self) {
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    pub(crate) fn is_lane(&self) -> bool {
+        self.magic.load(Ordering::Acquire) == MAGIC
+    }
+
+    pub(crate) fn cut_off(&self) {
+        self.cut.store(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut.load(Ordering::SeqCst) != 0
+    }
+
+    // The client's side.
+
+    /// Writes a record. False: the ring is full. One thread at a time.
+    pub(crate) fn submit(&self, words: &Words) -> bool {
+        let index = self.submitted.0.load(Ordering::Relaxed);
+        if self.backlog() >= SUBMISSIONS as u64 {
+            return false;
+        }
+        if let Some(place) = self.submissions.get(index as usize % SUBMISSIONS) {
+            for (place, word) in place.0.iter().zip(words) {
+                place.store(*word, Ordering::Relaxed);
+            }
+        }
+        self.submitted.0.store(index.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// Records written and not taken yet.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.submitted
+            .0
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.taken.0.load(Ordering::Acquire))
+    }
+
+    /// The next piece of news, if there is one. One thread at a time.
+    pub(crate) fn hear(&self) -> Option<News> {
+        let index = self.heard.0.load(Ordering::Relaxed);
+        if index == self.told.0.load(Ordering::Acquire) {
+            return None;
+        }
+        let item = self.news.get(index as usize % NEWS)?;
+        let [first, start, end] = item.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        self.heard.0.store(index.wrapping_add(1), Ordering::Release);
+        let seq = Seq(first & !REACHED);
+        Some(if first & REACHED == 0 {
+            News::Ended { seq, start, end }
+        } else {
+            News::Reached { seq, at: start }
+        })
+    }
+
+    /// How much news was heard so far.
+    pub(crate) fn heard_so_far(&self) -> u64 {
+        self.heard.0.load(Ordering::Acquire)
+    }
+
+    /// Tells the device what this thread waits for. `None`: too many wait already.
+    pub(crate) fn begin_waiting(&self, wanted: u64) -> Option<usize> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let free = self.waiters.iter().position(|waiter| {
+            waiter
+                .compare_exchange(0, wanted, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+        });
+        if free.is_none() {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        free
+    }
+
+    pub(crate) fn end_waiting(&self, place: usize) {
+        if let Some(waiter) = self.waiters.get(place) {
+            waiter.store(0, Ordering::SeqCst);
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    // The device's side.
+
+    /// How many records the client says it has written. More than fit is a lie.
+    pub(crate) fn written(&self) -> u64 {
+        self.submitted.0.load(Ordering::Acquire)
+    }
+
+    /// The record at an index below [`Lane::written`].
+    pub(crate) fn peek(&self, index: u64) -> Words {
+        let mut words = [0; WORDS];
+        if let Some(place) = self.submissions.get(index as usize % SUBMISSIONS) {
+            for (word, place) in words.iter_mut().zip(&place.0) {
+                *word = place.load(Ordering::Relaxed);
+            }
+        }
+        words
+    }
+
+    /// Frees the places below an index.
+    pub(crate) fn take_up_to(&self, index: u64) {
+        self.taken.0.store(index, Ordering::Release);
+    }
+
+    /// Writes news at `index`, the device's own count. False: the client does not listen, or lied about what it heard.
+    pub(crate) fn tell(&self, index: u64, news: News) -> bool {
+        let unheard = index.wrapping_sub(self.heard.0.load(Ordering::Acquire));
+        if unheard >= NEWS as u64 {
+            return false;
+        }
+        let words = match news {
+            News::Ended { seq, start, end } => [seq.0, start, end],
+            News::Reached { seq, at } => [seq.0 | REACHED, at, at],
+        };
+        if let Some(item) = self.news.get(index as usize % NEWS) {
+            for (place, word) in item.0.iter().zip(words) {
+                place.store(word, Ordering::Relaxed);
+            }
+        }
+        self.told.0.store(index.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// What the client's threads wait for.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = u64> {
+        let some = self.waiting.load(Ordering::SeqCst) != 0;
+        self.waiters
+            .iter()
+            .take(if some { WAITERS } else { 0 })
+            .map(|waiter| waiter.load(Ordering::SeqCst))
+            .filter(|&wanted| wanted != 0)
+    }
+}

@@ -1,0 +1,243 @@
+//! Submissions as words: what a client writes into its lane and what the device makes of them.
+//!
+//! A record is ten words; kinds use as many as they need. Reading one never fails badly: words that make no sense are [`Malformed`].
+#![forbid(unsafe_code)]
+
+use crate::op::{Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream};
+
+/// Words of a record.
+pub(crate) const WORDS: usize = 10;
+
+/// A record as words.
+pub(crate) type Words = [u64; WORDS];
+
+/// Words that no honest client writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// What a client tells the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// An operation.
+    Submit {
+        stream: Stream,
+        seq: Seq,
+        op: Op,
+        extra: Extra,
+    },
+    /// A host operation is done or a held kernel shall end.
+    HostDone(Seq),
+    OpenContext(Ctx),
+    CloseContext(Ctx),
+    OpenStream {
+        ctx: Ctx,
+        stream: Stream,
+        priority: i32,
+    },
+    CloseStream(Stream),
+}
+
+const KERNEL: u64 = 1;
+const COPY: u64 = 2;
+const MEMSET: u64 = 3;
+const MARKER: u64 = 4;
+const WAIT_FOR: u64 = 5;
+const HOST: u64 = 6;
+const HOST_DONE: u64 = 7;
+const OPEN_CONTEXT: u64 = 8;
+const CLOSE_CONTEXT: u64 = 9;
+const OPEN_STREAM: u64 = 10;
+const CLOSE_STREAM: u64 = 11;
+
+// Flags beside the kind in word 0.
+const PROMPT: u64 = 1 << 8;
+const HELD: u64 = 1 << 9;
+const TIMED: u64 = 1 << 10;
+const DIRECTION: u32 = 16;
+
+// Words: 0 kind, flags, stream; 1 seq; 2 wall time (written by the ring); 3 the kind's number; 4 name, shared; 5-7 grid and block; 8 graph.
+const STAMP: usize = 2;
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | (u64::from(high) << 32)
+}
+
+fn low(word: u64) -> u32 {
+    word as u32
+}
+
+fn high(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+impl Record {
+    /// The record as words, stamped with a wall time.
+    pub(crate) fn words(&self, stamp: u64) -> Words {
+        let mut words = [0; WORDS];
+        words[STAMP] = stamp;
+        match *self {
+            Record::Submit { stream, seq, op, extra } => {
+                words[1] = seq.0;
+                words[4] = pair(extra.label.0, 0);
+                words[8] = extra.graph;
+                let kind = match op {
+                    Op::Kernel(launch) => {
+                        words[3] = launch.duration.unwrap_or(0);
+                        words[4] = pair(launch.name.0, launch.shared);
+                        words[5] = pair(launch.grid[0], launch.grid[1]);
+                        words[6] = pair(launch.grid[2], launch.block[0]);
+                        words[7] = pair(launch.block[1], launch.block[2]);
+                        let timed = if launch.duration.is_some() { TIMED } else { 0 };
+                        KERNEL | timed | if launch.held { HELD } else { 0 }
+                    }
+                    Op::Copy { direction, bytes } => {
+                        words[3] = bytes;
+                        let direction = match direction {
+                            Direction::HostToDevice => 0u64,
+                            Direction::DeviceToHost => 1,
+                            Direction::DeviceToDevice => 2,
+                        };
+                        COPY | direction << DIRECTION
+                    }
+                    Op::Memset { bytes } => {
+                        words[3] = bytes;
+                        MEMSET
+                    }
+                    Op::Marker => MARKER,
+                    Op::WaitFor(other) => {
+                        words[3] = other.0;
+                        WAIT_FOR
+                    }
+                    Op::Host => HOST,
+                };
+                words[0] = kind | if extra.prompt { PROMPT } else { 0 } | pair(0, stream.0);
+            }
+            Record::HostDone(seq) => {
+                words[0] = HOST_DONE;
+                words[1] = seq.0;
+            }
+            Record::OpenContext(ctx) => words[0] = OPEN_CONTEXT | pair(0, ctx.0),
+            Record::CloseContext(ctx) => words[0] = CLOSE_CONTEXT | pair(0, ctx.0),
+            Record::OpenStream { ctx, stream, priority } => {
+                words[0] = OPEN_STREAM | pair(0, stream.0);
+                words[3] = pair(ctx.0, priority as u32);
+            }
+            Record::CloseStream(stream) => words[0] = CLOSE_STREAM | pair(0, stream.0),
+        }
+        words
+    }
+
+    /// What the words say: the record and its wall time. The token stays with the client.
+    pub(crate) fn read(words: &Words) -> Result<(Record, u64), Malformed> {
+        let first = words[0];
+        let seq = Seq(words[1]);
+        let stream = Stream(high(first));
+        let ctx = Ctx(high(first));
+        let op = match first & 0xff {
+            KERNEL => Op::Kernel(Launch {
+                name: NameId(low(words[4])),
+                grid: [low(words[5]), high(words[5]), low(words[6])],
+                block: [high(words[6]), low(words[7]), high(words[7])],
+                shared: high(words[4]),
+                duration: (first & TIMED != 0).then_some(words[3]),
+                held: first & HELD != 0,
+            }),
+            COPY => Op::Copy {
+                direction: match (first >> DIRECTION) & 0xff {
+                    0 => Direction::HostToDevice,
+                    1 => Direction::DeviceToHost,
+                    2 => Direction::DeviceToDevice,
+                    _ => return Err(Malformed),
+                },
+                bytes: words[3],
+            },
+            MEMSET => Op::Memset { bytes: words[3] },
+            MARKER => Op::Marker,
+            WAIT_FOR => Op::WaitFor(Seq(words[3])),
+            HOST => Op::Host,
+            HOST_DONE => return Ok((Record::HostDone(seq), words[STAMP])),
+            OPEN_CONTEXT => return Ok((Record::OpenContext(ctx), words[STAMP])),
+            CLOSE_CONTEXT => return Ok((Record::CloseContext(ctx), words[STAMP])),
+            OPEN_STREAM => {
+                let record = Record::OpenStream {
+                    ctx: Ctx(low(words[3])),
+                    stream,
+                    priority: high(words[3]) as i32,
+                };
+                return Ok((record, words[STAMP]));
+            }
+            CLOSE_STREAM => return Ok((Record::CloseStream(stream), words[STAMP])),
+            _ => return Err(Malformed),
+        };
+        let extra = Extra {
+            token: 0,
+            prompt: first & PROMPT != 0,
+            graph: words[8],
+            label: NameId(if matches!(op, Op::Kernel(_)) { 0 } else { low(words[4]) }),
+        };
+        Ok((Record::Submit { stream, seq, op, extra }, words[STAMP]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        let direction = prop_oneof![
+            Just(Direction::HostToDevice),
+            Just(Direction::DeviceToHost),
+            Just(Direction::DeviceToDevice)
+        ];
+        let launch = (
+            any::<(u32, [u32; 3], [u32; 3], u32)>(),
+            any::<Option<u64>>(),
+            any::<bool>(),
+        )
+            .prop_map(|((name, grid, block, shared), duration, held)| Launch {
+                name: NameId(name),
+                grid,
+                block,
+                shared,
+                duration,
+                held,
+            });
+        prop_oneof![
+            launch.prop_map(Op::Kernel),
+            (direction, any::<u64>()).prop_map(|(direction, bytes)| Op::Copy { direction, bytes }),
+            any::<u64>().prop_map(|bytes| Op::Memset { bytes }),
+            Just(Op::Marker),
+            any::<u64>().prop_map(|seq| Op::WaitFor(Seq(seq))),
+            Just(Op::Host),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(op in any_op(), stream: u32, seq: u64, stamp: u64, prompt: bool, graph: u64, label: u32) {
+            let label = NameId(if matches!(op, Op::Kernel(_)) { 0 } else { label });
+            let extra = Extra { token: 0, prompt, graph, label };
+            let record = Record::Submit { stream: Stream(stream), seq: Seq(seq), op, extra };
+            prop_assert_eq!(Record::read(&record.words(stamp)), Ok((record, stamp)));
+        }
+
+        #[test]
+        fn the_other_records_too(a: u32, b: u32, seq: u64, priority: i32, stamp: u64) {
+            for record in [
+                Record::HostDone(Seq(seq)),
+                Record::OpenContext(Ctx(a)),
+                Record::CloseContext(Ctx(a)),
+                Record::OpenStream { ctx: Ctx(a), stream: Stream(b), priority },
+                Record::CloseStream(Stream(b)),
+            ] {
+                prop_assert_eq!(Record::read(&record.words(stamp)), Ok((record, stamp)));
+            }
+        }
+
+        #[test]
+        fn any_words_can_be_read(words: [u64; WORDS]) {
+            let _ = Record::read(&words);
+        }
+    }
+}
