@@ -57,7 +57,7 @@ pub fn identity(exec: CuGraphExec) -> u64 {
 /// The identity of a kernel node. The first of an identity is told to the session, as that of a launch is.
 fn kernel(node: &KernelNode) -> u64 {
     let handle: CuFunction = if node.function != 0 { node.function } else { node.kernel };
-    names::identify(handle, node.grid, node.block, node.shared)
+    names::identify_shape(handle, node.grid, node.block, node.shared)
 }
 
 fn nodes_of(graph: CuGraph) -> Option<Vec<CuGraphNode>> {

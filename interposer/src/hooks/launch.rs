@@ -7,18 +7,18 @@ use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, Laun
 use crate::names;
 use crate::session::{self, LaunchInfo, LaunchKind};
 
-/// Tells the session about a launch, around it.
+/// Tells the session about a launch, around it. The shape goes by single numbers: see [`names::identify`].
 #[inline(always)]
 fn launch(
     function: CuFunction,
-    grid: [u32; 3],
-    block: [u32; 3],
+    (gx, gy, gz): (u32, u32, u32),
+    (bx, by, bz): (u32, u32, u32),
     shared: u32,
     stream: CuStream,
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let info = LaunchInfo {
-        kernel_hash: names::identify(function, grid, block, shared),
+        kernel_hash: names::identify(function, gx, gy, gz, bx, by, bz, shared),
         stream,
         kind: LaunchKind::Kernel,
         cost_hint: 0,
@@ -50,8 +50,8 @@ unsafe fn launch_ex(
     };
     launch(
         function,
-        config.grid,
-        config.block,
+        config.grid.into(),
+        config.block.into(),
         config.shared,
         stream(config.stream),
         real,
@@ -79,14 +79,14 @@ hooks! {
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
     ) |real| {
-        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, stream, real)
+        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
     }
 
     fn cuLaunchKernel_ptsz(
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
     ) |real| {
-        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, per_thread(stream), real)
+        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
     }
 
     fn cuLaunchKernelEx(
@@ -107,14 +107,14 @@ hooks! {
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void,
     ) |real| {
-        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, stream, real)
+        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
     }
 
     fn cuLaunchCooperativeKernel_ptsz(
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void,
     ) |real| {
-        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, per_thread(stream), real)
+        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
     }
 
     /// One kernel on several devices: told as the first device's launch, because it starts on all of them or on none.
@@ -122,22 +122,22 @@ hooks! {
         // SAFETY: the client's promise to the driver, if there is a first one.
         let first = (count > 0).then(|| unsafe { written(list) }).flatten();
         match first {
-            Some(first) => launch(first.function, first.grid, first.block, first.shared, first.stream, real),
+            Some(first) => launch(first.function, first.grid.into(), first.block.into(), first.shared, first.stream, real),
             None => real(),
         }
     }
 
     /// The oldest way: shape and shared memory were set on the function before; they are not part of the call.
     fn cuLaunch(function: CuFunction) |real| {
-        launch(function, [1, 1, 1], [0; 3], 0, 0, real)
+        launch(function, (1, 1, 1), (0, 0, 0), 0, 0, real)
     }
 
     fn cuLaunchGrid(function: CuFunction, width: i32, height: i32) |real| {
-        launch(function, [width.unsigned_abs(), height.unsigned_abs(), 1], [0; 3], 0, 0, real)
+        launch(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, 0, real)
     }
 
     fn cuLaunchGridAsync(function: CuFunction, width: i32, height: i32, stream: CuStream) |real| {
-        launch(function, [width.unsigned_abs(), height.unsigned_abs(), 1], [0; 3], 0, stream, real)
+        launch(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, stream, real)
     }
 
     fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |real| {

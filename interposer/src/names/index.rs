@@ -44,7 +44,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// The slots where a key may stand, in order.
-    #[inline]
+    #[inline(always)]
     fn places(&self, key: usize) -> impl Iterator<Item = &Slot> {
         // Handles are addresses of 8 bytes or more; the multiplication spreads their upper bits over all of the word.
         let hash = (key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -52,7 +52,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// The slot of a key, if it was ever set.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, key: usize) -> Option<&Slot> {
         for slot in self.places(key) {
             let found = slot.key.load(Ordering::Acquire);

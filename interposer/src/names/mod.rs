@@ -36,41 +36,49 @@ static INDEX: Index<HANDLES> = Index::new();
 static SEEN: Index<IDENTITIES> = Index::new();
 
 /// The identity of a launch; 0 where the kernel's name is unknown. The session is told of each identity's first.
-#[inline]
-pub fn identify(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
+///
+/// The shape goes by single numbers: as arrays that a slow path may look at they would be stored in halves and loaded whole, which
+/// stalls every launch by some four nanoseconds.
+#[inline(always)]
+pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
     let Some(slot) = INDEX.find(handle) else {
-        return unknown(handle, grid, block, shared);
+        return unknown(handle, gx, gy, gz, bx, by, bz, shared);
     };
     let key = slot.value.load(Ordering::Relaxed);
     if key <= UNNAMED {
         return if key == UNNAMED {
             0
         } else {
-            unknown(handle, grid, block, shared)
+            unknown(handle, gx, gy, gz, bx, by, bz, shared)
         };
     }
-    let hash = launch_hash(SymbolKey::from_word(key), grid, block, shared);
+    let hash = launch_hash(SymbolKey::from_word(key), [gx, gy, gz], [bx, by, bz], shared);
     // The note holds the hash of the handle's last launch: most kernels come in one shape again and again.
     if slot.note.load(Ordering::Relaxed) != hash {
-        other_shape(slot, handle, hash, grid, block, shared);
+        slot.note.store(hash, Ordering::Relaxed);
+        first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
     }
     hash
 }
 
-#[cold]
-fn other_shape(slot: &Slot, handle: usize, hash: u64, grid: [u32; 3], block: [u32; 3], shared: u32) {
-    slot.note.store(hash, Ordering::Relaxed);
-    first_of(handle, hash, grid, block, shared);
+/// As [`identify`], for a shape in one piece.
+pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
+    let [[gx, gy, gz], [bx, by, bz]] = [grid, block];
+    identify(handle, gx, gy, gz, bx, by, bz, shared)
 }
 
 /// Tells the session about an identity, if this is its first launch.
-fn first_of(handle: usize, hash: u64, grid: [u32; 3], block: [u32; 3], shared: u32) {
+#[cold]
+fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) {
     if !newly_seen(hash) {
         return;
     }
     guarded(|| {
         if let Some(named) = registry::named(handle) {
-            session::kernel_seen(hash, &KernelId::new(named.module, &named.symbol, grid, block, shared));
+            session::kernel_seen(
+                hash,
+                &KernelId::new(named.module, &named.symbol, [gx, gy, gz], [bx, by, bz], shared),
+            );
         }
     });
 }
@@ -86,7 +94,7 @@ pub fn newly_seen(hash: u64) -> bool {
 
 /// A handle that the fast table does not know.
 #[cold]
-fn unknown(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
+fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
     let known = guarded(|| {
         if let Some(named) = registry::named(handle) {
             // The fast table is full.
@@ -105,8 +113,8 @@ fn unknown(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
         }
     });
     let Some(key) = known.flatten() else { return 0 };
-    let hash = launch_hash(key, grid, block, shared);
-    first_of(handle, hash, grid, block, shared);
+    let hash = launch_hash(key, [gx, gy, gz], [bx, by, bz], shared);
+    first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
     hash
 }
 
@@ -120,15 +128,15 @@ mod tests {
         code_loaded(library, 0, 77);
         function_named(kernel, library, 77, "axpy");
         let id = KernelId::new(77, "axpy", [4, 1, 1], [32, 1, 1], 0);
-        assert_eq!(identify(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
-        assert_ne!(identify(kernel, [5, 1, 1], [32, 1, 1], 0), id.hash64());
+        assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+        assert_ne!(identify_shape(kernel, [5, 1, 1], [32, 1, 1], 0), id.hash64());
         // The driver's own function for the kernel, and the module view of the library.
         same_function(0x1_0200, kernel);
-        assert_eq!(identify(0x1_0200, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+        assert_eq!(identify_shape(0x1_0200, [4, 1, 1], [32, 1, 1], 0), id.hash64());
         code_loaded(0x1_0300, library, 77);
         assert_eq!(code_of(0x1_0300), 77);
         function_named(0x1_0400, 0x1_0300, 77, "axpy");
-        assert_eq!(identify(0x1_0400, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+        assert_eq!(identify_shape(0x1_0400, [4, 1, 1], [32, 1, 1], 0), id.hash64());
 
         code_unloaded(library);
         for handle in [kernel, 0x1_0200, 0x1_0400] {
@@ -144,7 +152,7 @@ mod tests {
         code_loaded(library, 0, 78);
         function_named(kernel, library, 78, "gemm");
         let id = KernelId::new(78, "gemm", [4, 1, 1], [32, 1, 1], 0);
-        assert_eq!(identify(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
+        assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
     }
 
     #[test]
