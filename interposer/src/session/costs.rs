@@ -85,8 +85,9 @@ mod tests {
     #[test]
     fn what_was_put_in_comes_out_and_nothing_else() {
         let costs = Costs::default();
-        // Neighbours, equal places modulo the table, and the largest hash.
-        let hashes: Vec<u64> = (1..2000)
+        // A big model's worth of mixed hashes, equal places modulo the table, and the largest hash.
+        let hashes: Vec<u64> = (1..8000u64)
+            .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .chain((0..20).map(|turn| 5 + turn * ENTRIES as u64))
             .chain([u64::MAX])
             .collect();

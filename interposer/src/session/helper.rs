@@ -18,7 +18,7 @@ use weft_broker::protocol::VERSION;
 use weft_broker::protocol::control::{Hello, Refusal, ToBroker};
 use weft_broker::protocol::lane::Mode;
 use weft_broker::transport::client::{self, Attached, Channel};
-use weft_broker::transport::{Error, HANDSHAKE, path};
+use weft_broker::transport::{Error, HANDSHAKE};
 
 use super::settings::Purpose;
 use super::state::Session;
@@ -48,14 +48,14 @@ const STACK: usize = 512 * 1024;
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
 /// Starts the helper and waits, bounded, for its first attempt to attach.
-pub fn start(session: &'static Session) {
+pub fn start(session: &'static Session, path: PathBuf) {
     TRIED.store(0, Ordering::Relaxed);
     let before = block_signals();
     let spawned = std::thread::Builder::new()
         .name("weft".into())
         .stack_size(STACK)
         .spawn(move || {
-            if crate::trouble::guarded(|| Helper::new(session).run()).is_none() {
+            if crate::trouble::guarded(|| Helper::new(session, path).run()).is_none() {
                 // Without it nobody would notice the broker's death: let go.
                 let_go(session);
             }
@@ -124,20 +124,18 @@ struct Helper {
     path: PathBuf,
     channel: Option<Channel>,
     known: HashMap<Key, ToBroker>,
-    attempts: u64,
     lost: u64,
     warned: bool,
     hopeless: bool,
 }
 
 impl Helper {
-    fn new(session: &'static Session) -> Helper {
+    fn new(session: &'static Session, path: PathBuf) -> Helper {
         Helper {
             session,
-            path: path::socket(),
+            path,
             channel: None,
             known: HashMap::new(),
-            attempts: 0,
             lost: 0,
             warned: false,
             hopeless: false,
@@ -204,9 +202,9 @@ impl Helper {
     }
 
     fn try_once(&mut self) {
-        self.attempts += 1;
-        if let Err(why) = self.attach(HANDSHAKE) {
-            log::debug!("attempt {}: {why}", self.attempts);
+        match self.attach(HANDSHAKE) {
+            Ok(()) | Err(Error::NoBroker(_)) => {}
+            Err(why) => self.complain(&why),
         }
     }
 

@@ -33,6 +33,8 @@ mod settings;
 mod settle;
 mod state;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod turn;
 
@@ -154,7 +156,7 @@ fn begin() {
             fork::watch(in_child);
             let session: &'static Session = Box::leak(Box::new(session));
             SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
-            helper::start(session);
+            helper::start(session, weft_broker::transport::path::socket());
         }
         Err(why) => log::warn!("this job runs as without weft: {why}"),
     }

@@ -73,6 +73,18 @@ impl Turn {
         }
     }
 
+    /// Places taken so far.
+    #[cfg(test)]
+    pub fn arrived(&self) -> u32 {
+        self.next.load(Ordering::SeqCst)
+    }
+
+    /// Places left so far.
+    #[cfg(test)]
+    pub fn left(&self) -> u32 {
+        self.serving.load(Ordering::SeqCst)
+    }
+
     #[cold]
     fn wake(&self) {
         // All of them: only the next one knows that it is meant. A handful of threads at most.

@@ -1,0 +1,195 @@
+//! Attaching to a real listener over a socket in a temporary folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use weft_broker::protocol::board::Board;
+use weft_broker::protocol::control::{Refusal, ToBroker};
+use weft_broker::protocol::lane::{Mode, Reader};
+use weft_broker::transport::server::{Attached, Host, Incoming, Listener};
+use weft_kernel_id::KernelId;
+
+use super::super::settings::Settings;
+use super::super::state::Session;
+use super::super::{clock, helper};
+use super::{LONG, attached as played, fake, kernel, launch, until};
+
+const PATIENCE: Duration = Duration::from_nanos(LONG);
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("broker.sock");
+    (folder, path)
+}
+
+fn session() -> &'static Session {
+    let variable = |name: &str| match name {
+        "WEFT_PRIORITY" => Some("3".to_string()),
+        "WEFT_PROFILE" => Some("resnet".to_string()),
+        "WEFT_AUTOSTART" => Some("0".to_string()),
+        _ => None,
+    };
+    let (settings, complaints) = Settings::read(variable, 2);
+    assert_eq!(complaints, [""; 0]);
+    Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")))
+}
+
+/// Lets one client in.
+fn let_in(listener: &mut Listener, host: &Host) -> Attached {
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < PATIENCE, "nobody came");
+        if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).expect("accepting goes on")
+        {
+            let welcome = pending.welcome(host, 1, vec![(7, 700), (8, 800)], |lane| {
+                lane.orders.unknown_cost.store(20_000, Ordering::Relaxed);
+                lane.orders.longest_wait.store(LONG, Ordering::Relaxed);
+                lane.orders.mode.store(Mode::Filler as u32, Ordering::Release);
+            });
+            return welcome.expect("attached");
+        }
+    }
+}
+
+fn start(session: &'static Session, path: &Path) -> std::thread::JoinHandle<()> {
+    let path = path.to_path_buf();
+    std::thread::spawn(move || helper::start(session, path))
+}
+
+fn next(broker: &Attached) -> ToBroker {
+    broker.receiver.next(PATIENCE).expect("received").expect("in time")
+}
+
+fn some_kernel(symbol: &str) -> KernelId {
+    KernelId {
+        module: 1,
+        symbol: symbol.into(),
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared: 0,
+    }
+}
+
+#[test]
+fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
+    let (_folder, path) = folder();
+    let host = Host::make().expect("a host");
+    let mut listener = Listener::bind(&path).expect("bound");
+    let session = session();
+    let starter = start(session, &path);
+    let broker = let_in(&mut listener, &host);
+    starter.join().expect("no panic");
+    assert_eq!(broker.hello.priority, 3);
+    assert_eq!(broker.hello.profile.as_deref(), Some("resnet"));
+    until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
+
+    // Names go up, costs came down, credit counts.
+    let id = some_kernel("axpy");
+    session.messages.put(ToBroker::Kernel {
+        hash: 7,
+        id: id.clone(),
+    });
+    assert_eq!(
+        next(&broker),
+        ToBroker::Kernel {
+            hash: 7,
+            id: id.clone()
+        }
+    );
+    assert_eq!(session.costs.get(8), Some(800));
+    broker.lane.orders.credit.fetch_add(1_000, Ordering::AcqRel);
+    launch(session, &kernel(7, 0xe000));
+    assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
+    assert_eq!(broker.lane.orders.credit.load(Ordering::Acquire), 300);
+    let mut reader = Reader::default();
+    assert!(reader.next(&broker.lane).is_some());
+
+    // A launch waits without credit when the broker dies: it goes, long before its own bound.
+    let before = clock::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| launch(session, &kernel(7, 0xe000)));
+        until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
+        drop(broker);
+        drop(listener);
+    });
+    assert!(clock::now() - before < LONG / 2);
+    until("it is let go", || {
+        session.lane.orders.mode.load(Ordering::Acquire) == Mode::Free as u32
+    });
+    launch(session, &kernel(7, 0xe000));
+
+    // A new broker learns what the old one knew, and the books begin at zero.
+    session.messages.put(ToBroker::Graph {
+        hash: 70,
+        kernels: vec![7, 8],
+    });
+    let host = Host::make().expect("a host");
+    let mut listener = Listener::bind(&path).expect("bound again");
+    let broker = let_in(&mut listener, &host);
+    let mut told = vec![next(&broker), next(&broker)];
+    told.sort_by_key(|message| matches!(message, ToBroker::Graph { .. }));
+    assert_eq!(told[0], ToBroker::Kernel { hash: 7, id });
+    assert_eq!(
+        told[1],
+        ToBroker::Graph {
+            hash: 70,
+            kernels: vec![7, 8]
+        }
+    );
+    assert!(matches!(next(&broker), ToBroker::Note(_)));
+    until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
+    assert_eq!(session.costs.get(70), Some(1_500), "a graph costs what its kernels do");
+    assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 0);
+    broker.lane.orders.credit.fetch_add(700, Ordering::AcqRel);
+    launch(session, &kernel(7, 0xe000));
+    assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
+    let signs: &Board = &host.board;
+    assert_eq!(signs.above(9), 0);
+}
+
+#[test]
+fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
+    let (_folder, path) = folder();
+    let session = session();
+    let before = clock::now();
+    helper::start(session, path.clone());
+    // Nobody is there, and none is to be started: known at once, not after the whole patience.
+    assert!(clock::now() - before < LONG / 2);
+    launch(session, &kernel(7, 0xe100));
+    session.memory_changed(4096);
+    let host = Host::make().expect("a host");
+    let mut listener = Listener::bind(&path).expect("bound");
+    let broker = let_in(&mut listener, &host);
+    until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
+    assert_eq!(broker.lane.counters.memory.load(Ordering::Relaxed), 4096);
+}
+
+#[test]
+fn a_refusal_for_good_is_not_asked_about_again() {
+    let (_folder, path) = folder();
+    let mut listener = Listener::bind(&path).expect("bound");
+    let session = session();
+    let starter = start(session, &path);
+    let mut asked = 0;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(2_500) {
+        if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).expect("accepting goes on")
+        {
+            asked += 1;
+            pending.refuse(Refusal::Priority(3));
+        }
+    }
+    starter.join().expect("no panic");
+    assert_eq!(asked, 1);
+    assert_eq!(session.lane.orders.mode.load(Ordering::Relaxed), Mode::Free as u32);
+}
+
+#[test]
+fn a_played_broker_and_a_real_one_hand_out_the_same_memory() {
+    // The other tests play the broker by hand; this holds what they rest on.
+    let (session, broker) = played(Mode::Alone);
+    launch(session, &kernel(7, 0));
+    assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 1);
+    assert_eq!(broker.board.above(9), 0);
+}

@@ -1,0 +1,128 @@
+//! A driver of events: the test says when a stream has reached them. Streams tell tests apart that run at once; times come from a clock of
+//! the test's thread.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::Mutex;
+
+use super::super::driver::Driver;
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Event {
+    stream: usize,
+    recorded: bool,
+    reached: bool,
+    time: u64,
+}
+
+static EVENTS: Mutex<Option<HashMap<usize, Event>>> = Mutex::new(None);
+
+thread_local! {
+    static CONTEXT: Cell<usize> = const { Cell::new(0xc0) };
+    static CLOCK: Cell<u64> = const { Cell::new(0) };
+    static AT_ONCE: Cell<bool> = const { Cell::new(false) };
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn events<T>(act: impl FnOnce(&mut HashMap<usize, Event>) -> T) -> T {
+    CALLS.set(CALLS.get() + 1);
+    act(EVENTS.lock().expect("no panic").get_or_insert_default())
+}
+
+/// Event calls of this thread so far.
+pub fn calls() -> usize {
+    CALLS.get()
+}
+
+/// All that was recorded on a stream has happened; says how many events that is.
+pub fn reach(stream: usize) -> usize {
+    events(|events| {
+        let mut reached = 0;
+        for event in events
+            .values_mut()
+            .filter(|event| event.stream == stream && event.recorded && !event.reached)
+        {
+            event.reached = true;
+            reached += 1;
+        }
+        reached
+    })
+}
+
+/// The device's time, for the events that this thread records.
+pub fn set_time(ns: u64) {
+    CLOCK.set(ns);
+}
+
+/// Whether events of this thread are reached as soon as they are recorded.
+pub fn at_once(yes: bool) {
+    AT_ONCE.set(yes);
+}
+
+/// Puts the thread into another context.
+pub fn set_context(context: usize) {
+    CONTEXT.set(context);
+}
+
+extern "C" fn create(event: *mut usize, _flags: u32) -> u32 {
+    let new = events(|events| {
+        let new = events.len() + 1;
+        events.insert(new, Event::default());
+        new
+    });
+    // SAFETY: the session passes a pointer to a local.
+    unsafe { *event = new };
+    0
+}
+
+extern "C" fn record(event: usize, stream: usize) -> u32 {
+    let (time, reached) = (CLOCK.get(), AT_ONCE.get());
+    events(|events| match events.get_mut(&event) {
+        Some(known) => {
+            *known = Event {
+                stream,
+                recorded: true,
+                reached,
+                time,
+            };
+            0
+        }
+        None => 400,
+    })
+}
+
+extern "C" fn query(event: usize) -> u32 {
+    events(|events| match events.get(&event) {
+        Some(event) if event.reached => 0,
+        Some(_) => 600,
+        None => 400,
+    })
+}
+
+extern "C" fn elapsed(milliseconds: *mut f32, from: usize, to: usize) -> u32 {
+    let times = events(|events| Some((events.get(&from)?.time, events.get(&to)?.time)));
+    let Some((from, to)) = times else { return 400 };
+    // SAFETY: the session passes a pointer to a local.
+    unsafe { *milliseconds = ((to as f64 - from as f64) / 1e6) as f32 };
+    0
+}
+
+extern "C" fn current(context: *mut usize) -> u32 {
+    // SAFETY: the session passes a pointer to a local.
+    unsafe { *context = CONTEXT.get() };
+    0
+}
+
+/// A driver made of these.
+pub fn driver() -> Driver {
+    Driver::find(|name: &CStr| match name.to_bytes() {
+        b"cuEventCreate" => Some(create as *mut ()),
+        b"cuEventRecord" => Some(record as *mut ()),
+        b"cuEventQuery" => Some(query as *mut ()),
+        b"cuEventElapsedTime" => Some(elapsed as *mut ()),
+        b"cuCtxGetCurrent" => Some(current as *mut ()),
+        _ => None,
+    })
+}

@@ -1,0 +1,119 @@
+//! The session against a broker that the test plays, and a driver that does what the test says.
+
+mod attach;
+mod fake;
+mod gate;
+mod modes;
+mod samples;
+
+use std::sync::atomic::Ordering;
+
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::lane::{Kind, Mode, Reader, Record};
+use weft_broker::transport::map::{SharedBoard, SharedLane};
+
+use super::settings::Settings;
+use super::state::Session;
+use super::{LaunchInfo, LaunchKind, Stream};
+
+/// Far more than anything takes; a test that reaches it has failed.
+const LONG: Ns = 60_000_000_000;
+
+/// The broker's side of a session.
+struct Broker {
+    lane: SharedLane,
+    board: SharedBoard,
+    reader: Reader,
+}
+
+impl Broker {
+    fn records(&mut self) -> Vec<Record> {
+        std::iter::from_fn(|| self.reader.next(&self.lane)).collect()
+    }
+
+    /// Streams of the launches since the last call, in order.
+    fn launches(&mut self) -> Vec<u64> {
+        let records = self.records().into_iter();
+        records
+            .filter(|record| record.kind == Kind::Launch)
+            .map(|record| record.b)
+            .collect()
+    }
+
+    fn order(&self, mode: Mode) {
+        self.lane.orders.mode.store(mode as u32, Ordering::Release);
+        self.ring();
+    }
+
+    fn grant(&self, credit: i64) {
+        self.lane.orders.credit.fetch_add(credit, Ordering::AcqRel);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        self.lane.orders.bell.fetch_add(1, Ordering::AcqRel);
+        rustix::thread::futex::wake(
+            &self.lane.orders.bell,
+            rustix::thread::futex::Flags::empty(),
+            u32::MAX >> 1,
+        )
+        .expect("a wake-up");
+    }
+
+    fn settled(&self) -> Ns {
+        self.lane.reports.settled.load(Ordering::Acquire)
+    }
+
+    fn issued(&self) -> Ns {
+        self.lane.reports.issued.load(Ordering::Acquire)
+    }
+
+    fn credit(&self) -> i64 {
+        self.lane.orders.credit.load(Ordering::Acquire)
+    }
+}
+
+/// A session that is attached to a broker of the test's.
+fn attached(mode: Mode) -> (&'static Session, Broker) {
+    let (settings, _) = Settings::read(|_| None, 2);
+    let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));
+    let broker = Broker {
+        lane: SharedLane::lane().expect("a lane"),
+        board: SharedBoard::board().expect("a board"),
+        reader: Reader::default(),
+    };
+    let copy = |memory: std::os::fd::BorrowedFd<'_>| memory.try_clone_to_owned().expect("dup");
+    session.board_place.put(&copy(broker.board.memory())).expect("mapped");
+    session.lane_place.put(&copy(broker.lane.memory())).expect("mapped");
+    let orders = &broker.lane.orders;
+    orders.priority.store(5, Ordering::Relaxed);
+    orders.longest_wait.store(LONG / 2, Ordering::Relaxed);
+    orders.unknown_cost.store(20_000, Ordering::Relaxed);
+    orders.mode.store(mode as u32, Ordering::Release);
+    (session, broker)
+}
+
+fn kernel(hash: u64, stream: Stream) -> LaunchInfo {
+    LaunchInfo {
+        kernel_hash: hash,
+        stream,
+        kind: LaunchKind::Kernel,
+        cost_hint: 0,
+        capturing: false,
+    }
+}
+
+/// A launch from beginning to end.
+fn launch(session: &Session, launch: &LaunchInfo) {
+    let step = session.before_launch(launch);
+    session.after_launch(step, 0);
+}
+
+/// Waits until something is so.
+fn until(what: &str, so: impl Fn() -> bool) {
+    let deadline = super::clock::now() + LONG;
+    while !so() {
+        assert!(super::clock::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
