@@ -11,14 +11,9 @@ use std::sync::Once;
 pub fn watch(in_child: extern "C" fn()) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
+        let in_child: unsafe extern "C" fn() = in_child;
         // SAFETY: the handler is a function of this library, which is preloaded and never unloaded, and does only what a forked child may do.
-        let result = unsafe {
-            libc::pthread_atfork(
-                None,
-                None,
-                Some(std::mem::transmute::<extern "C" fn(), unsafe extern "C" fn()>(in_child)),
-            )
-        };
+        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if result != 0 {
             log::warn!("forked children can not be told apart: error {result}");
         }

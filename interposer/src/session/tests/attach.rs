@@ -127,7 +127,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     let host = Host::make().expect("a host");
     let mut listener = Listener::bind(&path).expect("bound again");
     let broker = let_in(&mut listener, &host);
-    let mut told = vec![next(&broker), next(&broker)];
+    let mut told = [next(&broker), next(&broker)];
     told.sort_by_key(|message| matches!(message, ToBroker::Graph { .. }));
     assert_eq!(told[0], ToBroker::Kernel { hash: 7, id });
     assert_eq!(
