@@ -7,6 +7,8 @@ use crate::protocol::{Ns, lane::Mode};
 pub(super) struct ClientState {
     pub id: Client,
     pub priority: u8,
+    /// The queue it waits in: its priority, where the policy goes by that.
+    pub class: usize,
     pub mode: Mode,
     pub gaps: Gaps,
     pub timeline: Timeline,
@@ -32,6 +34,8 @@ pub(super) struct ClientState {
     pub launches: u64,
     pub work: Ns,
     pub starved: u64,
+    /// Its part of the sum of exposures.
+    pub counted: Ns,
     /// Its place in the list of clients with exposure, if it is there.
     pub exposed_at: Option<usize>,
 }
@@ -47,13 +51,14 @@ pub(super) struct Wait {
 }
 
 impl ClientState {
-    pub(super) fn new(id: Client, priority: u8, gaps: Gaps, now: Ns) -> ClientState {
+    pub(super) fn new(id: Client, priority: u8, class: usize, gaps: Gaps, doubt: f64, now: Ns) -> ClientState {
         ClientState {
             id,
             priority,
+            class,
             mode: Mode::Free,
             gaps,
-            timeline: Timeline::default(),
+            timeline: Timeline::new(doubt),
             ledger: Ledger::default(),
             wait: None,
             queued: None,
@@ -68,6 +73,7 @@ impl ClientState {
             launches: 0,
             work: 0,
             starved: 0,
+            counted: 0,
             exposed_at: None,
         }
     }

@@ -104,11 +104,12 @@ pub struct Config {
     ///
     /// 200 us: a program that synchronises after every kernel launches the next within some 20 us, a Python framework within 100 us.
     pub open_after: Ns,
-    /// How much longer than predicted a holder's work may take, as a part of it, where no synchronising call tells its end.
+    /// How much longer than predicted the work of a holder without a profile may take, as a part of it, until its own ends have taught better.
     pub doubt: f64,
     /// The part of the device's time that fillers get who find no gap, all of them together. Nobody starves.
     ///
-    /// 0.02: a filler of 1 ms kernels that finds no gap launches one every 50 ms. That is the price a holder pays for it.
+    /// 0.02: a filler of 1 ms kernels that finds no gap launches one every 60 ms (switching there and back is charged to it). That is the price a
+    /// holder pays.
     pub minimum_share: f64,
     /// A filler that waits while its own earlier work does not end for so long is let through: some programs queue a kernel that spins until
     /// a later launch is queued. Measured from the last sign of progress, on top of twice the work outstanding.

@@ -29,6 +29,11 @@ impl Gaps {
         Gaps(pairs.into_iter().collect())
     }
 
+    /// Whether nothing is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The mean gap after a kernel, if it was ever seen.
     pub(super) fn after(&self, kernel: u64) -> Option<Ns> {
         self.0.get(&kernel).copied()

@@ -95,7 +95,10 @@ impl Core {
                 }
                 let gaps = profile.map(|profile| Gaps::of(&profile)).unwrap_or_default();
                 let priority = self.priority(priority);
-                self.state.add(ClientState::new(client, priority, gaps, self.now));
+                let class = self.policy.class(priority);
+                let doubt = if gaps.is_empty() { self.state.config.doubt } else { 0.0 };
+                self.state
+                    .add(ClientState::new(client, priority, class, gaps, doubt, self.now));
                 self.assign_modes(out);
             }
             Event::Gone(client) => {
@@ -108,8 +111,9 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 let priority = self.priority(priority);
                 self.policy.forget(slot);
+                let class = self.policy.class(priority);
                 if let Some(client) = self.state.get_mut(slot) {
-                    client.priority = priority;
+                    (client.priority, client.class) = (priority, class);
                 }
                 self.requeue(slot);
                 self.assign_modes(out);
@@ -155,6 +159,7 @@ impl Core {
             Event::Passed(client) => {
                 let Some(slot) = self.known(client) else { return };
                 self.state.pass(slot);
+                return self.decide_soon();
             }
             Event::Progress {
                 client,
@@ -162,7 +167,10 @@ impl Core {
                 settled,
             } => {
                 let Some(slot) = self.known(client) else { return };
-                self.progress(slot, issued, settled, out);
+                if !self.progress(slot, issued, settled, out) {
+                    return;
+                }
+                return self.decide_soon();
             }
             Event::Revoked { client, left } => {
                 let Some(slot) = self.known(client) else { return };
@@ -171,6 +179,14 @@ impl Core {
             Event::Tick => {}
         }
         self.decide(out);
+    }
+
+    /// Something changed, but more is to come in the same turn: a client whose work has ended is about to say whether it waits for more, and
+    /// nobody else should get the device for that moment.
+    fn decide_soon(&mut self) {
+        if self.state.waiting > 0 {
+            self.wake_at(Some(self.now));
+        }
     }
 
     /// When [`Event::Tick`] is due, if nothing happens before. `None`: nothing to wait for. Never before `now`.
@@ -284,7 +300,7 @@ impl Core {
             if old == Mode::Filler {
                 self.state.pass(slot);
                 self.policy.forget(slot);
-                self.order_revocation(slot, out);
+                self.empty(slot, out);
             }
             let (now, grace) = (self.now, self.state.config.idle_grace);
             if let Some(client) = self.state.get_mut(slot) {
@@ -323,7 +339,7 @@ impl Core {
                 let passed = client
                     .wait
                     .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
-                let class = usize::from(client.priority);
+                let class = client.class;
                 self.state.class_active_at[class] = self.state.class_active_at[class].max(at);
                 if passed {
                     self.state.pass(slot);
@@ -350,10 +366,18 @@ impl Core {
         }
     }
 
+    /// Takes back credit that can still be used.
     fn order_revocation(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        if self.state.get(slot).is_some_and(|client| client.ledger.usable() > 0) {
+            self.empty(slot, out);
+        }
+    }
+
+    /// Has a client's credit word swapped to zero, whatever is in it.
+    fn empty(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         let now = self.now;
         let Some(client) = self.state.get_mut(slot) else { return };
-        if client.ledger.usable() == 0 || client.revoking.is_some() {
+        if client.ledger.left() == 0 || client.revoking.is_some() {
             return;
         }
         client.revoking = Some(now);
@@ -369,8 +393,9 @@ impl Core {
         }
         let now = self.now;
         if let Some(client) = self.state.get_mut(slot) {
-            client.revoking = None;
-            client.emptied_at = Some(now);
+            // Credit that was granted since the order is in the word now.
+            let ordered = client.revoking.take();
+            client.emptied_at = ordered.filter(|ordered| client.granted_at < *ordered).map(|_| now);
         }
         self.requeue(slot);
     }
@@ -378,12 +403,11 @@ impl Core {
     /// Puts a wait (back) into the queue, unless the client's credit covers it.
     fn requeue(&mut self, slot: Slot) {
         let Some(client) = self.state.get(slot) else { return };
-        let class = self.policy.class(client.priority);
         let covered = client.wait.is_none_or(|wait| State::covered(client, &wait));
         if covered || client.mode != Mode::Filler {
             self.state.unqueue(slot);
         } else {
-            self.state.enqueue(slot, class);
+            self.state.enqueue(slot);
         }
     }
 
@@ -400,7 +424,7 @@ impl Core {
         if same {
             return;
         }
-        let class = usize::from(client.priority);
+        let class = client.class;
         let wait = Wait {
             kernel,
             cost,
@@ -412,25 +436,28 @@ impl Core {
         self.requeue(slot);
     }
 
-    fn progress(&mut self, slot: Slot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) {
+    /// Returns whether there is anything new.
+    fn progress(&mut self, slot: Slot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
         let (now, most) = (self.now, self.state.config.longest_cost);
         let Some(change) = self.state.account(slot, |ledger| ledger.report(issued, settled, most)) else {
-            return;
+            return false;
         };
         if change.corrected {
             self.state.counters.corrected += 1;
         }
         if change.issued == 0 && change.settled == 0 {
-            return;
+            return false;
         }
-        let Some(client) = self.state.get_mut(slot) else { return };
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
         client.progress_at = now;
         client.served = client.served.saturating_add(change.issued);
         if change.issued == 0 {
-            return;
+            return true;
         }
         client.active_at = now;
-        let class = usize::from(client.priority);
+        let class = client.class;
         let passed = client
             .wait
             .is_some_and(|wait| client.ledger.issued() >= wait.issued.saturating_add(wait.cost));
@@ -439,6 +466,7 @@ impl Core {
             self.state.pass(slot);
         }
         self.top_up(slot, out);
+        true
     }
 
     /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
@@ -621,7 +649,7 @@ impl Core {
                 self.wake_at(Some(again));
                 return;
             }
-            self.next_share = self.now.saturating_add((cost as f64 / share) as Ns);
+            self.next_share = self.now.saturating_add(self.state.patience(cost));
             self.state.counters.starvation_grants += 1;
             if let Some(client) = self.state.get_mut(slot) {
                 client.starved += 1;

@@ -44,8 +44,9 @@ impl Queue {
         self.busy == 0
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.due.len()
+    /// How many wait in a class.
+    pub(super) fn len_of(&self, class: usize) -> usize {
+        self.classes[class].by_turn.len()
     }
 
     pub(super) fn insert(&mut self, entry: &Entry) {
@@ -172,9 +173,9 @@ mod tests {
         queue.insert(&a);
         queue.insert(&b);
         queue.remove(&a);
-        assert_eq!(queue.len(), 1);
+        assert_eq!(queue.len_of(9), 1);
         queue.remove(&a);
-        assert_eq!(queue.len(), 1, "taking out twice takes out once");
+        assert_eq!(queue.len_of(9), 1, "taking out twice takes out once");
         assert_eq!(queue.best_prio_fit(100), Some(1));
         queue.remove(&b);
         assert!(queue.is_empty());

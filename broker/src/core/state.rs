@@ -20,9 +20,10 @@ pub(super) struct State {
     pub config: Config,
     pub counters: Counters,
     pub queue: Queue,
-    /// Filler work granted or on the device, all clients together.
+    /// Filler work that is on the device or may come there without another word from us, all clients together. Credit of a client that
+    /// waits for more is not in it: its gate is in order, so it can use none of it before the next grant.
     pub exposure: Ns,
-    /// Clients that have exposure.
+    /// Clients that have unused credit or work on the device.
     pub exposed: Vec<Slot>,
     /// Clients in [`Mode::Holder`].
     pub holders: Vec<Slot>,
@@ -103,12 +104,9 @@ impl State {
     /// Changes a ledger, keeping the sums right.
     pub(super) fn account<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Ledger) -> T) -> Option<T> {
         let client = self.slots.get_mut(slot)?.as_mut()?;
-        let before = client.ledger.exposure();
         let result = change(&mut client.ledger);
-        let after = client.ledger.exposure();
-        // The sum never exceeds what 2^16 clients could have, each bounded by the longest cost: no overflow.
-        self.exposure = self.exposure.saturating_sub(before).saturating_add(after);
-        match (client.exposed_at, after > 0) {
+        let exposed = client.ledger.exposure() > 0;
+        match (client.exposed_at, exposed) {
             (None, true) => {
                 client.exposed_at = Some(self.exposed.len());
                 self.exposed.push(slot);
@@ -124,24 +122,36 @@ impl State {
             }
             _ => {}
         }
+        self.recount(slot);
         Some(result)
     }
 
-    /// Puts a client's wait into the queue.
-    pub(super) fn enqueue(&mut self, slot: Slot, class: usize) {
-        self.unqueue(slot);
-        let share = self.config.minimum_share;
-        let turn = self.config.turn.max(1);
-        let Some(client) = self.get_mut(slot) else { return };
-        let Some(wait) = client.wait else { return };
-        let patience = if share > 0.0 {
-            (wait.cost as f64 / share) as Ns
-        } else {
-            Ns::MAX
+    /// Brings the sum of exposures up to date after a change to one client.
+    fn recount(&mut self, slot: Slot) {
+        let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            return;
         };
+        let now = match client.queued {
+            Some(_) => client.ledger.outstanding(),
+            None => client.ledger.exposure(),
+        };
+        // Every client's part is bounded by the longest cost: no overflow.
+        self.exposure = self.exposure.saturating_sub(client.counted).saturating_add(now);
+        client.counted = now;
+    }
+
+    /// Puts a client's wait into the queue.
+    pub(super) fn enqueue(&mut self, slot: Slot) {
+        self.unqueue(slot);
+        let turn = self.config.turn.max(1);
+        let Some(wait) = self.get(slot).and_then(|client| client.wait) else {
+            return;
+        };
+        let patience = self.patience(wait.cost);
+        let Some(client) = self.get_mut(slot) else { return };
         let entry = Entry {
             slot,
-            class,
+            class: client.class,
             cost: wait.cost,
             since: wait.since,
             round: client.served / turn,
@@ -149,12 +159,25 @@ impl State {
         };
         client.queued = Some(entry);
         self.queue.insert(&entry);
+        self.recount(slot);
+    }
+
+    /// How long it takes until the minimum share has made room for a kernel that fits nowhere. The switch to it and back is charged to it: beside
+    /// a holder that never pauses that is most of what a short kernel costs.
+    pub(super) fn patience(&self, cost: Ns) -> Ns {
+        let share = self.config.minimum_share;
+        if share <= 0.0 {
+            return Ns::MAX;
+        }
+        let price = cost.saturating_add(self.config.switch_cost.saturating_mul(2));
+        (price as f64 / share) as Ns
     }
 
     /// Takes a client's wait out of the queue. The wait itself stays.
     pub(super) fn unqueue(&mut self, slot: Slot) {
         if let Some(entry) = self.get_mut(slot).and_then(|client| client.queued.take()) {
             self.queue.remove(&entry);
+            self.recount(slot);
         }
     }
 
@@ -177,9 +200,12 @@ impl State {
         }
     }
 
-    /// What the others have out, if this client waits for more: its own unused credit is not in its way.
+    /// What is out before this client's unused credit, which is not in the way of its getting more.
     pub(super) fn exposure_before(&self, slot: Slot) -> Ns {
-        let own = self.get(slot).map_or(0, |client| client.ledger.usable());
+        let own = self.get(slot).map_or(0, |client| match client.queued {
+            Some(_) => 0,
+            None => client.ledger.usable(),
+        });
         self.exposure.saturating_sub(own)
     }
 

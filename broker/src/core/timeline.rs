@@ -3,6 +3,9 @@
 //! A holder launches ahead of the device. Its submitted work is predicted to end at `busy_until`: each launch adds its predicted time
 //! behind what is there. That end is where a gap begins; a synchronising call that returns with nothing left confirms it, and says
 //! so more exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it says anything.
+//!
+//! Predictions fall short where kernels are unknown, or the device is slower than when the profile was taken. So each confirmed end teaches how
+//! much longer than predicted this client's work takes; an end that nobody confirms is believed only after that much time.
 
 use super::{Config, gaps::Gaps};
 use crate::protocol::Ns;
@@ -18,9 +21,17 @@ pub(super) enum Phase {
     Open { since: Ns },
 }
 
-#[derive(Debug, Clone, Default)]
+/// Work is never believed to take more than so many times its prediction: a synchronising call that comes late is no slow device.
+const UTMOST_STRETCH: f64 = 8.0;
+
+/// How much one confirmed end changes the learnt factor when it falls. When it rises it is believed at once: too early hurts the holder.
+const STRETCH_DECAY: f64 = 0.1;
+
+#[derive(Debug, Clone)]
 pub(super) struct Timeline {
-    /// When the submitted work is predicted to end.
+    /// How much longer than predicted its work takes.
+    stretch: f64,
+    /// When the submitted work would end by its predicted times alone.
     busy_until: Ns,
     /// When the work that is submitted now began.
     burst_start: Ns,
@@ -35,14 +46,36 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
+    /// Of a client whose work is taken to last `doubt` longer than predicted (a part of it) until something is learnt.
+    pub(super) fn new(doubt: f64) -> Timeline {
+        Timeline {
+            stretch: (1.0 + doubt).clamp(1.0, UTMOST_STRETCH),
+            busy_until: 0,
+            burst_start: 0,
+            last_kernel: 0,
+            last_launch: 0,
+            idle_at: None,
+            stirred_at: None,
+            launched: false,
+        }
+    }
+
+    /// When the submitted work is predicted to end.
     pub(super) fn busy_until(&self) -> Ns {
-        self.busy_until
+        let predicted = self.busy_until.saturating_sub(self.burst_start);
+        let stretched = (predicted as f64 * self.stretch) as Ns;
+        self.burst_start.saturating_add(stretched)
+    }
+
+    /// When the work ended or is predicted to.
+    fn end(&self) -> Ns {
+        self.idle_at.unwrap_or_else(|| self.busy_until())
     }
 
     /// A launch at `at`. `behind` is other clients' work that is on the device before it. What lies further ahead than the `longest` kernel is
     /// no prediction any more.
     pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
-        if !self.launched || self.idle_at.is_some() || at >= self.busy_until {
+        if !self.launched || at >= self.end() {
             self.burst_start = at;
             self.busy_until = at.saturating_add(behind);
         }
@@ -71,8 +104,25 @@ impl Timeline {
             return false;
         }
         // The first sight is the nearest to the truth.
-        self.idle_at.get_or_insert(at);
+        if self.idle_at.is_none() {
+            self.learn(at);
+            self.idle_at = Some(at);
+        }
         true
+    }
+
+    fn learn(&mut self, end: Ns) {
+        let predicted = self.busy_until.saturating_sub(self.burst_start);
+        if predicted == 0 {
+            return;
+        }
+        let took = end.saturating_sub(self.burst_start) as f64 / predicted as f64;
+        let took = took.clamp(1.0, UTMOST_STRETCH);
+        self.stretch = if took > self.stretch {
+            took
+        } else {
+            self.stretch + (took - self.stretch) * STRETCH_DECAY
+        };
     }
 
     pub(super) fn stir(&mut self, at: Ns) {
@@ -86,8 +136,7 @@ impl Timeline {
         if !self.launched {
             return self.stirred_at;
         }
-        let end = self.idle_at.unwrap_or(self.busy_until);
-        Some(end.max(self.last_launch).max(self.stirred_at.unwrap_or(0)))
+        Some(self.end().max(self.last_launch).max(self.stirred_at.unwrap_or(0)))
     }
 
     pub(super) fn phase(&self, now: Ns, gaps: &Gaps, config: &Config) -> Phase {
@@ -100,7 +149,7 @@ impl Timeline {
         if !self.launched {
             return Phase::Open { since: 0 };
         }
-        let end = self.idle_at.unwrap_or(self.busy_until);
+        let end = self.end();
         if now < end {
             return Phase::Busy { until: end };
         }
@@ -118,11 +167,7 @@ impl Timeline {
                 _ => Phase::Open { since: over },
             };
         }
-        let doubt = match self.idle_at {
-            Some(_) => 0,
-            None => ((self.busy_until - self.burst_start.min(self.busy_until)) as f64 * config.doubt) as Ns,
-        };
-        let silent = end.saturating_add(config.open_after).saturating_add(doubt);
+        let silent = end.saturating_add(config.open_after);
         if now < silent {
             return Phase::Busy { until: silent };
         }
@@ -156,7 +201,7 @@ mod tests {
 
     #[test]
     fn launches_queue_behind_each_other() {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::new(0.0);
         timeline.launch(SHORT, 100 * US, 0, 0, LONGEST);
         timeline.launch(SHORT, 100 * US, 10 * US, 0, LONGEST);
         assert_eq!(timeline.busy_until(), 200 * US);
@@ -171,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_known_gap_is_usable_until_the_switch_back() {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::new(0.0);
         timeline.launch(LONG, MS, 0, 0, LONGEST);
         let (until, over) = (6 * MS - 200 * US, 6 * MS + 200 * US);
         assert_eq!(phase(&timeline, MS), Phase::Gap { since: MS, until, over });
@@ -189,7 +234,7 @@ mod tests {
 
     #[test]
     fn seeing_the_end_is_better_than_predicting_it() {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::new(0.0);
         timeline.launch(LONG, MS, 0, 0, LONGEST);
         assert!(timeline.idle(400 * US));
         assert!(timeline.idle(500 * US));
@@ -203,7 +248,7 @@ mod tests {
     #[test]
     fn a_small_or_unknown_gap_opens_after_silence() {
         for kernel in [SHORT, UNKNOWN] {
-            let mut timeline = Timeline::default();
+            let mut timeline = Timeline::new(0.0);
             timeline.launch(kernel, MS, 0, 0, LONGEST);
             timeline.idle(MS);
             assert_eq!(phase(&timeline, MS), Phase::Busy { until: MS + 200 * US });
@@ -213,16 +258,34 @@ mod tests {
 
     #[test]
     fn an_end_that_nobody_saw_is_doubted() {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::new(0.25);
         timeline.launch(UNKNOWN, 8 * MS, 0, 0, LONGEST);
-        let silent = 8 * MS + 200 * US + 2 * MS;
-        assert_eq!(phase(&timeline, 8 * MS), Phase::Busy { until: silent });
+        assert_eq!(timeline.busy_until(), 10 * MS);
+        let silent = 10 * MS + 200 * US;
+        assert_eq!(phase(&timeline, 10 * MS), Phase::Busy { until: silent });
         assert_eq!(phase(&timeline, silent), Phase::Open { since: silent });
     }
 
     #[test]
+    fn each_end_that_is_seen_teaches_how_far_predictions_fall_short() {
+        let mut timeline = Timeline::new(0.0);
+        let mut burst = |start: Ns, took: Ns| {
+            timeline.launch(UNKNOWN, MS, start, 0, LONGEST);
+            let predicted = timeline.busy_until() - start;
+            timeline.idle(start + took);
+            predicted
+        };
+        assert_eq!(burst(0, 4 * MS), MS);
+        assert_eq!(burst(100 * MS, 4 * MS), 4 * MS, "longer is believed at once");
+        assert_eq!(burst(200 * MS, MS), 4 * MS);
+        assert_eq!(burst(300 * MS, MS), 3_700 * US, "shorter by and by");
+        burst(400 * MS, 90 * MS);
+        assert_eq!(burst(500 * MS, MS), 8 * MS, "to a point");
+    }
+
+    #[test]
     fn a_stir_closes_the_gap_for_a_while() {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::new(0.0);
         assert_eq!(phase(&timeline, 5), Phase::Open { since: 0 });
         timeline.launch(LONG, MS, 0, 0, LONGEST);
         timeline.stir(2 * MS);
@@ -237,7 +300,7 @@ mod tests {
 
     #[test]
     fn ceiling_of_a_prediction() {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline::new(0.0);
         for _ in 0..100 {
             timeline.launch(UNKNOWN, u64::MAX / 2, 7, u64::MAX, LONGEST);
         }

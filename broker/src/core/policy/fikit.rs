@@ -20,7 +20,7 @@
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
     Policy, Verdict, holder_and_fillers,
-    turns::{Turns, make_room},
+    turns::{Turns, make_room, more_important_runs},
 };
 use crate::protocol::{Ns, lane::Mode};
 
@@ -59,28 +59,30 @@ fn fill(state: &State, until: Ns, over: Ns, now: Ns) -> Verdict {
         let alone = state.exposure <= state.config.delay_bound / 2;
         alone.then(|| state.queue.best_prio_fit(gap)).flatten()
     });
-    let Some(slot) = best else {
+    let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
+    let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
         // Something may fit once what is out has ended; nothing new fits into the same gap later.
-        if state.exposure == 0 {
-            return Verdict::Nothing(Some(over));
-        }
         return match state.queue.best_prio_fit(until.saturating_sub(now)) {
-            Some(slot) => match make_room(state, slot, now) {
-                Verdict::Nothing(again) => Verdict::Nothing(again.map(|again| again.min(over))),
+            Some(slot) if state.exposure > 0 => match make_room(state, slot, now) {
+                Verdict::Nothing(again) => no_later_than(again),
                 other => other,
             },
-            None => Verdict::Nothing(Some(over)),
+            _ => Verdict::Nothing(Some(over)),
         };
     };
-    let cost = state
-        .get(slot)
-        .and_then(|client| client.queued)
-        .map_or(0, |entry| entry.cost);
-    // Ahead of its next kernels, unknown yet, only where nobody else could use the rest of the gap.
-    let ahead = if state.queue.len() == 1 { gap.min(room) } else { 0 };
+    // A more important filler that works on its credit keeps the device; switching to this one and back would cost both.
+    if let Some(silent) = more_important_runs(entry.class, state, now) {
+        return no_later_than(Some(silent));
+    }
+    // Ahead of its next kernels, unknown yet, only where no equal could use the rest of the gap.
+    let ahead = if state.queue.len_of(entry.class) == 1 {
+        gap.min(room)
+    } else {
+        0
+    };
     Verdict::Grant {
-        slot,
-        total: cost.max(ahead),
+        slot: entry.slot,
+        total: entry.cost.max(ahead),
         bound: true,
     }
 }

@@ -24,13 +24,16 @@ impl Turns {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Verdict::Nothing(None);
         };
+        if let Some(silent) = more_important_runs(class, state, now) {
+            return Verdict::Nothing(Some(silent));
+        }
         let slot = match self.0[class] {
             Some(turn) if now < turn.until && turn.slot != first => {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
                     // It runs on the credit it has; whoever else waits, waits for the end of its turn or of its work.
                     Some(client) if runs(state, client, now) => {
-                        let silent = used_at(client).saturating_add(state.config.open_after);
+                        let silent = silent_at(state, client);
                         return Verdict::Nothing(Some(turn.until.min(silent).max(now + 1)));
                     }
                     _ => self.begin(class, first, state, now),
@@ -67,21 +70,35 @@ impl Turns {
     }
 }
 
+/// Until when a more important client is at work on the credit it has, although it does not wait for more.
+pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Option<Ns> {
+    state
+        .exposed
+        .iter()
+        .filter_map(|slot| state.get(*slot))
+        .filter(|client| client.class < class && client.queued.is_none() && runs(state, client, now))
+        .map(|client| silent_at(state, client))
+        .max()
+}
+
 /// Whether a client has credit that can be taken back.
 fn revocable(state: &State, slot: Slot) -> bool {
     state
         .get(slot)
-        .is_some_and(|client| client.ledger.usable() > 0 && client.revoking.is_none())
+        .is_some_and(|client| client.queued.is_none() && client.ledger.usable() > 0 && client.revoking.is_none())
 }
 
-/// When a client last got credit or made use of it.
-fn used_at(client: &ClientState) -> Ns {
-    client.progress_at.max(client.granted_at)
+/// Until when a client counts as working on its credit: it last got some or made use of it, its work has to end, and then it is silent
+/// for a while.
+fn silent_at(state: &State, client: &ClientState) -> Ns {
+    let used = client.progress_at.max(client.granted_at);
+    used.saturating_add(client.ledger.outstanding())
+        .saturating_add(state.config.open_after)
 }
 
 /// Whether a client that does not wait is working on the credit it has.
 fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
-    client.ledger.exposure() > 0 && now < used_at(client).saturating_add(state.config.open_after)
+    now < silent_at(state, client)
 }
 
 /// Grants a waiting client as much as the delay bound has room for, or makes room, or waits for it.
@@ -103,19 +120,16 @@ pub(super) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
 /// Others' credit that lies unused makes room for this one: at once if they are less important or have had their turn, else when it
 /// has lain for a while.
 pub(in crate::core) fn make_room(state: &State, slot: Slot, now: Ns) -> Verdict {
-    let class_of = |slot: Slot| {
-        state
-            .get(slot)
-            .map_or(PRIORITIES, |client| usize::from(client.priority))
-    };
+    let class_of = |slot: Slot| state.get(slot).map_or(PRIORITIES, |client| client.class);
     let class = class_of(slot);
     let mut again = state.drained(slot, now);
     for other in state.exposed.iter().copied().filter(|other| *other != slot) {
         let Some(client) = state.get(other).filter(|_| revocable(state, other)) else {
             continue;
         };
-        let stale = used_at(client).saturating_add(state.config.open_after);
-        if class_of(other) > class || now >= stale {
+        let stale = silent_at(state, client);
+        // Credit that is not bound was given so that its client does not starve.
+        if (class_of(other) > class && client.bound) || now >= stale {
             return Verdict::Revoke(other);
         }
         again = again.min(stale);
