@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::start;
 use crate::core::{Config, PolicyName};
-use crate::daemon::options::{Options, Spin};
+use crate::daemon::options::{LONGEST_WAIT, Options, Spin};
 use crate::daemon::places::Places;
-use crate::daemon::{self, admin};
+use crate::daemon::{self, admin, journal};
 
 /// Run this user's broker (weft run starts one by itself)
 #[derive(Debug, clap::Args)]
@@ -58,6 +59,9 @@ pub struct Args {
 /// How long `--background` waits for the broker's first answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// A log longer than this begins anew with the next broker.
+const LONGEST_LOG: u64 = 1 << 20;
+
 /// Runs it, or starts it and returns.
 pub fn main(args: Args) -> Result<ExitCode> {
     let places = match &args.socket {
@@ -75,13 +79,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
-    env_logger::Builder::from_env(env_logger::Env::new().filter_or("WEFT_LOG", "info"))
-        .format(|out, record| {
-            use std::io::Write;
-            let level = record.level().as_str().to_lowercase();
-            writeln!(out, "weft broker: {level}: {}", record.args())
-        })
-        .init();
+    let _journal = journal::begin();
     daemon::run(&places, &options(&args))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -94,7 +92,6 @@ fn dilation(text: &str) -> Result<f64, String> {
 }
 
 fn options(args: &Args) -> Options {
-    let defaults = Options::default();
     let mut core = Config {
         policy: args.policy,
         ..Config::default()
@@ -111,10 +108,9 @@ fn options(args: &Args) -> Options {
         idle_exit: args.idle_exit.map(Duration::from_secs),
         longest_wait: args
             .longest_wait
-            .map_or(defaults.longest_wait.mul_f64(args.dilation), Duration::from_millis),
+            .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
         spin: args.spin,
         trace: args.trace.clone(),
-        ..defaults
     }
 }
 
@@ -124,6 +120,14 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
             eprintln!("weft: a broker runs already at {}", places.socket().display());
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    // Of many that want to start one at once, one does; the others wait for its answer.
+    let _turn = start::turn(places)?;
+    if admin::pings(places) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if fs::metadata(places.log()).is_ok_and(|meta| meta.len() > LONGEST_LOG) {
+        let _ = fs::remove_file(places.log());
     }
     let log = File::options()
         .create(true)

@@ -1,6 +1,6 @@
 //! Starts this user's broker when none runs.
 //!
-//! Many jobs may start at once: the first takes the start lock, looks again, starts a broker and waits until it answers; the others wait
+//! Many jobs may start at once: the first to take the start lock ([`turn`]) looks again, starts a broker and waits until it answers; the others wait
 //! for the lock and find it running. Every wait has a bound, and a job runs without a broker rather than not at all.
 #![forbid(unsafe_code)]
 
@@ -34,35 +34,27 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     places
         .prepare()
         .with_context(|| format!("the broker's directory {}", places.directory().display()))?;
-    let deadline = Instant::now() + PATIENCE;
+    start(places, extra)
+}
+
+/// Waits for the turn to start a broker. The turn lasts as long as what is returned.
+pub fn turn(places: &Places) -> Result<File> {
+    let path = places.start_lock();
     let lock = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(0o600)
-        .open(places.start_lock())
-        .with_context(|| format!("cannot open {}", places.start_lock().display()))?;
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
+            Ok(()) => return Ok(lock),
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(STEP),
-            Err(error) => bail!("cannot lock {}: {error}", places.start_lock().display()),
-        }
-        if admin::pings(places) {
-            return Ok(());
+            Err(error) => bail!("cannot lock {}: {error}", path.display()),
         }
     }
-    if admin::pings(places) {
-        return Ok(());
-    }
-    start(places, extra)?;
-    while !admin::pings(places) {
-        if Instant::now() > deadline {
-            bail!("the broker did not come up; its log is {}", places.log().display());
-        }
-        std::thread::sleep(STEP);
-    }
-    Ok(())
 }
 
 /// Starts a broker by way of `weft broker --background`, which goes when it answers: the broker is then nobody's child, so that

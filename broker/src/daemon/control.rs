@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_profiles::Gpu;
@@ -23,6 +23,9 @@ use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
 
 /// How often newcomers are taken in and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
+
+/// How long the last words of a client may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// With nobody attached the thread sleeps so long; a newcomer wakes it.
 const LONELY: Duration = Duration::from_secs(1);
@@ -55,6 +58,7 @@ pub fn start(
         registry,
         desk,
         keeper,
+        all_heard: true,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
@@ -71,7 +75,7 @@ struct Peer {
     life: Life,
     // Dropped with the client; what the broker has to say goes through it.
     _sender: ToTheClient,
-    dying: bool,
+    dying_since: Option<Instant>,
 }
 
 struct Control {
@@ -80,6 +84,8 @@ struct Control {
     registry: Arc<Registry>,
     desk: Desk,
     keeper: Keeper,
+    /// The last look into the inbox found it empty.
+    all_heard: bool,
 }
 
 impl Control {
@@ -97,6 +103,7 @@ impl Control {
             }
             match self.inbox.wait(PERIOD) {
                 Ok(news) => {
+                    self.all_heard = news.is_empty();
                     for (client, news) in news {
                         self.hear(client, news);
                     }
@@ -121,7 +128,7 @@ impl Control {
             entry: arrival.entry,
             life: arrival.life,
             _sender: arrival.sender,
-            dying: false,
+            dying_since: None,
         };
         self.peers.insert(client, peer);
     }
@@ -184,7 +191,7 @@ impl Control {
         }
     }
 
-    /// Two looks: what the client said before it died was read between them.
+    /// Two looks with an empty inbox between them: what the client said before it died was read. Where others never stop talking, patience ends it.
     fn look_for_deaths(&mut self) {
         let hung: Vec<u64> = {
             let mut owners = Vec::new();
@@ -210,9 +217,10 @@ impl Control {
             let Some(peer) = self.peers.get_mut(&client) else {
                 continue;
             };
-            match peer.dying {
-                false => peer.dying = peer.life.left(),
-                true => self.end(client),
+            match peer.dying_since {
+                None => peer.dying_since = peer.life.left().then(Instant::now),
+                Some(since) if self.all_heard || since.elapsed() > LAST_WORDS => self.end(client),
+                Some(_) => {}
             }
         }
     }

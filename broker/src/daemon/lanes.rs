@@ -325,7 +325,9 @@ mod tests {
         })))
     }
 
-    fn drain(watch: &mut LaneWatch, now: Ns) -> (Result<Found, Lie>, Vec<(Ns, Event)>, Vec<Seen>) {
+    type Drained = (Result<Found, Lie>, Vec<(Ns, Event)>, Vec<Seen>);
+
+    fn drain(watch: &mut LaneWatch, now: Ns) -> Drained {
         let (mut events, mut seen) = (Vec::new(), Vec::new());
         let found = watch.drain(now, &mut events, &mut seen, &mut Trace::none());
         (found, events, seen)

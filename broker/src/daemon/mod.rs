@@ -22,6 +22,7 @@ mod answers;
 mod clock;
 mod control;
 mod door;
+pub mod journal;
 mod keeper;
 mod lanes;
 pub mod options;

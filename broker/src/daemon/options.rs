@@ -39,6 +39,10 @@ impl Spin {
     }
 }
 
+/// The longest a launch may wait at the gate. The core sees to it that nobody starves and a dead broker frees its clients by itself, so
+/// this is the last resort: a launch a second goes through whatever else fails.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 /// What a broker is told at its start.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -59,9 +63,7 @@ impl Default for Options {
         Options {
             core: Config::default(),
             idle_exit: None,
-            // The core sees to it that nobody starves and a dead broker frees its clients by itself, so this is the last resort: a launch a second goes
-            // through whatever else fails.
-            longest_wait: Duration::from_secs(1),
+            longest_wait: LONGEST_WAIT,
             spin: Spin::default(),
             trace: None,
         }

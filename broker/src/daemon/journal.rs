@@ -1,0 +1,89 @@
+//! The broker's log: lines go to stderr by way of a thread, so that a reader of stderr who does not read holds up nobody.
+//!
+//! Whoever logs never waits. What does not fit is dropped, and how much is said with the next line that fits.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+/// Lines that may wait.
+const WAITING: usize = 1024;
+
+/// How long the end of the program may wait for the last lines.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+/// Begins to log, by `WEFT_LOG` or at the level `info`. Keep what is returned until the end.
+pub fn begin() -> Journal {
+    let (lines, incoming) = sync_channel::<Vec<u8>>(WAITING);
+    let (done, ended) = sync_channel(1);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let lost = Arc::clone(&dropped);
+    let started = std::thread::Builder::new().name("weft-journal".into()).spawn(move || {
+        write_all(&incoming, &lost);
+        let _ = done.try_send(());
+    });
+    let mut builder = env_logger::Builder::from_env(env_logger::Env::new().filter_or("WEFT_LOG", "info"));
+    builder.format(|out, record| {
+        let level = record.level().as_str().to_lowercase();
+        writeln!(out, "weft broker: {level}: {}", record.args())
+    });
+    if started.is_ok() {
+        builder.target(env_logger::Target::Pipe(Box::new(Pipe {
+            lines: lines.clone(),
+            dropped,
+        })));
+    }
+    // Only a second logger in one process fails here, and then the first goes on.
+    let _ = builder.try_init();
+    Journal { lines, ended }
+}
+
+/// The last lines are written when it is dropped.
+#[derive(Debug)]
+pub struct Journal {
+    lines: SyncSender<Vec<u8>>,
+    ended: Receiver<()>,
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // An empty line is the end: the logger keeps its own way to the thread for ever.
+        let _ = self.lines.try_send(Vec::new());
+        let _ = self.ended.recv_timeout(LAST_LINES);
+    }
+}
+
+fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64) {
+    while let Ok(line) = incoming.recv() {
+        if line.is_empty() {
+            return;
+        }
+        let dropped = lost.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            let _ = writeln!(io::stderr(), "weft broker: warn: {dropped} lines were dropped here");
+        }
+        // Nobody is left to tell if stderr is gone.
+        let _ = io::stderr().write_all(&line);
+    }
+}
+
+struct Pipe {
+    lines: SyncSender<Vec<u8>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(bytes.to_vec()) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
