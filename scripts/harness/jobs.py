@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -257,6 +258,30 @@ class Broker:
             return json.loads(done.stdout)
         except ValueError:
             return None
+
+
+class Watch:
+    """Notes in what modes a broker's clients were, while it is entered: a client that ended is in none."""
+
+    def __init__(self, broker, every=0.2):
+        self.broker = broker
+        self.every = every
+        self.modes = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self):
+        while not self._end.wait(self.every):
+            for client in (self.broker.status() or {}).get("clients", ()):
+                self.modes.setdefault(client["pid"], set()).add(client["mode"])
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join(15)
 
 
 def preload(broker_variables, *, priority=5, profile=None, mode=None):

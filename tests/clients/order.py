@@ -70,14 +70,15 @@ def run(role, folder, launches):
             folder=folder,
             name="order",
         )
-        code = job.wait(BOUND)
+        with jobs.Watch(broker) as watch:
+            code = job.wait(BOUND)
         if code != 0:
             return job.explain()
         result = json.loads((folder / "result.json").read_text())
         if not result["ok"] or result["tried"] < 150:
             return f"only {result['tried']} entry points were tried"
         if role in ("alone", "holder", "filler"):
-            return check_role(broker, job, role, result["tried"] * launches)
+            return check_role(broker, job, role, watch, result["tried"] * launches)
         return None
     finally:
         running.unlink(missing_ok=True)
@@ -86,7 +87,7 @@ def run(role, folder, launches):
         broker.stop()
 
 
-def check_role(broker, job, role, launches):
+def check_role(broker, job, role, watch, launches):
     """It was in the role it was tested for, and weft saw all of it."""
     gone = jobs.wait_until(lambda: any(e["last"]["pid"] == job.pid for e in (broker.status() or {"ended": []})["ended"]), 10)
     if not gone:
@@ -94,8 +95,8 @@ def check_role(broker, job, role, launches):
     last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
     if last["launches"] < launches:
         return f"weft counted {last['launches']} of {launches} launches"
-    if last["mode"] != role:
-        return f"it ended as {last['mode']}, not as {role}"
+    if role not in watch.modes.get(job.pid, ()):
+        return f"it was {watch.modes.get(job.pid, 'not attached')}, never {role}"
     if role == "filler" and not last["waits"]:
         return "it never waited at the gate: nothing was tested"
     return None

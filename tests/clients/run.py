@@ -172,7 +172,9 @@ def run_under_weft(client, role, folder):
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
                 if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
                     raise Failure("the job beside it did not start\n" + beside.explain())
-            job, code, result = execute(client, device, folder, jobs.preload(broker.variables(), priority=priority), "weft")
+            with jobs.Watch(broker) as watch:
+                preload = jobs.preload(broker.variables(), priority=priority)
+                job, code, result = execute(client, device, folder, preload, "weft")
             status = wait_until_detached(broker, job.pid)
         finally:
             if beside:
@@ -185,10 +187,10 @@ def run_under_weft(client, role, folder):
     records = devicelog.read(log)
     if beside:
         records = [r for r in records if r["pid"] != beside.pid]
-    return Run(job, code, records, result), status
+    return Run(job, code, records, result), status, watch.modes
 
 
-def check(client, role, bare, weft, status):
+def check(client, role, bare, weft, status, modes):
     """Raises Failure with all that is wrong."""
     wrong = []
     if bare.stdout != weft.stdout:
@@ -211,12 +213,14 @@ def check(client, role, bare, weft, status):
         for kind in sorted(set(mine) | set(theirs)):
             if mine[kind] != theirs[kind] and kind not in OWN_OPERATIONS[role]:
                 wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
-    wrong += check_counters(role, weft, status)
+    wrong += check_counters(weft, status)
+    if role not in modes.get(weft.job.pid, ()):
+        wrong.append(f"it was {modes.get(weft.job.pid, 'not attached')}, never {role}")
     if wrong:
         raise Failure("\n".join(wrong))
 
 
-def check_counters(role, weft, status):
+def check_counters(weft, status):
     wrong = []
     ended = {entry["last"]["pid"]: entry for entry in status["ended"]}
     for pid in {record["pid"] for record in weft.records}:
@@ -237,8 +241,6 @@ def check_counters(role, weft, status):
                 wrong.append(f"{what}: {last[what]}")
         if entry["ending"] == "detached":
             wrong.append("the broker let the client go: its lane made no sense")
-        if pid == weft.job.pid and role != "alone" and last["mode"] != role:
-            wrong.append(f"it ended as {last['mode']}, not as {role}")
     return wrong
 
 
@@ -250,8 +252,8 @@ def run_case(client, role, keep):
         bare_folder.mkdir()
         weft_folder.mkdir()
         bare = run_bare(client, bare_folder)
-        weft, status = run_under_weft(client, role, weft_folder)
-        check(client, role, bare, weft, status)
+        weft, status, modes = run_under_weft(client, role, weft_folder)
+        check(client, role, bare, weft, status, modes)
     return time.monotonic() - start
 
 
