@@ -65,7 +65,7 @@ def run(role, folder, launches):
         # Without a broker weft says so in a line; that is not what is tested here.
         weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
         job = jobs.Job(
-            [PROGRAM, COUNTING, folder / "result.json", launches],
+            [PROGRAM, COUNTING, folder / "result.json", launches, 700],
             environment={**base, **weft, "RUST_BACKTRACE": "0"},
             folder=folder,
             name="order",
