@@ -59,7 +59,9 @@ pub struct LaneWatch {
     reader: Reader,
     mode: Mode,
     progress: (Ns, Ns),
-    waiting: Option<(u64, Ns)>,
+    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a filler that passed and waits again for
+    /// the same kernel between two looks has begun another wait.
+    waiting: Option<(u64, Ns, Ns)>,
 }
 
 impl LaneWatch {
@@ -188,19 +190,19 @@ impl LaneWatch {
             (
                 reports.wanted_kernel.load(Ordering::Relaxed),
                 reports.wanted_cost.load(Ordering::Relaxed),
+                reports.waiting_since.load(Ordering::Relaxed),
             )
         });
         if waiting != self.waiting {
             self.waiting = waiting;
-            let since = plausible(reports.waiting_since.load(Ordering::Relaxed), now);
             events.push((
                 now,
                 match waiting {
-                    Some((kernel, cost)) => Event::Waits {
+                    Some((kernel, cost, since)) => Event::Waits {
                         client,
                         kernel,
                         cost,
-                        since,
+                        since: plausible(since, now),
                     },
                     None => Event::Passed(client),
                 },
@@ -393,6 +395,16 @@ mod tests {
         assert!(drain(&mut watch, 6).1.is_empty());
         lane.reports.wanted_kernel.store(8, Ordering::Relaxed);
         assert!(matches!(drain(&mut watch, 7).1[0].1, Event::Waits { kernel: 8, .. }));
+        // It passed and waits again for the same kernel, all between two looks.
+        lane.reports.waiting_since.store(8, Ordering::Relaxed);
+        assert!(matches!(
+            drain(&mut watch, 8).1[0].1,
+            Event::Waits {
+                kernel: 8,
+                since: 8,
+                ..
+            }
+        ));
         lane.reports.waiting.store(0, Ordering::Release);
         assert!(matches!(drain(&mut watch, 8).1[0].1, Event::Passed(Client(1))));
     }
