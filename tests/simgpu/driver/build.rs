@@ -1,0 +1,121 @@
+//! Turns the symbol table into what the sources do not write by hand: answers for entry points that are not implemented,
+//! the per-thread-stream twins of those that are, and the table behind `cuGetProcAddress`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use weft_symbols::{Entry, Flavour};
+
+/// What cudart and every linked client open.
+const SONAME: &str = "libcuda.so.1";
+/// First argument that the x86-64 C convention passes on the stack.
+const FIRST_ON_STACK: u8 = 6;
+/// Registers of the six arguments before that.
+const REGISTERS: [&str; 6] = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"];
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{SONAME}");
+    // Our own references to cu* must not be answered by a library preloaded in front of us.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    println!("cargo::rerun-if-changed=src");
+    println!("cargo::rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let table = weft_symbols::table().expect("the checked-in table is well formed");
+    let mut written = BTreeSet::new();
+    implemented(Path::new("src"), &mut written).expect("src is readable");
+    fs::write(out.join("exports.rs"), exports(&table, &written)).expect("OUT_DIR is writable");
+}
+
+/// Names of the entry points that the sources define: lines that begin with `fn cu` and a capital letter.
+fn implemented(dir: &Path, names: &mut BTreeSet<String>) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            implemented(&path, names)?;
+            continue;
+        }
+        for line in fs::read_to_string(&path)?.lines() {
+            let Some(rest) = line.trim_start().strip_prefix("fn cu") else { continue };
+            if rest.starts_with(|c: char| c.is_ascii_uppercase()) {
+                let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+                names.insert(format!("cu{}", &rest[..end]));
+                // `fn cuX | cuX_ptds (..)` defines both.
+                if let Some(twin) = rest[end..].trim_start().strip_prefix("| cu") {
+                    let end = twin.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(twin.len());
+                    names.insert(format!("cu{}", &twin[..end]));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn exports(table: &[Entry<'_>], written: &BTreeSet<String>) -> String {
+    let mut text = String::new();
+    for entry in table.iter().filter(|entry| !written.contains(entry.symbol)) {
+        let symbol = entry.symbol;
+        let plain = symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        match (entry.flavour, entry.stream) {
+            (Flavour::Ptsz, Some(at)) if written.contains(plain) => twin(&mut text, symbol, plain, at),
+            (Flavour::Plain, _) => absent(&mut text, symbol),
+            _ if written.contains(plain) => forward(&mut text, symbol, plain),
+            _ => absent(&mut text, symbol),
+        }
+    }
+    // What the sources define is reached by its C name: it lies in modules all over the crate.
+    text.push_str("mod written {\n    unsafe extern \"C\" {\n");
+    for entry in table.iter().filter(|entry| written.contains(entry.symbol)) {
+        let _ = writeln!(text, "        pub(super) safe fn {}() -> u32;", entry.symbol);
+    }
+    text.push_str("    }\n}\n");
+    let mut sorted: Vec<_> = table.iter().collect();
+    sorted.sort_by_key(|entry| (entry.base, entry.since));
+    text.push_str("pub(crate) static TABLE: &[Symbol] = &[\n");
+    for entry in sorted {
+        let path = if written.contains(entry.symbol) { "written" } else { "self" };
+        let _ = writeln!(
+            text,
+            "    Symbol {{ base: {:?}, since: {}, per_thread: {}, address: Address({path}::{} as *const ()) }},",
+            entry.base,
+            entry.since,
+            entry.flavour.per_thread(),
+            entry.symbol
+        );
+    }
+    text.push_str("];\n");
+    text
+}
+
+/// An entry point that says so: it is known and not implemented.
+fn absent(text: &mut String, symbol: &str) {
+    let _ = writeln!(
+        text,
+        "#[unsafe(no_mangle)] pub extern \"C\" fn {symbol}() -> u32 {{\n    \
+         static SAID: AtomicBool = AtomicBool::new(false);\n    crate::export::absent({symbol:?}, &SAID)\n}}"
+    );
+}
+
+/// The per-thread-stream twin of a function: stream 0 becomes the per-thread default stream, the rest is a jump.
+fn twin(text: &mut String, symbol: &str, plain: &str, stream: u8) {
+    let handle = match REGISTERS.get(usize::from(stream)) {
+        Some(register) => (*register).to_string(),
+        // Past the return address, one word an argument; the callee owns these words.
+        None => format!("qword ptr [rsp + {}]", 8 + 8 * (stream - FIRST_ON_STACK)),
+    };
+    let _ = writeln!(
+        text,
+        "#[unsafe(no_mangle)] #[unsafe(naked)] pub extern \"C\" fn {symbol}() -> u32 {{\n    \
+         naked_asm!(\"cmp {handle}, 0\", \"jne 2f\", \"mov {handle}, 2\", \"2:\", \"jmp {{}}\", sym written::{plain})\n}}"
+    );
+}
+
+/// A twin of a function in which no default stream has a part.
+fn forward(text: &mut String, symbol: &str, plain: &str) {
+    let _ = writeln!(
+        text,
+        "#[unsafe(no_mangle)] #[unsafe(naked)] pub extern \"C\" fn {symbol}() -> u32 {{\n    \
+         naked_asm!(\"jmp {{}}\", sym written::{plain})\n}}"
+    );
+}

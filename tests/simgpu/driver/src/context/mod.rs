@@ -1,0 +1,143 @@
+//! Contexts: the primary one, created ones, and each thread's stack of current ones.
+#![deny(unsafe_code)]
+
+pub(crate) mod api;
+pub(crate) mod current;
+mod primary;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::abi::{Error, Handle, R};
+use crate::registry::{Kind, Registry};
+use crate::state::{Driver, lock};
+use crate::stream::{self, Stream};
+use crate::timeline::{LinkContext, Timeline};
+use crate::{event, memory, module};
+
+/// Every context of the process.
+pub(crate) static CONTEXTS: Registry<Context> = Registry::new(Kind::Context);
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// One context.
+pub(crate) struct Context {
+    pub(crate) handle: Handle,
+    /// Never used twice in a process.
+    pub(crate) id: u64,
+    /// On the device.
+    pub(crate) link: LinkContext,
+    pub(crate) is_primary: bool,
+    /// Retained (primary) or not yet destroyed (others).
+    alive: AtomicBool,
+    /// How often the primary context is retained.
+    retained: Mutex<u32>,
+    pub(crate) flags: AtomicU32,
+    pub(crate) api_version: u32,
+    pub(crate) limits: Mutex<Limits>,
+    pub(crate) cache_config: AtomicU32,
+    /// Orders blocking streams with the legacy default stream; see `stream/order.rs`.
+    pub(crate) order: Mutex<stream::order::Order>,
+    legacy: OnceLock<Arc<Stream>>,
+}
+
+/// `cuCtxSetLimit`'s values by number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits(pub(crate) [usize; 7]);
+
+impl Default for Limits {
+    fn default() -> Self {
+        // Stack of a thread, printf buffer, malloc heap, sync depth, pending launches, L2 granularity, persisting L2: what
+        // the programming guide names as defaults.
+        Limits([1024, 1 << 20, 8 << 20, 2, 2048, 64, 0])
+    }
+}
+
+impl Context {
+    fn make(timeline: &Timeline, is_primary: bool, flags: u32, api_version: u32) -> R<Arc<Context>> {
+        let link = timeline.context()?;
+        let (_, context) = CONTEXTS.add_with(|handle| Context {
+            handle,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            link,
+            is_primary,
+            alive: AtomicBool::new(!is_primary),
+            retained: Mutex::new(0),
+            flags: AtomicU32::new(flags),
+            api_version,
+            limits: Mutex::default(),
+            cache_config: AtomicU32::new(0),
+            order: Mutex::default(),
+            legacy: OnceLock::new(),
+        });
+        Ok(context)
+    }
+
+    /// The device's primary context, not retained yet.
+    pub(crate) fn primary(timeline: &Timeline) -> R<Arc<Context>> {
+        Context::make(timeline, true, 0, PRIMARY_API_VERSION)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// The legacy default stream.
+    pub(crate) fn legacy(self: &Arc<Self>, driver: &Driver) -> R<Arc<Stream>> {
+        if let Some(stream) = self.legacy.get() {
+            return Ok(stream.clone());
+        }
+        let made = Stream::legacy(driver, self)?;
+        Ok(self.legacy.get_or_init(|| made).clone())
+    }
+
+    /// Waits for everything that was submitted to the context.
+    pub(crate) fn synchronize(self: &Arc<Self>, driver: &Driver) -> R {
+        let streams = stream::of_context(self);
+        for stream in streams {
+            stream.synchronize(driver)?;
+        }
+        driver.timeline.poll();
+        Ok(())
+    }
+
+    /// Ends what belongs to the context: streams, events, modules, memory.
+    fn empty(self: &Arc<Self>, driver: &Driver) {
+        let _ = self.synchronize(driver);
+        stream::forget_context(self);
+        event::forget_context(self);
+        module::forget_context(self);
+        memory::forget_context(driver, self);
+    }
+}
+
+/// What `cuCtxGetApiVersion` answers for contexts that no version asked for.
+const PRIMARY_API_VERSION: u32 = 3020;
+
+/// Ends a created context.
+fn destroy(driver: &Driver, handle: Handle) -> R {
+    let context = CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)?;
+    if context.is_primary {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    context.empty(driver);
+    context.alive.store(false, Ordering::Release);
+    CONTEXTS.remove(handle).map_err(|_| Error::INVALID_CONTEXT)?;
+    current::forget(&context);
+    driver.timeline.close_context(context.link);
+    Ok(())
+}
+
+/// A context by its handle; null means the current one.
+pub(crate) fn by_handle(handle: Handle) -> R<Arc<Context>> {
+    if handle == 0 {
+        return current::get();
+    }
+    CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)
+}
+
+impl Context {
+    fn retain(&self) {
+        *lock(&self.retained) += 1;
+        self.alive.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,90 @@
+//! The primary context, which the runtime API and most clients use.
+#![deny(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use crate::abi::{Error, Handle, Out, R};
+use crate::device;
+use crate::export::export;
+use crate::state::{self, lock};
+
+fn release(device: i32) -> R {
+    device::check(device)?;
+    let driver = state::driver()?;
+    let primary = &driver.primary;
+    {
+        let mut retained = lock(&primary.retained);
+        if *retained == 0 {
+            return Err(Error::INVALID_CONTEXT);
+        }
+        *retained -= 1;
+        if *retained > 0 {
+            return Ok(());
+        }
+    }
+    primary.empty(driver);
+    primary.alive.store(false, Ordering::Release);
+    Ok(())
+}
+
+fn reset(device: i32) -> R {
+    device::check(device)?;
+    let driver = state::driver()?;
+    if driver.primary.is_alive() {
+        driver.primary.empty(driver);
+        driver.primary.alive.store(false, Ordering::Release);
+        *lock(&driver.primary.retained) = 0;
+    }
+    Ok(())
+}
+
+fn set_flags(device: i32, flags: u32) -> R {
+    device::check(device)?;
+    if flags & !0x7f != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    state::driver()?.primary.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+export! {
+    fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
+        device::check(device)?;
+        let primary = &state::driver()?.primary;
+        context.set(primary.handle)?;
+        primary.retain();
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: i32) {
+        release(device)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        release(device)
+    }
+
+    fn cuDevicePrimaryCtxReset(device: i32) {
+        reset(device)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        reset(device)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
+        device::check(device)?;
+        let primary = &state::driver()?.primary;
+        flags.set_if(primary.flags.load(Ordering::Relaxed));
+        active.set_if(i32::from(primary.is_alive()));
+        Ok(())
+    }
+}

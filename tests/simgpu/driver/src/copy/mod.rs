@@ -1,0 +1,190 @@
+//! Copies and fills: one description for all shapes, how each goes to the device, and how the bytes move when it is done.
+//!
+//! | file | what |
+//! |---|---|
+//! | `linear.rs` | entry points that copy a number of bytes |
+//! | `shaped.rs` | 2D, 3D, batches, arrays |
+//! | `fill.rs` | memsets |
+#![deny(unsafe_code)]
+
+mod arrays;
+mod batch;
+mod fill;
+mod linear;
+mod shaped;
+
+use simgpu_device::{Direction, Op, Seq};
+
+use crate::abi::{Error, Handle, R};
+use crate::effect::Effect;
+use crate::graph;
+use crate::memory::{self, Side, raw, side};
+use crate::state::{self, Driver};
+use crate::stream::{self, Stream};
+use crate::work::Work;
+
+pub(crate) use fill::{Set, SetJob};
+pub(crate) use shaped::Copy3D;
+
+/// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the driver's staging does;
+/// a longer one is waited for.
+const STAGED: u64 = 64 << 10;
+
+/// One end of a copy: address of the first byte, bytes from row to row, rows from layer to layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) address: u64,
+    pub(crate) pitch: u64,
+    pub(crate) height: u64,
+}
+
+impl Place {
+    pub(crate) fn linear(address: u64) -> Place {
+        Place { address, pitch: 0, height: 0 }
+    }
+
+    fn row(&self, row: u64, layer: u64) -> u64 {
+        self.address + self.pitch * (row + layer * self.height)
+    }
+}
+
+/// A copy of a box of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copy {
+    pub(crate) to: Place,
+    pub(crate) from: Place,
+    /// Bytes of a row.
+    pub(crate) width: u64,
+    /// Rows of a layer.
+    pub(crate) rows: u64,
+    /// Layers.
+    pub(crate) layers: u64,
+}
+
+/// A copy on its way.
+pub(crate) struct CopyJob {
+    copy: Copy,
+    /// The rows, one after another, where the client may change its buffer before the copy runs.
+    staged: Option<Vec<u8>>,
+    /// It ends in host memory that the client may be looking at.
+    pub(crate) host_may_look: bool,
+}
+
+impl Copy {
+    pub(crate) fn linear(to: u64, from: u64, bytes: u64) -> Copy {
+        Copy { to: Place::linear(to), from: Place::linear(from), width: bytes, rows: 1, layers: 1 }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.width.saturating_mul(self.rows).saturating_mul(self.layers)
+    }
+
+    /// Every row's target and source.
+    fn each_row(&self, mut each: impl FnMut(u64, u64)) {
+        for layer in 0..self.layers {
+            for row in 0..self.rows {
+                each(self.to.row(row, layer), self.from.row(row, layer));
+            }
+        }
+    }
+
+    fn check(&self) -> R {
+        if self.bytes() == 0 {
+            return Ok(());
+        }
+        for place in [&self.to, &self.from] {
+            let last = place.row(self.rows - 1, self.layers - 1);
+            if place.address == 0
+                || !memory::is_reachable(place.address, self.width)
+                || !memory::is_reachable(last, self.width)
+            {
+                return Err(Error::INVALID_VALUE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which engine takes how long for it. Host to host counts as a marker: no engine of the device moves the bytes.
+    fn op(&self) -> Op {
+        let bytes = self.bytes();
+        match (side(self.from.address), side(self.to.address)) {
+            (Side::Device, Side::Device) => Op::Copy { direction: Direction::DeviceToDevice, bytes },
+            (Side::Device, _) => Op::Copy { direction: Direction::DeviceToHost, bytes },
+            (_, Side::Device) => Op::Copy { direction: Direction::HostToDevice, bytes },
+            _ => Op::Marker,
+        }
+    }
+
+    /// Puts the copy on the device; the bytes move when it is done.
+    pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
+        self.submit_with(driver, stream, graph, None)
+    }
+
+    fn submit_with(&self, driver: &Driver, stream: &Stream, graph: u64, staged: Option<Vec<u8>>) -> R<Seq> {
+        self.check()?;
+        if self.bytes() == 0 {
+            return Ok(stream.last());
+        }
+        let host_may_look = side(self.to.address) == Side::Pinned;
+        let job = CopyJob { copy: *self, staged, host_may_look };
+        stream.submit(driver, self.op(), Some(Effect::Copy(job)), graph)
+    }
+
+    fn stage(&self) -> Vec<u8> {
+        let mut staged = vec![0; self.bytes() as usize];
+        let mut rows = staged.chunks_exact_mut(self.width.max(1) as usize);
+        self.each_row(|_, from| {
+            if let Some(row) = rows.next() {
+                raw::read(from, row);
+            }
+        });
+        staged
+    }
+
+    /// An asynchronous copy for the client: returns when the client may use its buffers as the API promises.
+    pub(crate) fn enqueue(self, stream: Handle) -> R {
+        let driver = state::driver()?;
+        let stream = stream::resolve(driver, stream)?;
+        if stream.is_capturing() {
+            self.check()?;
+            return graph::capture_work(driver, &stream, Work::Copy(self));
+        }
+        let (from, to) = (side(self.from.address), side(self.to.address));
+        if from == Side::Pageable && to != Side::Pageable && self.bytes() <= STAGED {
+            self.check()?;
+            return self.submit_with(driver, &stream, 0, Some(self.stage())).map(drop);
+        }
+        let seq = self.submit(driver, &stream, 0)?;
+        if from == Side::Pageable || to == Side::Pageable { driver.timeline.wait(seq) } else { Ok(()) }
+    }
+
+    /// A synchronous copy for the client, on the caller's default stream. Within the device it does not wait, as the
+    /// real driver does not.
+    pub(crate) fn run(self, default: Handle) -> R {
+        let driver = state::driver()?;
+        let stream = stream::resolve(driver, default)?;
+        graph::may_synchronize(&stream)?;
+        graph::may_query()?;
+        let seq = self.submit(driver, &stream, 0)?;
+        if side(self.from.address) == Side::Device && side(self.to.address) == Side::Device {
+            return Ok(());
+        }
+        driver.timeline.wait(seq)
+    }
+}
+
+impl CopyJob {
+    pub(crate) fn perform(self) {
+        match self.staged {
+            None => self.copy.each_row(|to, from| raw::copy(to, from, self.copy.width)),
+            Some(staged) => {
+                let mut rows = staged.chunks_exact(self.copy.width.max(1) as usize);
+                self.copy.each_row(|to, _| {
+                    if let Some(row) = rows.next() {
+                        raw::write(to, row);
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What `cuDeviceGetAttribute` answers: one consistent sm_80 device in the likeness of an A100 with 40 GB.
+//!
+//! Numbers are those of the public header's `CUdevice_attribute`; values are what the A100's public data sheet, the
+//! programming guide's table of compute capability 8.0 and device listings say. Deliberately off: cluster launch,
+//! multicast and fabric handles (later architectures), so that clients take the paths of sm_80.
+#![forbid(unsafe_code)]
+
+/// Threads of a block, at most.
+pub(crate) const MAX_THREADS: u32 = 1024;
+/// Threads of a warp.
+pub(crate) const WARP: u32 = 32;
+/// Multiprocessors.
+pub(crate) const PROCESSORS: u32 = 108;
+/// Threads resident on one multiprocessor.
+pub(crate) const THREADS_PER_PROCESSOR: u32 = 2048;
+/// Blocks resident on one multiprocessor.
+pub(crate) const BLOCKS_PER_PROCESSOR: u32 = 32;
+/// Registers of one multiprocessor (and of one block, at most).
+pub(crate) const REGISTERS: u32 = 65536;
+/// Shared memory of one multiprocessor.
+pub(crate) const SHARED_PER_PROCESSOR: u32 = 167_936;
+/// Shared memory a block may have without asking.
+pub(crate) const SHARED_PER_BLOCK: u32 = 49_152;
+/// Shared memory a block may have after `cuFuncSetAttribute`.
+pub(crate) const SHARED_OPTIN: u32 = 166_912;
+/// Shared memory the driver keeps for itself in each block.
+pub(crate) const SHARED_RESERVED: u32 = 1024;
+/// Grid extents.
+pub(crate) const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
+/// Block extents.
+pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+/// Compute capability.
+pub(crate) const CAPABILITY: (i32, i32) = (8, 0);
+/// PCI domain, bus and device.
+pub(crate) const PCI: (i32, i32, i32) = (0, 7, 0);
+/// Bytes of constant memory.
+pub(crate) const CONSTANT: u32 = 65536;
+/// Core and memory clock in kHz.
+pub(crate) const CLOCKS: (i32, i32) = (1_410_000, 1_215_000);
+
+/// The value of an attribute; `None` for numbers that the header of 13.2 does not name.
+pub(crate) fn value(attribute: i32) -> Option<i32> {
+    let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+    Some(match attribute {
+        1 => int(MAX_THREADS),
+        2..=4 => int(MAX_BLOCK[usize::try_from(attribute - 2).ok()?]),
+        5..=7 => int(MAX_GRID[usize::try_from(attribute - 5).ok()?]),
+        8 => int(SHARED_PER_BLOCK),
+        9 => int(CONSTANT),
+        10 => int(WARP),
+        11 => i32::MAX, // largest pitch
+        12 => int(REGISTERS),
+        13 => CLOCKS.0,
+        14 => 512, // texture alignment
+        15 => 1,   // copies overlap kernels
+        16 => int(PROCESSORS),
+        17 => 0, // no time limit on kernels
+        18 => 0, // not integrated
+        19 => 1, // maps host memory
+        20 => 0, // compute mode: default (shared)
+        21 => 131_072,
+        22 => 131_072,
+        23 => 65_536,
+        24..=26 => 16_384,
+        27 | 28 => 32_768,
+        29 => 2048,
+        30 => 512, // surface alignment
+        31 => 1,   // concurrent kernels
+        32 => 1,   // ECC
+        33 => PCI.1,
+        34 => PCI.2,
+        35 => 0,
+        36 => CLOCKS.1,
+        37 => 5120,       // bus width in bits
+        38 => 41_943_040, // L2
+        39 => int(THREADS_PER_PROCESSOR),
+        40 => 3, // copy engines as the A100 reports them
+        41 => 1, // unified addressing
+        42 => 32_768,
+        43 => 2048,
+        44 => 1,
+        45 | 46 => 32_768,
+        47 | 48 => 8192,
+        49 => 32_768,
+        50 => PCI.0,
+        51 => 32, // texture pitch alignment
+        52 | 53 => 32_768,
+        54 => 2046,
+        55 => 32_768,
+        56 => 131_072,
+        57 => 65_536,
+        58..=60 => 16_384,
+        61 => 32_768,
+        62 => 2048,
+        63 | 64 => 32_768,
+        65 => 2048,
+        66 | 67 => 32_768,
+        68 => 2046,
+        69 => 268_435_456,
+        70 => 131_072,
+        71 => 65_000,
+        72 => 2_097_120,
+        73 | 74 => 32_768,
+        75 => CAPABILITY.0,
+        76 => CAPABILITY.1,
+        77 => 32_768,
+        78 => 1, // stream priorities
+        79 | 80 => 1,
+        81 => int(SHARED_PER_PROCESSOR),
+        82 => int(REGISTERS),
+        83 => 1,      // managed memory
+        84 | 85 => 0, // single board
+        86 => 0,      // no native host atomics over PCIe
+        87 => 2,
+        88 => 0, // no pageable access
+        89 => 1, // concurrent managed access
+        90 => 1, // compute preemption
+        91 => 1,
+        92..=94 => 0, // first versions of stream memory operations: removed with CUDA 12
+        95 => 1,      // cooperative launch
+        96 => 0,      // multi-device cooperative launch: removed with CUDA 13
+        97 => int(SHARED_OPTIN),
+        98 => 1,
+        99 => 1,
+        100 | 101 => 0,
+        102 => 1, // virtual memory management
+        103 => 1, // POSIX file descriptors as handles
+        104 | 105 => 0,
+        106 => int(BLOCKS_PER_PROCESSOR),
+        107 => 1,
+        108 => 31_457_280,
+        109 => 134_213_632,
+        110 => 0, // no RDMA here
+        111 => int(SHARED_RESERVED),
+        112 => 0, // sparse arrays
+        113 => 1,
+        114 => 0, // no timeline semaphores
+        115 => 1, // memory pools
+        116..=118 => 0,
+        119 => 1, // pool handles: POSIX file descriptors
+        120 => 0, // cluster launch
+        121 => 0,
+        122 | 123 => 1, // stream memory operations
+        124 => 0,
+        125 => 0, // IPC events: refused, see event.rs
+        126 => 1,
+        127 => 0,
+        128 => 0,
+        129 => 1, // unified function pointers
+        130 => 0,
+        131 => -1,
+        132 => 0,
+        133 => i32::from(std::env::var("SIMGPU_MODE").is_ok_and(|mode| mode == "mps")),
+        134 => 0,
+        135 | 136 | 137 | 138 => 0,
+        139 => 0x20B0_10DE_u32.cast_signed(), // the A100's PCI identity
+        140 => 0x134F_10DE_u32.cast_signed(),
+        141..=143 => 0,
+        144 | 145 => 0,
+        146..=148 => 0,
+        151..=156 => 0,
+        _ => return None,
+    })
+}

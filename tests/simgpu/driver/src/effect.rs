@@ -1,0 +1,62 @@
+//! What an operation does to memory and to the client once the device has taken the time for it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use simgpu_device::Times;
+
+use crate::copy::{CopyJob, SetJob};
+use crate::event::Mark;
+
+/// Runs when an operation has ended.
+pub(crate) type Action = Box<dyn FnOnce() + Send>;
+/// Asked again and again until it says true.
+pub(crate) type Condition = Box<dyn FnMut() -> bool + Send>;
+
+/// The effect of one operation.
+pub(crate) enum Effect {
+    /// Moves bytes.
+    Copy(CopyJob),
+    /// Fills bytes.
+    Set(SetJob),
+    /// Keeps the time of an event.
+    Mark(Arc<Mark>),
+    /// Anything short: an executed kernel, a stream write, giving memory back.
+    Run(Action),
+    /// The same, at once even if nobody waits: the host may be looking at what it writes.
+    RunPromptly(Action),
+    /// The client's function; the stream goes on when it has returned.
+    Call(Action),
+    /// The stream goes on when this says true.
+    Until(Condition),
+    /// A held kernel: it ends when `spinning` says true, or when its time is over; then `give_up` is called.
+    Spin {
+        /// Has the host released it?
+        spinning: Condition,
+        /// What it still does when the host never did.
+        give_up: Action,
+    },
+}
+
+impl Effect {
+    /// Must the effect be performed though no thread waits?
+    pub(crate) fn is_prompt(&self) -> bool {
+        match self {
+            Effect::Copy(job) => job.host_may_look,
+            Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => true,
+            Effect::Set(_) | Effect::Mark(_) | Effect::Run(_) => false,
+        }
+    }
+
+    /// Performs the effect of an operation that has ended.
+    pub(crate) fn perform(self, times: Times) {
+        match self {
+            Effect::Copy(job) => job.perform(),
+            Effect::Set(job) => job.perform(),
+            Effect::Mark(mark) => mark.set(times),
+            Effect::Run(action) | Effect::RunPromptly(action) => action(),
+            // Host operations do their part when the stream reaches them: see `helper.rs`.
+            Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => {}
+        }
+    }
+}

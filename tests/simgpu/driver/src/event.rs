@@ -1,0 +1,256 @@
+//! Events: the time at which a stream had done all it was given before.
+#![deny(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use simgpu_device::{Op, Seq, Times};
+
+use crate::abi::{Error, Handle, In, Out, R};
+use crate::context::{Context, by_handle, current};
+use crate::effect::Effect;
+use crate::export::export;
+use crate::graph;
+use crate::registry::{Kind, Registry};
+use crate::state::{self, Driver, lock};
+use crate::stream::{self, Stream};
+
+/// Every event of the process.
+pub(crate) static EVENTS: Registry<Event> = Registry::new(Kind::Event);
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
+pub(crate) const EXTERNAL: u32 = 1;
+
+/// One event.
+pub(crate) struct Event {
+    pub(crate) handle: Handle,
+    pub(crate) context: Arc<Context>,
+    flags: u32,
+    recorded: Mutex<Recorded>,
+}
+
+/// What was last recorded.
+#[derive(Default)]
+struct Recorded {
+    /// The record on the device; `Seq::NONE` before the first.
+    seq: Seq,
+    mark: Option<Arc<Mark>>,
+    /// A record into a capture; belongs to `graph`.
+    captured: Option<graph::CapturedEvent>,
+}
+
+/// The time of one record, kept by the record's effect: the link forgets the times of old operations.
+#[derive(Default)]
+pub(crate) struct Mark(AtomicU64);
+
+impl Mark {
+    pub(crate) fn set(&self, times: Times) {
+        // Zero means "not yet"; no operation ends at the device's first nanosecond.
+        self.0.store(times.end.max(1), Ordering::Release);
+    }
+
+    fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|end| *end != 0)
+    }
+}
+
+impl Event {
+    /// Puts a record on a stream that is not being captured; graphs replay their event nodes with it.
+    pub(crate) fn record(&self, driver: &Driver, stream: &Stream, graph: u64) -> R {
+        let mark = Arc::new(Mark::default());
+        let seq = stream.submit(driver, Op::Marker, Some(Effect::Mark(mark.clone())), graph)?;
+        *lock(&self.recorded) = Recorded { seq, mark: Some(mark), captured: None };
+        Ok(())
+    }
+
+    /// The event stands for a point in a capture from now on.
+    pub(crate) fn set_captured(&self, captured: graph::CapturedEvent) {
+        lock(&self.recorded).captured = Some(captured);
+    }
+
+    /// The point in a capture the event stands for.
+    pub(crate) fn captured(&self) -> Option<graph::CapturedEvent> {
+        lock(&self.recorded).captured.clone()
+    }
+
+    /// The record's operation on the device; `Seq::NONE` if there is none.
+    pub(crate) fn seq(&self) -> Seq {
+        lock(&self.recorded).seq
+    }
+
+    fn recorded(&self) -> R<(Seq, Option<Arc<Mark>>)> {
+        let recorded = lock(&self.recorded);
+        if let Some(captured) = &recorded.captured {
+            return Err(captured.misused());
+        }
+        Ok((recorded.seq, recorded.mark.clone()))
+    }
+}
+
+pub(crate) fn forget_context(context: &Arc<Context>) {
+    for (handle, event) in EVENTS.all() {
+        if Arc::ptr_eq(&event.context, context) {
+            let _ = EVENTS.remove(handle);
+        }
+    }
+}
+
+fn create(out: Out<Handle>, flags: u32) -> R {
+    if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) || out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let context = current::get()?;
+    let (handle, _) = EVENTS.add_with(|handle| Event { handle, context, flags, recorded: Mutex::default() });
+    out.set(handle)
+}
+
+fn destroy(event: Handle) -> R {
+    state::driver()?;
+    EVENTS.remove(event).map(drop)
+}
+
+fn record(event: Handle, stream: Handle, flags: u32) -> R {
+    let driver = state::driver()?;
+    let event = EVENTS.get(event)?;
+    let stream = stream::resolve(driver, stream)?;
+    if flags & !EXTERNAL != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if stream.is_capturing() {
+        return graph::capture_record(driver, &stream, &event, flags);
+    }
+    if !Arc::ptr_eq(&event.context, &stream.context) {
+        return Err(Error::INVALID_HANDLE);
+    }
+    event.record(driver, &stream, 0)
+}
+
+fn wait(stream: Handle, event: Handle, flags: u32) -> R {
+    let driver = state::driver()?;
+    let event = EVENTS.get(event)?;
+    let stream = stream::resolve(driver, stream)?;
+    if flags & !EXTERNAL != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let captured = event.captured();
+    if stream.is_capturing() || captured.is_some() {
+        return graph::capture_wait(driver, &stream, &event, captured, flags);
+    }
+    stream.wait_for(driver, event.seq())
+}
+
+/// Milliseconds between two records.
+fn elapsed(out: Out<f32>, start: Handle, end: Handle) -> R {
+    let driver = state::driver()?;
+    let (start, end) = (EVENTS.get(start)?, EVENTS.get(end)?);
+    if (start.flags | end.flags) & DISABLE_TIMING != 0 {
+        return Err(Error::INVALID_HANDLE);
+    }
+    let (Some(from), Some(to)) = (start.recorded()?.1, end.recorded()?.1) else {
+        return Err(Error::INVALID_HANDLE);
+    };
+    driver.timeline.poll();
+    let (Some(from), Some(to)) = (from.get(), to.get()) else {
+        return Err(Error::NOT_READY);
+    };
+    #[expect(clippy::cast_precision_loss, reason = "the API answers in single precision")]
+    let milliseconds = (i128::from(to) - i128::from(from)) as f64 / 1e6;
+    #[expect(clippy::cast_possible_truncation, reason = "the API answers in single precision")]
+    out.set(milliseconds as f32)
+}
+
+export! {
+    fn cuEventCreate(event: Out<Handle>, flags: u32) {
+        create(event, flags)
+    }
+
+    fn cuEventDestroy(event: Handle) {
+        destroy(event)
+    }
+
+    fn cuEventDestroy_v2(event: Handle) {
+        destroy(event)
+    }
+
+    fn cuEventRecord(event: Handle, stream: Handle) {
+        record(event, stream, 0)
+    }
+
+    fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: u32) {
+        record(event, stream, flags)
+    }
+
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: u32) {
+        wait(stream, event, flags)
+    }
+
+    fn cuEventQuery(event: Handle) {
+        let driver = state::driver()?;
+        let (seq, _) = EVENTS.get(event)?.recorded()?;
+        graph::may_query()?;
+        if driver.timeline.is_done(seq) { Ok(()) } else { Err(Error::NOT_READY) }
+    }
+
+    fn cuEventSynchronize(event: Handle) {
+        let driver = state::driver()?;
+        let (seq, _) = EVENTS.get(event)?.recorded()?;
+        graph::may_query()?;
+        driver.timeline.wait(seq)
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        elapsed(milliseconds, start, end)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        elapsed(milliseconds, start, end)
+    }
+
+    fn cuCtxRecordEvent(context: Handle, event: Handle) {
+        // Everything the context has so far: the legacy stream stands behind all blocking streams; the others are waited
+        // for one by one.
+        let driver = state::driver()?;
+        let context = by_handle(context)?;
+        let event = EVENTS.get(event)?;
+        let legacy = context.legacy(driver)?;
+        for stream in stream::of_context(&context) {
+            if stream.is_capturing() {
+                return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+            }
+            if !Arc::ptr_eq(&stream, &legacy) {
+                legacy.wait_for(driver, stream.last())?;
+            }
+        }
+        event.record(driver, &legacy, 0)
+    }
+
+    fn cuCtxWaitEvent(context: Handle, event: Handle) {
+        let driver = state::driver()?;
+        let context = by_handle(context)?;
+        let seq = EVENTS.get(event)?.seq();
+        for stream in stream::of_context(&context) {
+            if stream.is_capturing() {
+                return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+            }
+            stream.wait_for(driver, seq)?;
+        }
+        Ok(())
+    }
+
+    fn cuIpcGetEventHandle(handle: Out<[u8; 64]>, event: Handle) {
+        let _ = handle;
+        EVENTS.get(event)?;
+        // The device has no events that two processes share.
+        Err(Error::NOT_SUPPORTED)
+    }
+
+    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: In<[u8; 64]>) {
+        let _ = (event, handle);
+        state::driver()?;
+        Err(Error::NOT_SUPPORTED)
+    }
+}

@@ -1,0 +1,97 @@
+//! How an entry point is defined: [`export!`] gives it its C symbol, keeps panics inside and writes the trace.
+//!
+//! `SIMGPU_DEBUG=1` names, once each, the functions that were called and are not implemented; `SIMGPU_DEBUG=2` writes
+//! every call with its result. Both go to stderr.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::abi::{Error, R};
+
+/// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script finds them by the line that
+/// begins with `fn cu`, so each begins on a line of its own; a second name after `|` is the per-thread-stream twin, and
+/// `[default]` then names the stream handle (0 or 2) that the called symbol means by "the default stream".
+///
+/// A file of entry points opens with `deny(unsafe_code)` instead of `forbid`: the exported symbol itself counts as unsafe
+/// code, and only it is allowed here, the body stays under the file's rule.
+macro_rules! export {
+    () => {};
+    ($(#[$meta:meta])* fn $name:ident | $twin:ident [$default:ident] ($($arg:ident : $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        const _: () = {
+            $(#[$meta])*
+            #[allow(unsafe_code)]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name($($arg: $ty),*) -> u32 {
+                crate::export::answer(stringify!($name), || body($($arg,)* 0))
+            }
+            #[allow(unsafe_code)]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $twin($($arg: $ty),*) -> u32 {
+                crate::export::answer(stringify!($twin), || body($($arg,)* 2))
+            }
+            #[inline]
+            #[allow(clippy::too_many_arguments)]
+            fn body($($arg: $ty,)* $default: usize) -> crate::abi::R { $body }
+        };
+        crate::export::export!($($rest)*);
+    };
+    ($(#[$meta:meta])* fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        const _: () = {
+            $(#[$meta])*
+            #[allow(unsafe_code)]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name($($arg: $ty),*) -> u32 {
+                crate::export::answer(stringify!($name), || body($($arg),*))
+            }
+            #[inline]
+            #[allow(clippy::too_many_arguments)]
+            fn body($($arg: $ty),*) -> crate::abi::R { $body }
+        };
+        crate::export::export!($($rest)*);
+    };
+}
+pub(crate) use export;
+
+/// How much to say.
+fn level() -> u32 {
+    static LEVEL: OnceLock<u32> = OnceLock::new();
+    *LEVEL.get_or_init(|| std::env::var("SIMGPU_DEBUG").ok().and_then(|v| v.parse().ok()).unwrap_or(0))
+}
+
+/// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind into C.
+#[inline]
+pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::UNKNOWN));
+    let code = match result {
+        Ok(()) => 0,
+        Err(Error(code)) => code,
+    };
+    if level() >= 2 {
+        trace(name, code);
+    }
+    code
+}
+
+#[cold]
+fn trace(name: &str, code: u32) {
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    eprintln!("simcuda[{}/{thread}] {name} -> {code}", std::process::id());
+}
+
+/// The answer of an entry point that is not implemented; `said` is its own flag.
+#[cold]
+pub(crate) fn absent(name: &str, said: &AtomicBool) -> u32 {
+    if level() >= 1 && !said.swap(true, Ordering::Relaxed) {
+        eprintln!("simcuda[{}] {name} is not implemented", std::process::id());
+    }
+    Error::NOT_SUPPORTED.0
+}
+
+/// Says once that something was asked which is answered with less than a real driver would.
+#[cold]
+pub(crate) fn note(what: &str, said: &AtomicBool) {
+    if level() >= 1 && !said.swap(true, Ordering::Relaxed) {
+        eprintln!("simcuda[{}] {what}", std::process::id());
+    }
+}

@@ -1,0 +1,133 @@
+//! What is forbidden while a capture is going on, as CUDA's manual has it.
+//!
+//! - A captured stream or event has no state on the device: to synchronise with it or to query it is an error and spoils the
+//!   capture. The same holds for the context that such a stream belongs to.
+//! - The legacy default stream orders itself with every blocking stream, so while one of those is an origin it may not be used.
+//! - Calls that *may* synchronise by themselves (allocation, queries of other events) are forbidden to a thread by the mode of
+//!   the captures going on and by its own mode ([`exchange`]).
+#![forbid(unsafe_code)]
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::abi::{Error, R};
+use crate::context::Context;
+use crate::graph::capture::{Capture, Mode};
+use crate::state::lock;
+use crate::stream::{Kind, Stream};
+
+/// Captures going on: one load tells every other call that there are none.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static GOING_ON: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
+/// Sets the calling thread's mode and answers what it was.
+pub(crate) fn exchange(mode: Mode) -> Mode {
+    MODE.try_with(|own| own.replace(mode)).unwrap_or(Mode::Global)
+}
+
+pub(super) fn began(capture: &Arc<Capture>) {
+    let mut going_on = lock(&GOING_ON);
+    going_on.push(capture.clone());
+    COUNT.store(going_on.len(), Ordering::Release);
+}
+
+pub(super) fn ended(capture: &Arc<Capture>) {
+    let mut going_on = lock(&GOING_ON);
+    going_on.retain(|other| !Arc::ptr_eq(other, capture));
+    COUNT.store(going_on.len(), Ordering::Release);
+}
+
+/// Spoils every capture that forbids the call, and fails if there was one.
+#[inline]
+fn refuse(error: Error, forbids: impl Fn(&Capture) -> bool) -> R {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    refuse_slowly(error, forbids)
+}
+
+#[cold]
+fn refuse_slowly(error: Error, forbids: impl Fn(&Capture) -> bool) -> R {
+    let mut refused = Ok(());
+    for capture in lock(&GOING_ON).iter().filter(|capture| forbids(capture)) {
+        capture.invalidate();
+        refused = Err(error);
+    }
+    refused
+}
+
+/// A call that may synchronise by itself.
+#[inline]
+pub(crate) fn potentially_unsafe() -> R {
+    refuse(Error::STREAM_CAPTURE_UNSUPPORTED, |capture| {
+        let own = MODE.try_with(Cell::get).unwrap_or(Mode::Global);
+        let mine = capture.thread == thread::current().id();
+        match own {
+            Mode::Relaxed => false,
+            Mode::ThreadLocal => mine && capture.mode != Mode::Relaxed,
+            Mode::Global => (mine && capture.mode != Mode::Relaxed) || capture.mode == Mode::Global,
+        }
+    })
+}
+
+/// A query of, or a wait for, something that is in no capture.
+#[inline]
+pub(crate) fn may_query() -> R {
+    potentially_unsafe()
+}
+
+/// A use of a stream: of the legacy default stream not while a blocking stream is an origin.
+#[inline]
+pub(crate) fn may_use_legacy(stream: &Stream) -> R {
+    if stream.kind != Kind::Legacy {
+        return Ok(());
+    }
+    let context = stream.context.id;
+    refuse(Error::STREAM_CAPTURE_IMPLICIT, |capture| {
+        capture.context == context && capture.blocking
+    })
+}
+
+/// A question about the legacy default stream: an error where its use would be, but one that spoils nothing.
+#[inline]
+pub(crate) fn may_use_legacy_quietly(context: &Context) -> R {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    let refused = lock(&GOING_ON)
+        .iter()
+        .any(|capture| capture.context == context.id && capture.blocking);
+    if refused {
+        Err(Error::STREAM_CAPTURE_IMPLICIT)
+    } else {
+        Ok(())
+    }
+}
+
+/// A wait for everything in a context.
+#[inline]
+pub(crate) fn may_synchronize_context(context: &Context) -> R {
+    refuse(Error::STREAM_CAPTURE_UNSUPPORTED, |capture| {
+        capture.context == context.id
+    })?;
+    potentially_unsafe()
+}
+
+/// A wait for a stream, or a query of it.
+#[inline]
+pub(crate) fn may_synchronize(stream: &Stream) -> R {
+    if stream.is_capturing() {
+        if let Some(slot) = lock(&stream.capture).as_ref() {
+            slot.capture.invalidate();
+        }
+        return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    may_use_legacy(stream)?;
+    potentially_unsafe()
+}

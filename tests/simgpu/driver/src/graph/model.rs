@@ -1,0 +1,308 @@
+//! A graph as a value: nodes, what each does, and which come after which.
+//!
+//! Nodes and graphs have handles of their own registries, so a stale handle is refused. An edge is kept with its later node. A
+//! clone has new handles and remembers of which node each of its nodes is the copy.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::abi::{Error, Handle, R};
+use crate::graph::body::Body;
+use crate::graph::user_object;
+use crate::launch::Launch;
+use crate::registry::{Kind, Registry};
+use crate::state::lock;
+
+/// Every graph of the process, those inside child and conditional nodes included.
+pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
+/// Every node of every graph.
+pub(crate) static NODES: Registry<Node> = Registry::new(Kind::Node);
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// `CUgraphEdgeData`: kept and handed back; all edges order alike here, since kernels have one moment of completion.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct EdgeData {
+    pub(crate) from_port: u8,
+    pub(crate) to_port: u8,
+    pub(crate) kind: u8,
+    pub(crate) reserved: [u8; 5],
+}
+
+/// The earlier end of an edge, as its later node keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) from: Handle,
+    pub(crate) data: EdgeData,
+}
+
+impl Edge {
+    /// An ordinary edge.
+    pub(crate) fn after(from: Handle) -> Edge {
+        Edge {
+            from,
+            data: EdgeData::default(),
+        }
+    }
+}
+
+/// Adds edges that are not there yet.
+pub(crate) fn join(edges: &mut Vec<Edge>, more: &[Edge]) {
+    for edge in more {
+        if !edges.contains(edge) {
+            edges.push(*edge);
+        }
+    }
+}
+
+/// One node.
+pub(crate) struct Node {
+    pub(crate) handle: Handle,
+    pub(crate) graph: Handle,
+    /// Counts up inside its graph; the same in every clone.
+    pub(crate) number: u32,
+    /// The node this one was cloned from; 0 for an original.
+    pub(crate) origin: Handle,
+    state: Mutex<State>,
+}
+
+struct State {
+    body: Body,
+    after: Vec<Edge>,
+    /// Addresses that a question about the parameters answered: the client may follow them until the node changes.
+    shown: Option<(Arc<Launch>, Vec<usize>)>,
+}
+
+impl Node {
+    /// What it does, as of now.
+    pub(crate) fn body(&self) -> Body {
+        lock(&self.state).body.clone()
+    }
+
+    /// Changes what it does.
+    pub(crate) fn set_body(&self, body: Body) {
+        let mut state = lock(&self.state);
+        // The old one may hold a graph's memory, whose release takes other locks: not under this one.
+        let old = std::mem::replace(&mut state.body, body);
+        let shown = state.shown.take();
+        drop(state);
+        drop((old, shown));
+    }
+
+    /// Keeps the addresses of a launch's parameters, and answers where they are.
+    pub(crate) fn show(&self, launch: &Arc<Launch>, addresses: Vec<usize>) -> usize {
+        let mut state = lock(&self.state);
+        let known = state.shown.take().filter(|(of, _)| Arc::ptr_eq(of, launch));
+        let shown = state.shown.insert(known.unwrap_or_else(|| (launch.clone(), addresses)));
+        shown.1.as_ptr().expose_provenance()
+    }
+
+    /// What it comes after.
+    pub(crate) fn after(&self) -> Vec<Edge> {
+        lock(&self.state).after.clone()
+    }
+}
+
+/// One graph.
+pub(crate) struct Graph {
+    pub(crate) handle: Handle,
+    pub(crate) id: u32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: Vec<Arc<Node>>,
+    numbers: u32,
+    users: user_object::References,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub(crate) fn create() -> Arc<Graph> {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        GRAPHS
+            .add_with(|handle| Graph {
+                handle,
+                id,
+                inner: Mutex::default(),
+            })
+            .1
+    }
+
+    /// Takes a graph off the registry, its nodes and the graphs inside them with it.
+    pub(crate) fn destroy(&self) -> R {
+        GRAPHS.remove(self.handle)?;
+        let inner = std::mem::take(&mut *lock(&self.inner));
+        for node in inner.nodes {
+            let _ = NODES.remove(node.handle);
+            for graph in node.body().graphs() {
+                let _ = graph.destroy();
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a node after those of `after`, which must be of this graph.
+    pub(crate) fn add(&self, body: Body, after: &[Edge]) -> R<Arc<Node>> {
+        let mut inner = lock(&self.inner);
+        let mut edges = Vec::with_capacity(after.len());
+        for edge in after {
+            self.check(edge.from)?;
+            if edges.iter().any(|known: &Edge| known.from == edge.from) {
+                return Err(Error::INVALID_VALUE);
+            }
+            edges.push(*edge);
+        }
+        Ok(self.insert(&mut inner, body, edges, 0, None))
+    }
+
+    fn insert(
+        &self,
+        inner: &mut Inner,
+        body: Body,
+        after: Vec<Edge>,
+        origin: Handle,
+        number: Option<u32>,
+    ) -> Arc<Node> {
+        let number = number.unwrap_or(inner.numbers);
+        inner.numbers = inner.numbers.max(number + 1);
+        let state = Mutex::new(State {
+            body,
+            after,
+            shown: None,
+        });
+        let (_, node) = NODES.add_with(|handle| Node {
+            handle,
+            graph: self.handle,
+            number,
+            origin,
+            state,
+        });
+        inner.nodes.push(node.clone());
+        node
+    }
+
+    /// Is the node of this graph?
+    fn check(&self, node: Handle) -> R {
+        if NODES.get(node)?.graph == self.handle {
+            Ok(())
+        } else {
+            Err(Error::INVALID_VALUE)
+        }
+    }
+
+    /// The nodes in the order in which they were added.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        lock(&self.inner).nodes.clone()
+    }
+
+    /// Takes a node and its edges away.
+    pub(crate) fn remove(&self, node: &Node) -> R {
+        let mut inner = lock(&self.inner);
+        inner.nodes.retain(|other| other.handle != node.handle);
+        for other in &inner.nodes {
+            lock(&other.state).after.retain(|edge| edge.from != node.handle);
+        }
+        for graph in node.body().graphs() {
+            let _ = graph.destroy();
+        }
+        NODES.remove(node.handle).map(drop)
+    }
+
+    /// Puts `to` after `from`.
+    pub(crate) fn connect(&self, from: Handle, to: Handle, data: EdgeData) -> R {
+        let _inner = lock(&self.inner);
+        self.check(from)?;
+        self.check(to)?;
+        if from == to {
+            return Err(Error::INVALID_VALUE);
+        }
+        let node = NODES.get(to)?;
+        let mut state = lock(&node.state);
+        let edge = Edge { from, data };
+        if state.after.contains(&edge) {
+            return Err(Error::INVALID_VALUE);
+        }
+        state.after.push(edge);
+        Ok(())
+    }
+
+    /// Takes the edge from `from` to `to` away.
+    pub(crate) fn disconnect(&self, from: Handle, to: Handle, data: Option<EdgeData>) -> R {
+        let _inner = lock(&self.inner);
+        self.check(from)?;
+        self.check(to)?;
+        let node = NODES.get(to)?;
+        let mut state = lock(&node.state);
+        let at = state
+            .after
+            .iter()
+            .position(|edge| edge.from == from && data.is_none_or(|data| edge.data == data));
+        state.after.remove(at.ok_or(Error::INVALID_VALUE)?);
+        Ok(())
+    }
+
+    /// The nodes with each one after all it depends on, and otherwise as they were added. A cycle is an error.
+    pub(crate) fn sorted(&self) -> R<Vec<Arc<Node>>> {
+        let nodes = self.nodes();
+        let places: HashMap<Handle, usize> = nodes.iter().enumerate().map(|(at, node)| (node.handle, at)).collect();
+        let mut missing = vec![0usize; nodes.len()];
+        let mut followers = vec![Vec::new(); nodes.len()];
+        for (at, node) in nodes.iter().enumerate() {
+            for edge in node.after() {
+                if let Some(from) = places.get(&edge.from) {
+                    missing[at] += 1;
+                    followers[*from].push(at);
+                }
+            }
+        }
+        let mut ready: std::collections::BTreeSet<usize> = (0..nodes.len()).filter(|at| missing[*at] == 0).collect();
+        let mut sorted = Vec::with_capacity(nodes.len());
+        while let Some(at) = ready.pop_first() {
+            sorted.push(nodes[at].clone());
+            for follower in &followers[at] {
+                missing[*follower] -= 1;
+                if missing[*follower] == 0 {
+                    ready.insert(*follower);
+                }
+            }
+        }
+        if sorted.len() == nodes.len() {
+            Ok(sorted)
+        } else {
+            Err(Error::INVALID_VALUE)
+        }
+    }
+
+    /// A copy, the graphs inside its nodes included.
+    pub(crate) fn clone_graph(&self) -> R<Arc<Graph>> {
+        let copy = Graph::create();
+        let mut handles = HashMap::new();
+        let mut inner = lock(&copy.inner);
+        // In topological order, so that the earlier end of every edge has its new handle already.
+        for node in self.sorted()? {
+            let moved = |edge: &Edge| {
+                Some(Edge {
+                    from: *handles.get(&edge.from)?,
+                    ..*edge
+                })
+            };
+            let after = node.after().iter().filter_map(moved).collect();
+            let body = node.body().copied()?;
+            let made = copy.insert(&mut inner, body, after, node.handle, Some(node.number));
+            handles.insert(node.handle, made.handle);
+        }
+        inner.nodes.sort_by_key(|node| node.number);
+        inner.users = lock(&self.inner).users.clone();
+        drop(inner);
+        Ok(copy)
+    }
+
+    /// Keeps references to a user object for as long as the graph lives.
+    pub(crate) fn users<T>(&self, with: impl FnOnce(&mut user_object::References) -> T) -> T {
+        with(&mut lock(&self.inner).users)
+    }
+}

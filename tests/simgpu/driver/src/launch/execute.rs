@@ -1,0 +1,81 @@
+//! Kernels that are really executed: their launch gets an effect, made from its parameters.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::AtomicBool;
+
+use simgpu_device::Launch as DeviceLaunch;
+
+use crate::effect::Effect;
+use crate::export::note;
+use crate::kernels::{Call, Effect as Executed, Fault, Memory};
+use crate::launch::Params;
+use crate::memory::{self, raw};
+use crate::module::function::Function;
+
+/// The memory a kernel sees: what the driver has handed out, and host memory the device can reach.
+struct Reachable;
+
+fn check(address: u64, size: usize) -> Result<(), Fault> {
+    let size = size as u64;
+    if size == 0 || (memory::is_mapped(address) && memory::is_reachable(address, size)) {
+        Ok(())
+    } else {
+        Err(Fault::Address(address))
+    }
+}
+
+impl Memory for Reachable {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        check(address, bytes.len())?;
+        raw::read(address, bytes);
+        Ok(())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        check(address, bytes.len())?;
+        raw::write(address, bytes);
+        Ok(())
+    }
+}
+
+/// Says once that an executed kernel did not run. Its memory stays as it was, as with every kernel that is only timed.
+fn missed(name: &str, fault: Fault) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    note(&format!("{name} was not executed: {fault:?}"), &SAID);
+}
+
+/// The effect of a launch, if its kernel is an executed one. A spinning kernel also makes the launch a held one.
+pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLaunch) -> Option<Effect> {
+    let layout = function.params();
+    match function.executed.as_ref()? {
+        Executed::Compute(compute) => {
+            let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
+            let name = function.name.clone();
+            Some(Effect::Run(Box::new(move || {
+                let call = Call { buffer: &params, params: &layout };
+                if let Err(fault) = compute(&call, &Reachable) {
+                    missed(&name, fault);
+                }
+            })))
+        }
+        Executed::Spin(spin) => {
+            let call = Call { buffer: &params.buffer, params: layout };
+            let spin = match spin(&call) {
+                Ok(spin) => spin,
+                Err(fault) => {
+                    missed(&function.name, fault);
+                    return None;
+                }
+            };
+            launch.held = true;
+            launch.duration = Some(spin.limit);
+            let over = spin.clone();
+            Some(Effect::Spin {
+                spinning: Box::new(move || over.is_over(&Reachable).unwrap_or(true)),
+                give_up: Box::new(move || {
+                    let _ = spin.give_up(&Reachable);
+                }),
+            })
+        }
+    }
+}

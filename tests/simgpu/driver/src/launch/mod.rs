@@ -1,0 +1,149 @@
+//! Kernel launches.
+//!
+//! A launch whose kernel nobody executes goes to the device as a name and a shape: no parameter is read, nothing is
+//! allocated. Parameters are copied only for kernels that are executed and for launches that a graph keeps.
+//!
+//! For whoever writes graphs: a kernel node's parameters make a [`Launch`] by [`Launch::new`]; it is what `Work::Kernel`
+//! carries, and `Launch::submit` replays it.
+
+mod api;
+mod execute;
+mod params;
+
+use std::sync::Arc;
+
+use simgpu_device::{Launch as DeviceLaunch, Op, Seq};
+
+use crate::abi::{Error, Handle, R};
+use crate::device::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
+use crate::graph;
+use crate::module::function::{self, Function};
+use crate::state::{self, Driver};
+use crate::stream::{self, Stream};
+use crate::work::Work;
+
+pub(crate) use api::{Config, attributes};
+pub(crate) use params::{Given, Params};
+
+/// Blocks, threads and dynamic shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+}
+
+/// A launch attribute: its number and its value, which depends on the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attribute {
+    pub(crate) id: u32,
+    pub(crate) value: [u64; 8],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const COOPERATIVE: u32 = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+const CLUSTER: u32 = 4;
+
+/// A launch with everything it needs to run, now or later, once or many times.
+#[derive(Clone)]
+pub(crate) struct Launch {
+    pub(crate) function: Arc<Function>,
+    pub(crate) shape: Shape,
+    /// Empty where the image does not say what parameters there are.
+    pub(crate) params: Params,
+    pub(crate) attributes: Vec<Attribute>,
+}
+
+impl Shape {
+    /// Refuses what no launch on this device may have.
+    pub(crate) fn check(&self, function: &Function) -> R {
+        let within = |values: [u32; 3], limits: [u32; 3]| values.iter().zip(limits).all(|(v, limit)| *v > 0 && *v <= limit);
+        let threads = self.block.iter().try_fold(1_u32, |product, side| product.checked_mul(*side));
+        let fits = within(self.grid, MAX_GRID)
+            && within(self.block, MAX_BLOCK)
+            && threads.is_some_and(|threads| threads <= MAX_THREADS);
+        if !fits || self.shared > function.max_dynamic_shared() {
+            return Err(Error::INVALID_VALUE);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.grid.iter().map(|side| u64::from(*side)).product()
+    }
+}
+
+fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]) -> R {
+    for attribute in attributes {
+        match attribute.id {
+            COOPERATIVE if attribute.value[0] as u32 != 0 => {
+                let resident = u64::from(function.resident_blocks(shape.threads(), shape.shared))
+                    * u64::from(crate::device::attributes::PROCESSORS);
+                if shape.blocks() > resident {
+                    return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
+                }
+            }
+            // One block a cluster is no cluster; more need a later architecture.
+            CLUSTER if attribute.value[0] != (1 | 1 << 32) || attribute.value[1] as u32 != 1 => {
+                return Err(Error::INVALID_VALUE);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Launch {
+    /// A launch that is kept: takes its own copy of the parameters.
+    pub(crate) fn new(function: Arc<Function>, shape: Shape, given: Given, attributes: Vec<Attribute>) -> R<Launch> {
+        shape.check(&function)?;
+        check_attributes(&function, &shape, &attributes)?;
+        let params = given.pack(&function)?;
+        Ok(Launch { function, shape, params, attributes })
+    }
+
+    /// The kernel's symbol.
+    pub(crate) fn name(&self) -> &str {
+        &self.function.name
+    }
+
+    fn device(&self) -> DeviceLaunch {
+        let Shape { grid, block, shared } = self.shape;
+        DeviceLaunch { name: self.function.name_id, grid, block, shared, duration: None, held: false }
+    }
+
+    /// Puts it on the device.
+    pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
+        let mut launch = self.device();
+        let effect = execute::effect(&self.function, &self.params, &mut launch);
+        stream.submit(driver, Op::Kernel(launch), effect, graph)
+    }
+}
+
+/// A client's launch.
+fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], stream: Handle) -> R {
+    let driver = state::driver()?;
+    let function = function::of_handle(handle)?;
+    let stream = stream::resolve(driver, stream)?;
+    shape.check(&function)?;
+    check_attributes(&function, &shape, attributes)?;
+    if stream.is_capturing() {
+        let launch = Launch::new(function, shape, given, attributes.to_vec())?;
+        return graph::capture_work(driver, &stream, Work::Kernel(Arc::new(launch)));
+    }
+    if stream.kind == stream::Kind::Legacy {
+        graph::may_use_legacy(&stream)?;
+    }
+    let Shape { grid, block, shared } = shape;
+    let mut op = DeviceLaunch { name: function.name_id, grid, block, shared, duration: None, held: false };
+    let effect = match &function.executed {
+        None => None,
+        Some(_) => execute::effect(&function, &given.pack(&function)?, &mut op),
+    };
+    stream.submit(driver, Op::Kernel(op), effect, 0).map(drop)
+}

@@ -1,0 +1,193 @@
+//! Memory pools: stream-ordered allocation.
+//!
+//! A freed block belongs to its stream until the stream has got to the free: before that only the same stream may have it
+//! again (its work is ordered anyway), after that everybody. Blocks come from the pool's own heap, which keeps what the
+//! release threshold says.
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use simgpu_device::{Op, Seq};
+
+use crate::abi::{Error, Handle, R};
+use crate::context::Context;
+use crate::memory::heap::Heap;
+use crate::memory::{Allocation, Kind, find, insert, remove};
+use crate::registry::{Kind as HandleKind, Registry};
+use crate::state::{Driver, lock};
+use crate::stream::Stream;
+
+/// Every pool of the process.
+pub(crate) static POOLS: Registry<Pool> = Registry::new(HandleKind::Pool);
+/// The device's current pool, if it is not the default one.
+pub(crate) static CURRENT: Mutex<Handle> = Mutex::new(0);
+
+/// One pool.
+pub(crate) struct Pool {
+    pub(crate) handle: Handle,
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) handle_types: u32,
+}
+
+/// A block that its stream has not given up yet.
+struct Waiting {
+    stream: u64,
+    seq: Seq,
+    at: u64,
+    room: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub(crate) heap: Heap,
+    waiting: Vec<Waiting>,
+    pub(crate) used: u64,
+    pub(crate) used_high: u64,
+    pub(crate) reserved_high: u64,
+    /// Attributes 1 to 3, which say when blocks may be used again; all on, as by default.
+    pub(crate) reuse: [i32; 3],
+}
+
+/// A new pool; `limit` 0 means none.
+pub(crate) fn create(limit: u64, handle_types: u32) -> Handle {
+    let mut heap = Heap::default();
+    heap.limit = limit;
+    let inner = Mutex::new(Inner { heap, reuse: [1; 3], ..Inner::default() });
+    POOLS.add_with(|handle| Pool { handle, inner, handle_types }).0
+}
+
+/// The device's default pool.
+pub(crate) fn default() -> Handle {
+    static DEFAULT: OnceLock<Handle> = OnceLock::new();
+    *DEFAULT.get_or_init(|| create(0, 0))
+}
+
+/// The device's current pool.
+pub(crate) fn current() -> Handle {
+    let set = *lock(&CURRENT);
+    if POOLS.get(set).is_ok() { set } else { default() }
+}
+
+impl Inner {
+    /// Takes in the blocks whose streams have got to the free.
+    pub(crate) fn settle(&mut self, driver: &Driver) {
+        let mut free = Vec::new();
+        self.waiting.retain(|block| {
+            let done = driver.timeline.is_done(block.seq);
+            if done {
+                free.push((block.at, block.room));
+            }
+            !done
+        });
+        for (at, room) in free {
+            self.heap.give(driver, at, room);
+        }
+    }
+
+    fn count(&mut self, room: u64) {
+        self.used += room;
+        self.used_high = self.used_high.max(self.used);
+        self.reserved_high = self.reserved_high.max(self.heap.reserved);
+    }
+
+    fn reuse(&mut self, stream: u64, size: u64) -> Option<(u64, u64)> {
+        let fits = |block: &Waiting| block.stream == stream && block.room >= size && block.room - block.room / 4 <= size.max(512);
+        let at = self.waiting.iter().rposition(fits)?;
+        let block = self.waiting.swap_remove(at);
+        Some((block.at, block.room))
+    }
+
+    fn take(&mut self, driver: &Driver, size: u64) -> R<(u64, u64)> {
+        // Waiting blocks cost a look at the device each; a few may lie without harm.
+        if self.waiting.len() >= 32 {
+            self.settle(driver);
+        }
+        match self.heap.take(driver, size) {
+            Err(Error::OUT_OF_MEMORY) if !self.waiting.is_empty() => {
+                for block in &self.waiting {
+                    driver.timeline.wait(block.seq)?;
+                }
+                self.settle(driver);
+                self.heap.trim(driver, 0);
+                self.heap.take(driver, size)
+            }
+            result => result,
+        }
+    }
+}
+
+/// `cuMemAllocFromPoolAsync`.
+pub(crate) fn take(driver: &Driver, pool: Handle, stream: &Arc<Stream>, size: u64) -> R<u64> {
+    let pool = POOLS.get(pool)?;
+    let mut inner = lock(&pool.inner);
+    let (at, room) = match inner.reuse(stream.id, size) {
+        Some(block) => block,
+        None => inner.take(driver, size)?,
+    };
+    inner.count(room);
+    drop(inner);
+    insert(&stream.context, at, size, room, Kind::Pool(pool.handle));
+    Ok(at)
+}
+
+/// `cuMemFreeAsync`.
+pub(crate) fn free(driver: &Driver, stream: &Stream, at: u64, graph: u64) -> R {
+    let found = find(at).filter(|found| found.start == at).ok_or(Error::INVALID_VALUE)?;
+    let seq = stream.submit(driver, Op::Marker, None, graph)?;
+    match found.kind {
+        Kind::Pool(handle) => {
+            remove(at).ok_or(Error::INVALID_VALUE)?;
+            let pool = POOLS.get(handle)?;
+            let mut inner = lock(&pool.inner);
+            inner.used -= found.room.min(inner.used);
+            inner.waiting.push(Waiting { stream: stream.id, seq, at, room: found.room });
+            Ok(())
+        }
+        // Memory of cuMemAlloc may be freed in stream order too.
+        Kind::Device | Kind::Managed => {
+            driver.timeline.wait(seq)?;
+            crate::memory::alloc::discard(driver, &found)
+        }
+        _ => Err(Error::INVALID_VALUE),
+    }
+}
+
+/// Takes a block back that nothing uses any more: `cuMemFree` of pool memory.
+pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
+    if let Ok(pool) = POOLS.get(pool) {
+        let mut inner = lock(&pool.inner);
+        inner.used -= room.min(inner.used);
+        inner.heap.give(driver, at, room);
+    }
+}
+
+/// Gives a destroyed pool's memory back, once its streams are done with it; what is still allocated stays until freed.
+pub(crate) fn drain(driver: &Driver, pool: &Pool) -> R {
+    let mut inner = lock(&pool.inner);
+    for block in &inner.waiting {
+        driver.timeline.wait(block.seq)?;
+    }
+    inner.heap.keep = 0;
+    inner.settle(driver);
+    inner.heap.trim(driver, 0);
+    Ok(())
+}
+
+/// The pool that an allocation came from.
+pub(crate) fn of(allocation: &Allocation) -> Option<Handle> {
+    match allocation.kind {
+        Kind::Pool(pool) => Some(pool),
+        _ => None,
+    }
+}
+
+/// Keeps a context parameter in one place for graph allocation nodes, which have no stream of the client's.
+pub(crate) fn take_for(driver: &Driver, context: &Context, size: u64) -> R<u64> {
+    let pool = POOLS.get(default())?;
+    let mut inner = lock(&pool.inner);
+    let (at, room) = inner.take(driver, size)?;
+    inner.count(room);
+    drop(inner);
+    insert(context, at, size, room, Kind::Pool(pool.handle));
+    Ok(at)
+}

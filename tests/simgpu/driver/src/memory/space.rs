@@ -1,0 +1,284 @@
+//! The address space: where device, pinned and reserved addresses lie, and what backs them.
+//!
+//! Device memory is host memory at fixed high addresses, sparse (`MAP_NORESERVE`), in one memfd a process, so that another
+//! process can map a piece of it (IPC handles). Given-back memory is punched out and reads as zero when handed out again.
+//! This file alone maps and unmaps.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock};
+
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::abi::{Error, R};
+use crate::state::lock;
+
+/// Granularity of device memory: what the real driver maps and accounts.
+pub(crate) const GRANULE: u64 = 2 << 20;
+/// Granularity of pinned memory.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Where the ranges begin: far from heap, stacks and libraries, below the 47 bits of user space.
+const BASE: u64 = 0x2000_0000_0000;
+/// Room for device memory; sixteen times the largest device anybody would simulate.
+const DEVICE_ROOM: u64 = 1 << 40;
+/// Room for pinned host memory.
+const PINNED_ROOM: u64 = 1 << 40;
+/// Room for physical allocations of the virtual memory API (an offset range of a memfd, not addresses).
+const PHYSICAL_ROOM: u64 = 1 << 40;
+/// Room for reserved addresses: clients reserve 18 to 32 GiB at a time, some the whole device several times.
+const RESERVED_ROOM: u64 = 16 << 40;
+
+const PINNED_BASE: u64 = BASE + DEVICE_ROOM;
+const RESERVED_BASE: u64 = PINNED_BASE + PINNED_ROOM;
+const END: u64 = RESERVED_BASE + RESERVED_ROOM;
+
+/// What an address can be, by where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Zone {
+    /// `cuMemAlloc`, pools, managed memory, arrays, module variables.
+    Device,
+    /// `cuMemHostAlloc`.
+    Pinned,
+    /// `cuMemAddressReserve`, IPC mappings.
+    Reserved,
+    /// Everything else.
+    Host,
+}
+
+/// Which zone an address lies in.
+#[inline]
+pub(crate) fn zone(address: u64) -> Zone {
+    match address {
+        BASE..PINNED_BASE => Zone::Device,
+        PINNED_BASE..RESERVED_BASE => Zone::Pinned,
+        RESERVED_BASE..END => Zone::Reserved,
+        _ => Zone::Host,
+    }
+}
+
+/// Free ranges of one zone: first fit by address, neighbours merged.
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn take(&mut self, size: u64, align: u64) -> Option<u64> {
+        let fits = |(start, length): (&u64, &u64)| {
+            let at = start.checked_next_multiple_of(align)?;
+            (at.checked_add(size)? <= start + length).then_some((*start, *length, at))
+        };
+        let (start, length, at) = self.0.iter().find_map(fits)?;
+        self.0.remove(&start);
+        if at > start {
+            self.0.insert(start, at - start);
+        }
+        if at + size < start + length {
+            self.0.insert(at + size, start + length - at - size);
+        }
+        Some(at)
+    }
+
+    fn take_at(&mut self, at: u64, size: u64) -> Option<()> {
+        let (start, length) = self.0.range(..=at).next_back().map(|(start, length)| (*start, *length))?;
+        if at.checked_add(size)? > start + length {
+            return None;
+        }
+        self.0.remove(&start);
+        if at > start {
+            self.0.insert(start, at - start);
+        }
+        if at + size < start + length {
+            self.0.insert(at + size, start + length - at - size);
+        }
+        Some(())
+    }
+
+    fn give(&mut self, mut at: u64, mut size: u64) {
+        if let Some((start, length)) = self.0.range(..at).next_back().map(|(start, length)| (*start, *length))
+            && start + length == at
+        {
+            self.0.remove(&start);
+            (at, size) = (start, length + size);
+        }
+        if let Some(length) = self.0.remove(&(at + size)) {
+            size += length;
+        }
+        self.0.insert(at, size);
+    }
+}
+
+/// The process's mappings.
+pub(crate) struct Space {
+    device: OwnedFd,
+    physical: OwnedFd,
+    free_device: Mutex<Ranges>,
+    free_pinned: Mutex<Ranges>,
+    free_physical: Mutex<Ranges>,
+    free_reserved: Mutex<Ranges>,
+}
+
+fn os<T>(result: rustix::io::Result<T>) -> R<T> {
+    result.map_err(|error| {
+        eprintln!("simcuda[{}] memory: {error}", std::process::id());
+        Error::OPERATING_SYSTEM
+    })
+}
+
+fn address(at: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(at as usize)
+}
+
+fn sparse_file(name: &str, room: u64) -> R<OwnedFd> {
+    let file = os(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC))?;
+    os(rustix::fs::ftruncate(&file, room))?;
+    Ok(file)
+}
+
+fn punch(file: BorrowedFd<'_>, at: u64, size: u64) {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if let Err(error) = rustix::fs::fallocate(file, flags, at, size) {
+        eprintln!("simcuda[{}] memory: {error}", std::process::id());
+    }
+}
+
+impl Space {
+    fn open() -> R<Space> {
+        let device = sparse_file("simcuda-device", DEVICE_ROOM)?;
+        let physical = sparse_file("simcuda-physical", PHYSICAL_ROOM)?;
+        let read_write = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: FIXED_NOREPLACE maps nothing where something is mapped already.
+        os(unsafe { rustix::mm::mmap(address(BASE), DEVICE_ROOM as usize, read_write, flags, &device, 0) })?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: as above.
+        os(unsafe { rustix::mm::mmap_anonymous(address(PINNED_BASE), PINNED_ROOM as usize, read_write, flags) })?;
+        // SAFETY: as above.
+        os(unsafe { rustix::mm::mmap_anonymous(address(RESERVED_BASE), RESERVED_ROOM as usize, ProtFlags::empty(), flags) })?;
+        // SAFETY: the range is ours; keeping it out of core dumps changes nothing else.
+        let _ = unsafe { rustix::mm::madvise(address(BASE), (END - BASE) as usize, Advice::LinuxDontDump) };
+        let all = |base, room| Mutex::new(Ranges(BTreeMap::from([(base, room)])));
+        Ok(Space {
+            device,
+            physical,
+            free_device: all(BASE, DEVICE_ROOM),
+            free_pinned: all(PINNED_BASE, PINNED_ROOM),
+            free_physical: all(0, PHYSICAL_ROOM),
+            free_reserved: all(RESERVED_BASE, RESERVED_ROOM),
+        })
+    }
+
+    /// Device addresses for `size` bytes, a multiple of [`GRANULE`], reading as zero.
+    pub(crate) fn take_device(&self, size: u64) -> R<u64> {
+        lock(&self.free_device).take(size, GRANULE).ok_or(Error::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn give_device(&self, at: u64, size: u64) {
+        punch(self.device.as_fd(), at - BASE, size);
+        lock(&self.free_device).give(at, size);
+    }
+
+    /// Pinned host memory, a multiple of [`PAGE`], reading as zero.
+    pub(crate) fn take_pinned(&self, size: u64) -> R<u64> {
+        lock(&self.free_pinned).take(size, PAGE).ok_or(Error::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn give_pinned(&self, at: u64, size: u64) {
+        // SAFETY: the range was handed out by `take_pinned` and its owner is done with it.
+        let _ = unsafe { rustix::mm::madvise(address(at), size as usize, Advice::LinuxDontNeed) };
+        lock(&self.free_pinned).give(at, size);
+    }
+
+    /// Physical memory for the virtual memory API: an offset in the shared file.
+    pub(crate) fn take_physical(&self, size: u64) -> R<u64> {
+        lock(&self.free_physical).take(size, GRANULE).ok_or(Error::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn give_physical(&self, at: u64, size: u64) {
+        punch(self.physical.as_fd(), at, size);
+        lock(&self.free_physical).give(at, size);
+    }
+
+    /// The file that `take_physical`'s offsets mean.
+    pub(crate) fn physical_file(&self) -> BorrowedFd<'_> {
+        self.physical.as_fd()
+    }
+
+    /// The file behind device addresses, and the offset of one in it.
+    pub(crate) fn device_file(&self, at: u64) -> (BorrowedFd<'_>, u64) {
+        (self.device.as_fd(), at - BASE)
+    }
+
+    /// Addresses without memory; at `wanted` if that is free.
+    pub(crate) fn reserve(&self, size: u64, align: u64, wanted: u64) -> R<u64> {
+        let mut free = lock(&self.free_reserved);
+        if wanted != 0 && wanted.is_multiple_of(GRANULE) && free.take_at(wanted, size).is_some() {
+            return Ok(wanted);
+        }
+        free.take(size, align.max(GRANULE)).ok_or(Error::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn unreserve(&self, at: u64, size: u64) {
+        self.unmap(at, size);
+        lock(&self.free_reserved).give(at, size);
+    }
+
+    /// Puts a piece of a file at reserved addresses.
+    pub(crate) fn map(&self, at: u64, size: u64, file: BorrowedFd<'_>, offset: u64) -> R {
+        if zone(at) != Zone::Reserved || zone(at + size - 1) != Zone::Reserved {
+            return Err(Error::INVALID_VALUE);
+        }
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        let read_write = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the addresses lie in the reserved zone, which is ours: only PROT_NONE pages or an older mapping of ours
+        // are replaced.
+        os(unsafe { rustix::mm::mmap(address(at), size as usize, read_write, flags, file, offset) })?;
+        Ok(())
+    }
+
+    /// Makes reserved addresses empty again.
+    pub(crate) fn unmap(&self, at: u64, size: u64) {
+        if zone(at) != Zone::Reserved || size == 0 || zone(at + size - 1) != Zone::Reserved {
+            return;
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: as in `map`.
+        let _ = os(unsafe { rustix::mm::mmap_anonymous(address(at), size as usize, ProtFlags::empty(), flags) });
+    }
+}
+
+/// The process's space, mapped on first use.
+pub(crate) fn space() -> R<&'static Space> {
+    static SPACE: OnceLock<Space> = OnceLock::new();
+    static OPENING: Mutex<()> = Mutex::new(());
+    if let Some(space) = SPACE.get() {
+        return Ok(space);
+    }
+    let _one = lock(&OPENING);
+    if SPACE.get().is_none() {
+        let _ = SPACE.set(Space::open()?);
+    }
+    SPACE.get().ok_or(Error::UNKNOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::Ranges;
+
+    #[test]
+    fn ranges_merge() {
+        let mut ranges = Ranges(BTreeMap::from([(0x1000, 0x9000)]));
+        let first = ranges.take(0x1000, 0x1000).unwrap();
+        let second = ranges.take(0x2000, 0x2000).unwrap();
+        assert_eq!((first, second), (0x1000, 0x2000));
+        assert!(ranges.take_at(0x4000, 0x1000).is_some());
+        assert!(ranges.take_at(0x4000, 0x1000).is_none());
+        ranges.give(0x2000, 0x2000);
+        ranges.give(0x1000, 0x1000);
+        ranges.give(0x4000, 0x1000);
+        assert_eq!(ranges.0, BTreeMap::from([(0x1000, 0x9000)]));
+        assert!(ranges.take(0xa000, 1).is_none());
+    }
+}

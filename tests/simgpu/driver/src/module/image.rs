@@ -1,0 +1,123 @@
+//! Images as the client hands them in: found, measured, kept, and read when something in them is asked for.
+//!
+//! A client hands in an address and no length. What the runtime hands in is a wrapper around data that is part of the
+//! program and stays; everything else is copied, since the client may free it after the call.
+#![forbid(unsafe_code)]
+
+use std::sync::OnceLock;
+
+use simgpu_image::kind::{self, Extent, Kind, PREFIX};
+use simgpu_image::{Error as ImageError, Module};
+
+use crate::abi::{Error, In, R};
+use crate::device::attributes::CAPABILITY;
+
+/// An image.
+pub(crate) struct Image {
+    bytes: Bytes,
+    read: OnceLock<Result<Module, Error>>,
+}
+
+enum Bytes {
+    Owned(Vec<u8>),
+    /// Address and length of bytes that stay as long as the module.
+    Kept(usize, usize),
+}
+
+/// Longest PTX text that is looked through for its end: a bound for a client's mistake.
+const LONGEST_TEXT: usize = 256 << 20;
+
+fn text_length(address: usize) -> R<usize> {
+    (0..LONGEST_TEXT).find(|at| In::<u8>::from_address(address + at).get() == Ok(0)).ok_or(Error::INVALID_IMAGE)
+}
+
+/// The first bytes of an image; PTX may be shorter than a header.
+fn prefix(address: usize) -> R<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(PREFIX);
+    for at in 0..PREFIX {
+        let byte = In::<u8>::from_address(address + at).get()?;
+        bytes.push(byte);
+        // The binary kinds show themselves in four bytes; text ends at its zero.
+        if byte == 0 && bytes.len() > 4 && matches!(kind::kind(&bytes), Kind::Ptx | Kind::Unknown) {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+fn length(address: usize) -> R<usize> {
+    let prefix = prefix(address)?;
+    let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Error::INVALID_IMAGE);
+    match kind::extent(&prefix).map_err(|_| Error::INVALID_IMAGE)? {
+        Extent::Bytes(bytes) => size(bytes),
+        Extent::Tables(bytes) => {
+            // A cubin: the section table says how far it reaches.
+            let bytes = In::<u8>::from_address(address).bytes(size(bytes)?)?;
+            size(kind::cubin_extent(&bytes).map_err(|_| Error::INVALID_IMAGE)?)
+        }
+        Extent::Text => text_length(address),
+    }
+}
+
+impl Image {
+    /// Takes the image at an address. `stays`: the client promises to keep it.
+    pub(crate) fn at(address: usize, stays: bool) -> R<Image> {
+        if address == 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        let first = prefix(address)?;
+        if kind::kind(&first) == Kind::Wrapper {
+            let wrapper = simgpu_image::fatbin::Wrapper::new(&first).map_err(|_| Error::INVALID_IMAGE)?;
+            let data = usize::try_from(wrapper.data).map_err(|_| Error::INVALID_IMAGE)?;
+            return Ok(Image::kept(data, length(data)?));
+        }
+        let length = length(address)?;
+        if stays {
+            return Ok(Image::kept(address, length));
+        }
+        Ok(Image::owned(In::<u8>::from_address(address).bytes(length)?))
+    }
+
+    fn kept(address: usize, length: usize) -> Image {
+        Image { bytes: Bytes::Kept(address, length), read: OnceLock::new() }
+    }
+
+    /// An image the driver has read from a file, say.
+    pub(crate) fn owned(bytes: Vec<u8>) -> Image {
+        Image { bytes: Bytes::Owned(bytes), read: OnceLock::new() }
+    }
+
+    /// An image in a file.
+    pub(crate) fn in_file(path: &str) -> R<Image> {
+        let mut bytes = std::fs::read(path).map_err(|_| Error::FILE_NOT_FOUND)?;
+        bytes.push(0);
+        Ok(Image::owned(bytes))
+    }
+
+    /// Refuses at once what is no image at all; the rest shows when it is read.
+    pub(crate) fn check(self) -> R<Image> {
+        match &self.bytes {
+            Bytes::Owned(bytes) if kind::kind(bytes) == Kind::Unknown => Err(Error::INVALID_IMAGE),
+            _ => Ok(self),
+        }
+    }
+
+    /// What is in it.
+    pub(crate) fn module(&self) -> R<&Module> {
+        let (major, minor) = CAPABILITY;
+        let arch = u32::try_from(10 * major + minor).unwrap_or(0);
+        let read = |bytes: &[u8]| {
+            simgpu_image::read(bytes, arch).map_err(|error| match error {
+                ImageError::NoBinary(_) => Error::NO_BINARY_FOR_GPU,
+                _ => Error::INVALID_IMAGE,
+            })
+        };
+        let result = self.read.get_or_init(|| match &self.bytes {
+            Bytes::Owned(bytes) => read(bytes),
+            Bytes::Kept(address, length) => {
+                In::<u8>::from_address(*address).with_bytes(*length, read).and_then(|result| result)
+            }
+        });
+        result.as_ref().map_err(|error| *error)
+    }
+}

@@ -1,0 +1,139 @@
+//! Handles: opaque numbers for the objects a client may hold.
+//!
+//! A handle carries the kind of its object and a generation, so a stale or a wrong handle is refused instead of being
+//! followed: a client's mistake must show as the driver's own error code. Handles look like aligned user-space pointers,
+//! since clients compare and hash them as such, and they are never 0, 1 or 2, which mean streams.
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::abi::{Error, Handle, R};
+
+/// The kinds of object; the number is part of the handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Context = 0x11,
+    Module,
+    Library,
+    Function,
+    Kernel,
+    Stream,
+    Event,
+    Pool,
+    Allocation,
+    Array,
+    Link,
+    Graph,
+    Node,
+    Exec,
+    UserObject,
+    Conditional,
+    Mipmap,
+    Texture,
+    Surface,
+}
+
+const KIND_SHIFT: u32 = 38;
+const GENERATION_SHIFT: u32 = 28;
+const GENERATIONS: usize = 1 << (KIND_SHIFT - GENERATION_SHIFT);
+/// Handles are multiples of 16, as an allocated object's address would be.
+const INDEX_SHIFT: u32 = 4;
+const INDICES: usize = 1 << (GENERATION_SHIFT - INDEX_SHIFT);
+
+/// The kind that a handle claims to be.
+pub(crate) fn kind_of(handle: Handle) -> usize {
+    handle >> KIND_SHIFT
+}
+
+struct Slot<T> {
+    generation: usize,
+    object: Option<Arc<T>>,
+}
+
+/// All objects of one kind.
+pub(crate) struct Registry<T> {
+    kind: Kind,
+    slots: RwLock<Slots<T>>,
+}
+
+struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Registry<T> {
+    pub(crate) const fn new(kind: Kind) -> Self {
+        Registry { kind, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Slots<T>> {
+        self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Slots<T>> {
+        self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn handle(&self, index: usize, generation: usize) -> Handle {
+        ((self.kind as usize) << KIND_SHIFT) | (generation << GENERATION_SHIFT) | ((index + 1) << INDEX_SHIFT)
+    }
+
+    fn index(&self, handle: Handle) -> Option<(usize, usize)> {
+        if kind_of(handle) != self.kind as usize || handle & ((1 << INDEX_SHIFT) - 1) != 0 {
+            return None;
+        }
+        let index = ((handle >> INDEX_SHIFT) & (INDICES - 1)).checked_sub(1)?;
+        Some((index, (handle >> GENERATION_SHIFT) & (GENERATIONS - 1)))
+    }
+
+    /// Is this a handle of this kind, alive or not?
+    pub(crate) fn is_kind(&self, handle: Handle) -> bool {
+        kind_of(handle) == self.kind as usize
+    }
+
+    /// Makes the object that `make` returns for its own handle.
+    pub(crate) fn add_with(&self, make: impl FnOnce(Handle) -> T) -> (Handle, Arc<T>) {
+        let mut slots = self.write();
+        let index = slots.free.pop().unwrap_or_else(|| {
+            slots.slots.push(Slot { generation: 0, object: None });
+            slots.slots.len() - 1
+        });
+        let handle = self.handle(index, slots.slots[index].generation);
+        let object = Arc::new(make(handle));
+        slots.slots[index].object = Some(object.clone());
+        (handle, object)
+    }
+
+    /// Takes an object in.
+    pub(crate) fn add(&self, object: T) -> Handle {
+        self.add_with(|_| object).0
+    }
+
+    /// The object of a handle.
+    pub(crate) fn get(&self, handle: Handle) -> R<Arc<T>> {
+        let (index, generation) = self.index(handle).ok_or(Error::INVALID_HANDLE)?;
+        let slots = self.read();
+        let slot = slots.slots.get(index).filter(|slot| slot.generation == generation);
+        slot.and_then(|slot| slot.object.clone()).ok_or(Error::INVALID_HANDLE)
+    }
+
+    /// Takes an object out: its handle is invalid from now on.
+    pub(crate) fn remove(&self, handle: Handle) -> R<Arc<T>> {
+        let (index, generation) = self.index(handle).ok_or(Error::INVALID_HANDLE)?;
+        let mut slots = self.write();
+        let slot = slots.slots.get_mut(index).filter(|slot| slot.generation == generation);
+        let slot = slot.ok_or(Error::INVALID_HANDLE)?;
+        let object = slot.object.take().ok_or(Error::INVALID_HANDLE)?;
+        slot.generation = (slot.generation + 1) % GENERATIONS;
+        slots.free.push(index);
+        Ok(object)
+    }
+
+    /// All objects alive.
+    pub(crate) fn all(&self) -> Vec<(Handle, Arc<T>)> {
+        let slots = self.read();
+        let alive = slots.slots.iter().enumerate();
+        alive.filter_map(|(at, slot)| Some((self.handle(at, slot.generation), slot.object.clone()?))).collect()
+    }
+}

@@ -1,0 +1,196 @@
+//! What the CUDA runtime library asks of its driver beyond the driver API: export tables and a self-test.
+//!
+//! Provenance and reason. The runtime (cudart, also inside cuBLAS, cuDNN, PyTorch and cupy) refuses a driver whose export
+//! tables and self-test answer it does not know. weft answers so that real, unmodified PyTorch and cupy can be *tested* on a
+//! machine without a GPU, and for nothing else: this one file, behind a cargo feature that is off by default and that the test
+//! and demo scripts turn on. Without it the clients of the driver API alone still work. Nothing here is in the interposer or
+//! the broker, which pass a real driver's tables through untouched.
+//!
+//! The tables' identities, which of their slots matter and what they return were learnt by watching which calls the runtime
+//! makes; their names, and the self-test's construction and key, are what the open-source project ZLUDA publishes (MIT OR
+//! Apache-2.0, crate `dark_api`). The self-test is HMAC (RFC 2104) over MD2 (RFC 1319).
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock};
+
+use hmac::{KeyInit, Mac, SimpleHmac};
+use md2::Md2;
+
+use crate::abi::{Error, Handle, Out, R};
+use crate::context::{by_handle, current};
+use crate::device::{self, UUID, VERSION, attributes::PCI};
+use crate::state::{self, lock};
+
+/// Tables by identity. Those that are not here are refused, which every runtime accepts: what only profilers and cuFFT ask
+/// for, and one that is asked for before `cuInit`.
+const INTERFACE: [u8; 16] = *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9";
+const HOOKS: [u8; 16] = *b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66";
+const THREAD: [u8; 16] = *b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc";
+const STORAGE: [u8; 16] = *b"\xc6\x93\x33\x6e\x11\x21\xdf\x11\xa8\xc3\x68\xf3\x55\xd8\x95\x93";
+const CHECKS: [u8; 16] = *b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00\x6d\xfa\x7e";
+const INTEGRITY: [u8; 16] = *b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2";
+const CONTEXT_TOOLS: [u8; 16] = *b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2";
+
+/// The self-test's key, published by ZLUDA as the value of its first pass.
+const KEY: [u8; 16] = *b"\x14\x6A\xDD\xAE\x53\xA9\xA7\x52\xAA\x08\x41\x36\x0B\xF5\x5A\x9F";
+
+type Slot = usize;
+
+/// All tables; they stay where they are for the life of the process, as their addresses are part of the self-test.
+struct Tables {
+    interface: [Slot; 13],
+    hooks: [Slot; 7],
+    thread: [Slot; 4],
+    storage: [Slot; 4],
+    checks: [Slot; 4],
+    integrity: [Slot; 3],
+    context_tools: [Slot; 95],
+}
+
+/// A table whose first word is its size in bytes; slots that are not given are null, as nobody calls them.
+fn sized<const N: usize>(slots: &[(usize, Slot)]) -> [Slot; N] {
+    let mut table = [0; N];
+    table[0] = N * size_of::<Slot>();
+    for (at, slot) in slots {
+        table[*at] = *slot;
+    }
+    table
+}
+
+fn tables() -> &'static Tables {
+    static TABLES: OnceLock<Tables> = OnceLock::new();
+    TABLES.get_or_init(|| Tables {
+        interface: sized(&[(2, primary_context as *const () as Slot), (12, nothing as *const () as Slot)]),
+        hooks: sized(&[(2, hooks_large as *const () as Slot), (6, hooks_small as *const () as Slot)]),
+        thread: sized(&[(2, thread_context as *const () as Slot)]),
+        // No size word: put, delete, get.
+        storage: [storage_put as *const () as Slot, storage_delete as *const () as Slot, storage_get as *const () as Slot, 0],
+        checks: sized(&[(2, check_context as *const () as Slot), (3, nothing as *const () as Slot)]),
+        integrity: sized(&[(1, self_test as *const () as Slot)]),
+        context_tools: sized(&[
+            (4, context_number as *const () as Slot),
+            (39, nothing as *const () as Slot),
+            (51, nothing as *const () as Slot),
+        ]),
+    })
+}
+
+/// The address of the table with this identity.
+pub(crate) fn table(id: &[u8; 16]) -> Option<usize> {
+    let tables = tables();
+    let table: &[Slot] = match *id {
+        INTERFACE => &tables.interface,
+        HOOKS => &tables.hooks,
+        THREAD => &tables.thread,
+        STORAGE => &tables.storage,
+        CHECKS => &tables.checks,
+        INTEGRITY => &tables.integrity,
+        CONTEXT_TOOLS => &tables.context_tools,
+        _ => return None,
+    };
+    Some(table.as_ptr().expose_provenance())
+}
+
+fn code(result: R) -> u32 {
+    result.map_or_else(|Error(code)| code, |()| 0)
+}
+
+/// For slots that have nothing to do here.
+extern "C" fn nothing() -> u32 {
+    0
+}
+
+/// The primary context's handle, without retaining it.
+extern "C" fn primary_context(context: Out<Handle>, device: i32) -> u32 {
+    let answer = || {
+        device::check(device)?;
+        context.set(state::driver()?.primary.handle)
+    };
+    code(answer())
+}
+
+extern "C" fn thread_context(context: Out<Handle>) -> u32 {
+    code(context.set(current::handle()))
+}
+
+/// Buffers that the runtime keeps hooks in; it alone reads and writes them.
+struct Buffer<const N: usize>(UnsafeCell<[Slot; N]>);
+
+// SAFETY: this library never touches the contents, it only hands out the address.
+unsafe impl<const N: usize> Sync for Buffer<N> {}
+
+static LARGE: Buffer<1024> = Buffer(UnsafeCell::new([0; 1024]));
+static SMALL: Buffer<14> = Buffer(UnsafeCell::new([0; 14]));
+
+fn hand_out<const N: usize>(buffer: &'static Buffer<N>, address: Out<usize>, count: Out<usize>) -> u32 {
+    let answer = || {
+        address.set(buffer.0.get().expose_provenance())?;
+        count.set(N)
+    };
+    code(answer())
+}
+
+extern "C" fn hooks_large(address: Out<usize>, count: Out<usize>) -> u32 {
+    hand_out(&LARGE, address, count)
+}
+
+extern "C" fn hooks_small(address: Out<usize>, count: Out<usize>) -> u32 {
+    hand_out(&SMALL, address, count)
+}
+
+/// What libraries keep with a context: by context and key, with the function that ends it.
+static STORAGE_MAP: Mutex<Option<HashMap<(Handle, usize), (usize, usize)>>> = Mutex::new(None);
+
+fn stored_in(context: Handle) -> Handle {
+    if context == 0 { current::handle() } else { context }
+}
+
+extern "C" fn storage_put(context: Handle, key: usize, value: usize, end: usize) -> u32 {
+    lock(&STORAGE_MAP).get_or_insert_default().insert((stored_in(context), key), (value, end));
+    0
+}
+
+extern "C" fn storage_delete(context: Handle, key: usize) -> u32 {
+    lock(&STORAGE_MAP).get_or_insert_default().remove(&(stored_in(context), key));
+    0
+}
+
+extern "C" fn storage_get(value: Out<usize>, context: Handle, key: usize) -> u32 {
+    let found = lock(&STORAGE_MAP).get_or_insert_default().get(&(stored_in(context), key)).map(|(value, _)| *value);
+    code(found.ok_or(Error::INVALID_HANDLE).and_then(|found| value.set(found)))
+}
+
+extern "C" fn check_context(context: Handle, state: Out<u32>, other: usize) -> u32 {
+    let _ = (context, other);
+    code(state.set(0))
+}
+
+extern "C" fn context_number(context: Handle, number: Out<u64>) -> u32 {
+    code(by_handle(context).and_then(|context| number.set(context.id)))
+}
+
+/// Answers the runtime's self-test: a code over who and where we are.
+extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u32 {
+    let tables = tables();
+    // SAFETY: takes no argument and cannot fail.
+    let thread = unsafe { libc::pthread_self() };
+    let mut message = Vec::with_capacity(96);
+    message.extend(VERSION.to_le_bytes());
+    message.extend(version.to_le_bytes());
+    message.extend(std::process::id().to_le_bytes());
+    message.extend((thread as u32).to_le_bytes());
+    for address in [tables.interface.as_ptr().addr(), tables.integrity.as_ptr().addr(), tables.integrity[1]] {
+        message.extend((address as u64).to_le_bytes());
+    }
+    message.extend(seconds.to_le_bytes());
+    if state::driver().is_ok() {
+        message.extend(UUID);
+        for part in [PCI.0, PCI.1, PCI.2] {
+            message.extend(part.to_le_bytes());
+        }
+    }
+    let Ok(mut code_of) = SimpleHmac::<Md2>::new_from_slice(&KEY) else { return Error::UNKNOWN.0 };
+    code_of.update(&message);
+    code(answer.set(code_of.finalize().into_bytes().into()))
+}

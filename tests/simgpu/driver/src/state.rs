@@ -1,0 +1,83 @@
+//! What the process has of the driver: the link to the device, whether it is initialised, whether it was forked.
+#![deny(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use crate::abi::{Error, Out, R};
+use crate::context::Context;
+use crate::export::export;
+use crate::timeline::Timeline;
+use crate::{device, fork};
+
+/// The initialised driver.
+pub(crate) struct Driver {
+    /// The way to the device.
+    pub(crate) timeline: Timeline,
+    /// The device's primary context; its handle is valid from the start, the context is usable while retained.
+    pub(crate) primary: Arc<Context>,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// Set in a child that was forked after its parent had called `cuInit`: like the real driver, ours does not survive that.
+static FORKED: AtomicBool = AtomicBool::new(false);
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Locks, also after a panic elsewhere: what our locks guard stays consistent, since nothing in them is left half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The driver, or the error of a process that has not called `cuInit`.
+#[inline]
+pub(crate) fn driver() -> R<&'static Driver> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(Error::NOT_INITIALIZED);
+    }
+    DRIVER.get().ok_or(Error::NOT_INITIALIZED)
+}
+
+/// Called in the child of every fork.
+pub(crate) fn forked() {
+    if DRIVER.get().is_some() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Driver {
+    pub(crate) fn total_memory(&self) -> usize {
+        usize::try_from(self.timeline.memory().1).unwrap_or(usize::MAX)
+    }
+}
+
+fn start() -> R {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(Error::NOT_INITIALIZED);
+    }
+    let _one = lock(&STARTING);
+    if DRIVER.get().is_some() {
+        return Ok(());
+    }
+    let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    if !device::visible::is_visible(variable.as_deref(), &device::uuid_text()) {
+        return Err(Error::NO_DEVICE);
+    }
+    let timeline = Timeline::open()?;
+    let primary = Context::primary(&timeline)?;
+    fork::watch()?;
+    DRIVER.set(Driver { timeline, primary }).map_err(|_| Error::UNKNOWN)?;
+    Ok(())
+}
+
+export! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        start()
+    }
+
+    fn cuDriverGetVersion(version: Out<i32>) {
+        version.set(i32::try_from(device::VERSION).unwrap_or(i32::MAX))
+    }
+}

@@ -1,0 +1,155 @@
+//! The entry points about streams, but for captures (`graph`) and what is put on streams.
+#![deny(unsafe_code)]
+
+use crate::abi::{Error, Handle, In, Out, R};
+use crate::context::current;
+use crate::effect::Effect;
+use crate::export::export;
+use crate::stream::attributes::{PRIORITY, Value};
+use crate::stream::{NON_BLOCKING, STREAMS, Stream, resolve};
+use crate::work::{HostCall, Work};
+use crate::{graph, op, state};
+
+fn create(out: Out<Handle>, flags: u32, priority: i32) -> R {
+    let driver = state::driver()?;
+    let context = current::get()?;
+    if flags & !NON_BLOCKING != 0 || out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let (least, greatest) = crate::context::api::PRIORITIES;
+    out.set(Stream::create(driver, &context, flags, priority.clamp(greatest, least))?)
+}
+
+fn destroy(stream: Handle) -> R {
+    state::driver()?;
+    // Work on it goes on; the link keeps the stream until it has ended.
+    let stream = STREAMS.remove(stream)?;
+    graph::stream_destroyed(&stream);
+    Ok(())
+}
+
+fn call(stream: Handle, call: HostCall) -> R {
+    let driver = state::driver()?;
+    let stream = resolve(driver, stream)?;
+    op::enqueue(driver, &stream, Work::Host(call))
+}
+
+export! {
+    fn cuStreamCreate(stream: Out<Handle>, flags: u32) {
+        create(stream, flags, 0)
+    }
+
+    fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, priority: i32) {
+        create(stream, flags, priority)
+    }
+
+    fn cuStreamDestroy(stream: Handle) {
+        destroy(stream)
+    }
+
+    fn cuStreamDestroy_v2(stream: Handle) {
+        destroy(stream)
+    }
+
+    fn cuStreamSynchronize(stream: Handle) {
+        let driver = state::driver()?;
+        let stream = resolve(driver, stream)?;
+        graph::may_synchronize(&stream)?;
+        stream.synchronize(driver)
+    }
+
+    fn cuStreamQuery(stream: Handle) {
+        let driver = state::driver()?;
+        let stream = resolve(driver, stream)?;
+        graph::may_synchronize(&stream)?;
+        if stream.is_idle(driver) { Ok(()) } else { Err(Error::NOT_READY) }
+    }
+
+    fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) {
+        priority.set(resolve(state::driver()?, stream)?.priority)
+    }
+
+    fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) {
+        flags.set(resolve(state::driver()?, stream)?.flags)
+    }
+
+    fn cuStreamGetId(stream: Handle, id: Out<u64>) {
+        id.set(resolve(state::driver()?, stream)?.id)
+    }
+
+    fn cuStreamGetDevice(stream: Handle, device: Out<i32>) {
+        resolve(state::driver()?, stream)?;
+        device.set(0)
+    }
+
+    fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) {
+        context.set(resolve(state::driver()?, stream)?.context.handle)
+    }
+
+    fn cuStreamGetCtx_v2(stream: Handle, context: Out<Handle>, green: Out<Handle>) {
+        let stream = resolve(state::driver()?, stream)?;
+        green.set_if(0);
+        context.set(stream.context.handle)
+    }
+
+    fn cuStreamGetGreenCtx(stream: Handle, green: Out<Handle>) {
+        resolve(state::driver()?, stream)?;
+        green.set(0)
+    }
+
+    fn cuStreamGetAttribute(stream: Handle, attribute: u32, value: Out<Value>) {
+        let stream = resolve(state::driver()?, stream)?;
+        let known = state::lock(&stream.attributes).get(attribute)?;
+        if attribute == PRIORITY {
+            return value.cast::<i32>().set(stream.priority);
+        }
+        value.set(known)
+    }
+
+    fn cuStreamSetAttribute(stream: Handle, attribute: u32, value: In<Value>) {
+        let stream = resolve(state::driver()?, stream)?;
+        state::lock(&stream.attributes).set(attribute, value.get()?)
+    }
+
+    fn cuStreamCopyAttributes(target: Handle, source: Handle) {
+        let driver = state::driver()?;
+        let attributes = state::lock(&resolve(driver, source)?.attributes).clone();
+        *state::lock(&resolve(driver, target)?.attributes) = attributes;
+        Ok(())
+    }
+
+    fn cuStreamAttachMemAsync(stream: Handle, pointer: u64, length: usize, flags: u32) {
+        // Attachment limits which processor may touch managed memory; here both always may.
+        let _ = (pointer, length, flags);
+        let driver = state::driver()?;
+        let stream = resolve(driver, stream)?;
+        op::enqueue(driver, &stream, Work::Empty)
+    }
+
+    fn cuLaunchHostFunc(stream: Handle, function: usize, data: usize) {
+        call(stream, HostCall::function(function, data)?)
+    }
+
+    fn cuLaunchHostFunc_v2(stream: Handle, function: usize, data: usize, sync_mode: u32) {
+        let _ = sync_mode;
+        call(stream, HostCall::function(function, data)?)
+    }
+
+    fn cuStreamAddCallback(stream: Handle, callback: usize, data: usize, flags: u32) {
+        if flags != 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        let driver = state::driver()?;
+        if resolve(driver, stream)?.is_capturing() {
+            return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        call(stream, HostCall::callback(callback, stream, data)?)
+    }
+}
+
+impl Effect {
+    /// The effect that runs the client's function.
+    pub(crate) fn of_call(call: HostCall) -> Effect {
+        Effect::Call(Box::new(move || call.run()))
+    }
+}

@@ -1,0 +1,188 @@
+//! Streams: the legacy default stream, each thread's own default stream, and created ones.
+#![deny(unsafe_code)]
+
+mod api;
+pub(crate) mod attributes;
+pub(crate) mod memop;
+pub(crate) mod order;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use simgpu_device::{Seq, Stream as LinkStream};
+
+use crate::abi::{Error, Handle, R};
+use crate::context::{Context, current};
+use crate::graph;
+use crate::registry::{Kind as HandleKind, Registry};
+use crate::state::{self, Driver, lock};
+
+/// Created streams.
+pub(crate) static STREAMS: Registry<Stream> = Registry::new(HandleKind::Stream);
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// Handle of the legacy default stream, whichever way the caller was built.
+pub(crate) const LEGACY: Handle = 1;
+/// Handle of the calling thread's default stream.
+pub(crate) const PER_THREAD: Handle = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+pub(crate) const NON_BLOCKING: u32 = 1;
+
+/// How a stream stands to the legacy default stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It is that stream.
+    Legacy,
+    /// Orders itself with it: created without `CU_STREAM_NON_BLOCKING`, or a thread's own default stream.
+    Blocking,
+    /// Has nothing to do with it.
+    NonBlocking,
+}
+
+/// One stream.
+pub(crate) struct Stream {
+    /// 1 for the legacy stream, 2 for a thread's own.
+    pub(crate) handle: Handle,
+    pub(crate) id: u64,
+    pub(crate) context: Arc<Context>,
+    pub(crate) kind: Kind,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    pub(crate) link: LinkStream,
+    /// The last operation submitted; `Seq::NONE` before the first.
+    last: AtomicU64,
+    /// Keeps `last` in step with the link where the context's order lock is not taken.
+    submitting: Mutex<()>,
+    /// Set while a capture records the stream: one load tells the launch path.
+    capturing: AtomicBool,
+    /// What the capture knows; belongs to `graph`.
+    pub(crate) capture: Mutex<Option<graph::CaptureSlot>>,
+    pub(crate) attributes: Mutex<attributes::Attributes>,
+}
+
+impl Stream {
+    fn make(driver: &Driver, context: &Arc<Context>, kind: Kind, flags: u32, priority: i32, handle: Handle) -> R<Stream> {
+        Ok(Stream {
+            handle,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            context: context.clone(),
+            kind,
+            flags,
+            priority,
+            link: driver.timeline.stream(context.link, priority)?,
+            last: AtomicU64::new(0),
+            submitting: Mutex::new(()),
+            capturing: AtomicBool::new(false),
+            capture: Mutex::new(None),
+            attributes: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn legacy(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
+        Stream::make(driver, context, Kind::Legacy, 0, 0, LEGACY).map(Arc::new)
+    }
+
+    /// A stream that no client knows and that orders itself with nothing: a branch of a graph, say.
+    pub(crate) fn internal(driver: &Driver, context: &Arc<Context>, priority: i32) -> R<Arc<Stream>> {
+        Stream::make(driver, context, Kind::NonBlocking, NON_BLOCKING, priority, 0).map(Arc::new)
+    }
+
+    fn create(driver: &Driver, context: &Arc<Context>, flags: u32, priority: i32) -> R<Handle> {
+        let kind = if flags & NON_BLOCKING != 0 { Kind::NonBlocking } else { Kind::Blocking };
+        let mut stream = Stream::make(driver, context, kind, flags, priority, 0)?;
+        let (handle, stream) = STREAMS.add_with(|handle| {
+            stream.handle = handle;
+            stream
+        });
+        if kind == Kind::Blocking {
+            lock(&context.order).join(&stream);
+        }
+        Ok(handle)
+    }
+
+    #[inline]
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.capturing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_capturing(&self, capturing: bool) {
+        self.capturing.store(capturing, Ordering::Release);
+    }
+
+    /// The last operation submitted.
+    pub(crate) fn last(&self) -> Seq {
+        Seq(self.last.load(Ordering::Acquire))
+    }
+
+    /// Waits for everything submitted so far. For a blocking stream that includes the legacy stream's work it stands
+    /// behind only if it has work of its own behind it, as on the real driver.
+    pub(crate) fn synchronize(&self, driver: &Driver) -> R {
+        driver.timeline.wait(self.last())
+    }
+
+    pub(crate) fn is_idle(&self, driver: &Driver) -> bool {
+        driver.timeline.is_done(self.last())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ok(driver) = state::driver() {
+            driver.timeline.close_stream(self.link);
+        }
+    }
+}
+
+thread_local! {
+    /// This thread's default stream of each context, by the context's id.
+    static OWN: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::new(HashMap::new());
+}
+
+fn own(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
+    let find = |own: &RefCell<HashMap<u64, Arc<Stream>>>| -> R<Arc<Stream>> {
+        if let Some(stream) = own.borrow().get(&context.id) {
+            return Ok(stream.clone());
+        }
+        let stream = Arc::new(Stream::make(driver, context, Kind::Blocking, 0, 0, PER_THREAD)?);
+        lock(&context.order).join(&stream);
+        own.borrow_mut().insert(context.id, stream.clone());
+        Ok(stream)
+    };
+    OWN.try_with(find).map_err(|_| Error::DEINITIALIZED)?
+}
+
+/// The stream that a handle means to the calling thread.
+#[inline]
+pub(crate) fn resolve(driver: &Driver, handle: Handle) -> R<Arc<Stream>> {
+    match handle {
+        0 | LEGACY => current::get()?.legacy(driver),
+        PER_THREAD => own(driver, &current::get()?),
+        _ => STREAMS.get(handle),
+    }
+}
+
+/// Every stream of a context that has been used, each thread's own included.
+pub(crate) fn of_context(context: &Arc<Context>) -> Vec<Arc<Stream>> {
+    let mut streams: Vec<_> = STREAMS.all().into_iter().map(|(_, stream)| stream).collect();
+    streams.retain(|stream| Arc::ptr_eq(&stream.context, context));
+    // Blocking streams come up again here; to wait for one twice costs nothing.
+    streams.extend(lock(&context.order).blocking());
+    if let Ok(driver) = state::driver()
+        && let Ok(legacy) = context.legacy(driver)
+    {
+        streams.push(legacy);
+    }
+    streams
+}
+
+/// Destroys the streams of a context that ends.
+pub(crate) fn forget_context(context: &Arc<Context>) {
+    for (handle, stream) in STREAMS.all() {
+        if Arc::ptr_eq(&stream.context, context) {
+            let _ = STREAMS.remove(handle);
+        }
+    }
+    let _ = OWN.try_with(|own| own.borrow_mut().remove(&context.id));
+}

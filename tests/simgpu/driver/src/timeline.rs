@@ -1,0 +1,191 @@
+//! The driver's side of the link: operations go out with an effect, the effect is performed when the device says that
+//! the operation has ended.
+//!
+//! Effects run one at a time in the order in which operations ended, on whichever thread polls or waits (or the link's
+//! own, for operations that asked to be prompt). An effect may not call into the link; what takes longer than a copy, or
+//! runs the client's code, goes to a helper thread (`helper.rs`).
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use simgpu_device::{Effects, Extra, Link, NameId, Op, Options, Seq, Stream as LinkStream, Times};
+
+pub(crate) use simgpu_device::Ctx as LinkContext;
+
+use crate::abi::{Error, R};
+use crate::effect::Effect;
+use crate::helper;
+use crate::state::lock;
+
+/// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.
+const NEWS_SLICE: Duration = Duration::from_secs(5);
+/// Effects are kept in as many maps as there are, so that submitting threads and the one that performs rarely meet.
+const SHARDS: usize = 16;
+
+/// Tokens are counted up, so the low bits alone spread them.
+#[derive(Default)]
+pub(crate) struct TokenHasher(u64);
+
+impl Hasher for TokenHasher {
+    fn finish(&self) -> u64 {
+        self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+type Shard = Mutex<HashMap<u64, Effect, BuildHasherDefault<TokenHasher>>>;
+
+/// Effects of operations that have not ended.
+struct Pending {
+    next: AtomicU64,
+    shards: [Shard; SHARDS],
+}
+
+impl Pending {
+    fn shard(&self, token: u64) -> &Shard {
+        &self.shards[token as usize % SHARDS]
+    }
+
+    fn put(&self, effect: Effect) -> u64 {
+        let token = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(self.shard(token)).insert(token, effect);
+        token
+    }
+
+    fn take(&self, token: u64) -> Option<Effect> {
+        lock(self.shard(token)).remove(&token)
+    }
+}
+
+struct Performer(Arc<Pending>);
+
+impl Effects for Performer {
+    fn ended(&self, token: u64, _seq: Seq, times: Times) {
+        if let Some(effect) = self.0.take(token) {
+            effect.perform(times);
+        }
+    }
+
+    fn reached(&self, token: u64, seq: Seq, _at: u64) {
+        // Taken out here: what a host operation does happens when the stream gets to it, and its end has no effect.
+        if let Some(effect) = self.0.take(token) {
+            helper::reached(effect, seq);
+        }
+    }
+}
+
+/// The process's way to the device.
+pub(crate) struct Timeline {
+    link: Arc<Link>,
+    pending: Arc<Pending>,
+    /// Takes prompt news; started with the first operation that wants it.
+    news: OnceLock<()>,
+}
+
+fn refused<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error + '_ {
+    move |error| {
+        eprintln!("simcuda[{}] {what}: {error}", std::process::id());
+        Error::UNKNOWN
+    }
+}
+
+impl Timeline {
+    pub(crate) fn open() -> R<Timeline> {
+        let pending = Arc::new(Pending { next: AtomicU64::new(1), shards: Default::default() });
+        let link = Link::open(&Options::default(), Arc::new(Performer(pending.clone()))).map_err(refused("cuInit"))?;
+        Ok(Timeline { link: Arc::new(link), pending, news: OnceLock::new() })
+    }
+
+    pub(crate) fn context(&self) -> R<LinkContext> {
+        self.link.context().map_err(refused("context"))
+    }
+
+    pub(crate) fn close_context(&self, context: LinkContext) {
+        let _ = self.link.close_context(context);
+    }
+
+    pub(crate) fn stream(&self, context: LinkContext, priority: i32) -> R<LinkStream> {
+        self.link.stream(context, priority).map_err(refused("stream"))
+    }
+
+    pub(crate) fn close_stream(&self, stream: LinkStream) {
+        let _ = self.link.close_stream(stream);
+    }
+
+    pub(crate) fn name(&self, name: &str) -> NameId {
+        self.link.name(name)
+    }
+
+    /// Puts an operation on a stream. Blocks while the stream has as much outstanding as a channel holds.
+    pub(crate) fn submit(&self, stream: LinkStream, op: Op, effect: Option<Effect>, graph: u64) -> R<Seq> {
+        let prompt = effect.as_ref().is_some_and(Effect::is_prompt);
+        if prompt {
+            self.news.get_or_init(|| take_news(self.link.clone()));
+        }
+        let token = effect.map_or(0, |effect| self.pending.put(effect));
+        let extra = Extra { token, prompt, graph, label: NameId::NONE };
+        self.link.submit(stream, op, extra).map_err(|error| {
+            self.pending.take(token);
+            refused("submit")(error)
+        })
+    }
+
+    /// Performs the effects of what has ended by now.
+    pub(crate) fn poll(&self) {
+        self.link.poll();
+    }
+
+    /// Has the operation ended, and its effect been performed?
+    pub(crate) fn is_done(&self, seq: Seq) -> bool {
+        seq == Seq::NONE || self.link.status(seq).is_done()
+    }
+
+    /// Waits until the operation has ended and its effect has been performed.
+    pub(crate) fn wait(&self, seq: Seq) -> R {
+        if seq == Seq::NONE {
+            return Ok(());
+        }
+        self.link.wait(seq, None).map(drop).map_err(refused("wait"))
+    }
+
+    /// Lets a stream go on that stopped at a host operation, or ends a held kernel.
+    pub(crate) fn host_done(&self, seq: Seq) {
+        if let Err(error) = self.link.host_done(seq) {
+            let _ = refused("host operation")(error);
+        }
+    }
+
+    /// Takes device memory, of which all processes have the same.
+    pub(crate) fn reserve(&self, bytes: u64) -> R {
+        self.link.reserve(bytes).map_err(|_| Error::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn release(&self, bytes: u64) {
+        self.link.release(bytes);
+    }
+
+    /// Free and total bytes of the device.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        self.link.memory()
+    }
+}
+
+/// Starts the thread on which prompt effects are performed where no client thread waits.
+fn take_news(link: Arc<Link>) {
+    let body = move || while link.wait_for_news(NEWS_SLICE).is_ok() {};
+    if let Err(error) = std::thread::Builder::new().name("simcuda-news".to_string()).spawn(body) {
+        eprintln!("simcuda[{}] cannot start a thread: {error}", std::process::id());
+    }
+}
