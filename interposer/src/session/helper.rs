@@ -123,6 +123,7 @@ struct Helper {
     session: &'static Session,
     path: PathBuf,
     channel: Option<Channel>,
+    comparison: clock::Comparison,
     known: HashMap<Key, ToBroker>,
     lost: u64,
     warned: bool,
@@ -135,6 +136,7 @@ impl Helper {
             session,
             path,
             channel: None,
+            comparison: clock::Comparison::begin(),
             known: HashMap::new(),
             lost: 0,
             warned: false,
@@ -146,6 +148,7 @@ impl Helper {
         self.first_attempt();
         done();
         loop {
+            self.comparison.go_on();
             self.carry();
             if self.channel.is_some() {
                 self.watch();
@@ -244,9 +247,7 @@ impl Helper {
             session.learn_graph(*hash, kernels);
         }
         // The new lane's books begin at zero: what went out under an earlier one is not this one's.
-        for account in session.streams.all() {
-            account.settle(u64::MAX);
-        }
+        session.streams.settle_all();
         session.board_place.put(&board)?;
         session.bell.hang(bell);
         // The lane last: it brings the mode.

@@ -172,6 +172,7 @@ extern "C" fn in_child() {
         parents.board_place.clear();
     }
     thread::forget();
+    clock::forget();
     BEGUN.store(0, Ordering::Release);
 }
 

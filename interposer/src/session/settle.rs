@@ -18,6 +18,9 @@ use super::streams::{Place, Streams};
 /// outstanding is no coarser than a fifth of the usual delay bound (500 us).
 pub const QUANTUM: Ns = 100_000;
 
+/// And no two within this time: the broker is told no more often than a sleeping core wakes.
+const PAUSE: Ns = 50_000;
+
 /// Marks under way. When all are in use the next quanta go unmarked until one is reached.
 const MARKS: usize = 32;
 
@@ -47,12 +50,24 @@ pub struct Settle {
     inside: Mutex<Inside>,
     /// When work was last seen to end, or outstanding work last began.
     progress: AtomicU64,
+    /// When it was last time for a mark.
+    last: AtomicU64,
 }
 
 impl Settle {
     /// When work was last seen to end, or outstanding work last began.
     pub fn progress(&self) -> Ns {
         self.progress.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time for a mark again; if so, the next one's time begins.
+    #[inline]
+    pub fn due(&self, now: Ns) -> bool {
+        if now.saturating_sub(self.last.load(Ordering::Relaxed)) < PAUSE {
+            return false;
+        }
+        self.last.store(now, Ordering::Relaxed);
+        true
     }
 
     /// Work goes to an empty device: from now on its end is awaited.
@@ -107,7 +122,7 @@ impl Settle {
     /// Work that no mark covers and whose time is long over. Makes no driver call.
     pub fn by_clock(&self, streams: &Streams, now: Ns) -> Ns {
         streams
-            .all()
+            .open()
             .fold(0, |sum: Ns, account| sum.saturating_add(by_time(account, now)))
     }
 
@@ -185,6 +200,11 @@ impl Inside {
             return 0;
         }
         let mut gained: Ns = 0;
+        driver.relaxed(|| self.ask(driver, streams, &mut gained));
+        gained
+    }
+
+    fn ask(&mut self, driver: &Driver, streams: &Streams, gained: &mut Ns) {
         // A stream's marks are reached in order: after one that is not, the later ones need no question.
         let mut waiting: u64 = 0;
         let mut order: [Option<Mark>; MARKS] = self.marks;
@@ -194,14 +214,14 @@ impl Inside {
             if waiting & bit != 0 {
                 continue;
             }
-            match driver.relaxed(|| driver.query(mark.event)) {
+            match driver.query(mark.event) {
                 Reached::NotYet => {
                     waiting |= bit;
                     continue;
                 }
                 Reached::Yes => {
                     if let Some(account) = streams.account(mark.at) {
-                        gained = gained.saturating_add(account.settle(mark.upto));
+                        *gained = gained.saturating_add(account.settle(mark.upto));
                     }
                     self.give_back(driver, mark.event);
                 }
@@ -220,6 +240,5 @@ impl Inside {
                 }
             }
         }
-        gained
     }
 }

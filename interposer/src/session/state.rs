@@ -4,7 +4,7 @@
 //! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
@@ -221,7 +221,7 @@ impl Session {
             LaunchKind::Graph => Kind::Graph,
         };
         self.write(kind, now, launch.kernel_hash, cost, launch.stream as u64);
-        self.lane.reports.last_launch.store(now, Ordering::Relaxed);
+        self.lane.reports.last_launch.swap(now, Ordering::SeqCst);
     }
 
     fn fill(&self, launch: &LaunchInfo) -> Step {
@@ -247,12 +247,8 @@ impl Session {
 
     /// Books work that went through the gate.
     fn issue(&self, want: &Want, now: Ns) {
-        if let Some(account) = self.streams.account(want.place.at) {
-            if account.outstanding() == 0 {
-                self.settle.begins(now);
-            }
-            account.last.store(now, Ordering::Relaxed);
-            account.issued.fetch_add(want.cost, Ordering::AcqRel);
+        if self.streams.issue(want.place, want.cost, now) {
+            self.settle.begins(now);
         }
         self.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
@@ -323,6 +319,7 @@ impl Session {
         }
         self.write(Kind::Transfer, now, 0, cost, bytes);
         if self.now_busy(own) {
+            fence(Ordering::SeqCst);
             self.ring();
         }
     }
@@ -360,18 +357,15 @@ impl Session {
             self.settle_after(what, idle, now);
         }
         if idle && self.busy.swap(IDLE, Ordering::Relaxed) != IDLE {
-            self.lane.reports.last_idle.store(now, Ordering::Relaxed);
             self.write(Kind::Idle, now, 0, 0, 0);
+            self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
             self.ring();
         }
     }
 
     fn settle_after(&self, what: Synced, idle: bool, now: Ns) {
         let gained = match what {
-            _ if idle => self
-                .streams
-                .all()
-                .fold(0, |sum: Ns, account| sum.saturating_add(account.settle(Ns::MAX))),
+            _ if idle => self.streams.settle_all(),
             Synced::Stream(stream) => {
                 let place = self.streams.place(own_stream(stream));
                 match self.streams.account(place.at) {
@@ -415,10 +409,7 @@ impl Session {
     pub fn context_ending(&self) {
         self.settle.forget();
         self.sampler.forget();
-        let gained = self
-            .streams
-            .all()
-            .fold(0, |sum: Ns, account| sum.saturating_add(account.settle(Ns::MAX)));
+        let gained = self.streams.settle_all();
         self.report_settled(gained);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_broker::protocol::Ns;
 
-/// Accounts. Frameworks use one to some dozen streams (torch's pool has 32 a priority); the rest share the last account.
+/// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32 a priority); the rest share the last account.
 pub const ACCOUNTS: usize = 64;
 
 /// No stream has these handles: the plain default stream is 0, so keys are handles plus one.
@@ -37,6 +37,16 @@ impl Account {
         upto.saturating_sub(before)
     }
 
+    /// Predicted work behind the last mark.
+    #[inline]
+    pub fn unmarked(&self) -> Ns {
+        let known = self
+            .marked
+            .load(Ordering::Relaxed)
+            .max(self.settled.load(Ordering::Relaxed));
+        self.issued.load(Ordering::Relaxed).saturating_sub(known)
+    }
+
     /// Predicted work on its way.
     pub fn outstanding(&self) -> Ns {
         let settled = self.settled.load(Ordering::Acquire);
@@ -48,12 +58,15 @@ impl Account {
 #[derive(Debug)]
 pub struct Streams {
     accounts: [Account; ACCOUNTS],
+    /// One bit an account: something was issued since it was last seen settled.
+    open: AtomicU64,
 }
 
 impl Default for Streams {
     fn default() -> Streams {
         Streams {
             accounts: std::array::from_fn(|_| Account::default()),
+            open: AtomicU64::new(0),
         }
     }
 }
@@ -114,9 +127,41 @@ impl Streams {
         self.accounts.get(at)
     }
 
-    /// All accounts.
-    pub fn all(&self) -> impl Iterator<Item = &Account> {
-        self.accounts.iter()
+    /// Books work. True if there was nothing on this stream before.
+    #[inline]
+    pub fn issue(&self, place: Place, cost: Ns, now: Ns) -> bool {
+        let Some(account) = self.accounts.get(place.at) else {
+            return false;
+        };
+        account.last.store(now, Ordering::Relaxed);
+        let before = account.issued.fetch_add(cost, Ordering::AcqRel);
+        let bit = 1u64 << (place.at % ACCOUNTS);
+        if self.open.load(Ordering::Relaxed) & bit == 0 {
+            self.open.fetch_or(bit, Ordering::AcqRel);
+        }
+        before <= account.settled.load(Ordering::Relaxed)
+    }
+
+    /// The accounts with work on its way.
+    pub fn open(&self) -> impl Iterator<Item = &Account> {
+        let mut open = self.open.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            let at = open.trailing_zeros() as usize;
+            open &= open.wrapping_sub(1);
+            self.accounts.get(at)
+        })
+    }
+
+    /// All work counts as ended. Says how much that is.
+    pub fn settle_all(&self) -> Ns {
+        // The bits first: what is issued from now on sets them again.
+        let mut open = self.open.swap(0, Ordering::AcqRel);
+        let mut gained: Ns = 0;
+        while let Some(account) = self.accounts.get(open.trailing_zeros() as usize) {
+            open &= open.wrapping_sub(1);
+            gained = gained.saturating_add(account.settle(Ns::MAX));
+        }
+        gained
     }
 
     /// The stream is destroyed: its work counts as ended, its account goes to the next new stream.
@@ -136,8 +181,7 @@ impl Streams {
 
     /// Predicted work on its way, all streams together.
     pub fn outstanding(&self) -> Ns {
-        self.accounts
-            .iter()
+        self.open()
             .fold(0, |sum: Ns, account| sum.saturating_add(account.outstanding()))
     }
 }
