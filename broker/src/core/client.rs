@@ -21,6 +21,8 @@ pub(super) struct ClientState {
     pub bound: bool,
     /// A revocation was ordered at this time and not answered yet.
     pub revoking: Option<Ns>,
+    /// It was granted credit after that order.
+    pub granted_since: bool,
     /// Its credit word was empty at this time, and nothing was granted since.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
@@ -64,6 +66,7 @@ impl ClientState {
             queued: None,
             bound: false,
             revoking: None,
+            granted_since: false,
             emptied_at: None,
             attached_at: now,
             granted_at: now,
@@ -76,5 +79,10 @@ impl ClientState {
             counted: 0,
             exposed_at: None,
         }
+    }
+
+    /// Whether there is credit in its word that could be taken back. What an empty word leaves in the books is on its way.
+    pub(super) fn revocable(&self) -> bool {
+        self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
     }
 }

@@ -81,11 +81,11 @@ pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Optio
         .max()
 }
 
-/// Whether a client has credit that can be taken back.
+/// Whether a client has credit in others' way that can be taken back.
 fn revocable(state: &State, slot: Slot) -> bool {
     state
         .get(slot)
-        .is_some_and(|client| client.queued.is_none() && client.ledger.usable() > 0 && client.revoking.is_none())
+        .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
 /// Until when a client counts as working on its credit: it last got some or made use of it, its work has to end, and then it is silent

@@ -1,0 +1,222 @@
+//! Deciding: the policy is asked until it has nothing to say, its verdicts become decisions, and whoever it leaves out is seen to.
+
+use super::{
+    Core, Decision, Ns,
+    client::ClientState,
+    policy::{self, Verdict},
+    queue::Slot,
+    timeline::Phase,
+};
+use crate::protocol::lane::Mode;
+
+impl Core {
+    /// Takes back credit that can still be used.
+    pub(super) fn order_revocation(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        if self.state.get(slot).is_some_and(ClientState::revocable) {
+            self.empty(slot, out);
+        }
+    }
+
+    /// Has a client's credit word swapped to zero, whatever is in it.
+    pub(super) fn empty(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let Some(client) = self.state.get_mut(slot) else { return };
+        if client.ledger.left() == 0 || client.revoking.is_some() {
+            return;
+        }
+        client.revoking = Some(now);
+        client.granted_since = false;
+        out.push(Decision::Revoke(client.id));
+        self.state.counters.revocations += 1;
+    }
+
+    /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
+    pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        if !self.state.queue.is_empty() {
+            return;
+        }
+        let bound = self.state.config.delay_bound;
+        let Some(client) = self.state.get(slot) else { return };
+        let wanted = client.mode == Mode::Filler
+            && client.wait.is_none()
+            && client.revoking.is_none()
+            && client.bound
+            && client.ledger.usable() < bound / 4;
+        if wanted && self.state.exposure <= bound / 2 && matches!(self.state.phase(self.now), Phase::Open { .. }) {
+            let total = bound - self.state.exposure_before(slot);
+            self.grant(slot, total, true, out);
+        }
+    }
+
+    /// Brings a filler's unused credit up to `total`.
+    pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let Some(client) = self.state.get_mut(slot) else { return };
+        let wanted = i64::try_from(total).unwrap_or(i64::MAX);
+        let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
+        client.bound = bound;
+        client.granted_at = now;
+        client.emptied_at = None;
+        client.granted_since = true;
+        out.push(Decision::Grant {
+            client: client.id,
+            credit,
+            bound,
+        });
+        self.state.account(slot, |ledger| ledger.grant(credit));
+        self.state.unqueue(slot);
+        self.state.counters.grants += 1;
+    }
+
+    /// Asks the policy until there is nothing to do, and sees to those whom it leaves out.
+    pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
+        self.wake = None;
+        if self.state.waiting == 0 {
+            return;
+        }
+        self.look_after_exposed(out);
+        while !self.state.queue.is_empty() {
+            match self.policy.next(&self.state, self.now) {
+                Verdict::Grant { slot, total, bound } => {
+                    self.count_gap();
+                    self.grant(slot, total, bound, out);
+                }
+                Verdict::Revoke(slot) => self.order_revocation(slot, out),
+                Verdict::Nothing(again) => {
+                    self.wake_at(again);
+                    break;
+                }
+            }
+        }
+        if self.policy.shares_minimum() {
+            self.share_minimum(out);
+        }
+    }
+
+    pub(super) fn wake_at(&mut self, at: Option<Ns>) {
+        let Some(at) = at else { return };
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    pub(super) fn count_gap(&mut self) {
+        if self.state.holders.is_empty() {
+            return;
+        }
+        let gap = match self.state.phase(self.now) {
+            Phase::Gap { since, .. } => (since, true),
+            Phase::Open { since } => (since, false),
+            Phase::Busy { .. } => return,
+        };
+        if self.counted_gap != Some(gap) {
+            self.counted_gap = Some(gap);
+            match gap.1 {
+                true => self.state.counters.gaps += 1,
+                false => self.state.counters.open_gaps += 1,
+            }
+        }
+    }
+
+    /// Work that never ends must not hold up the others for ever, nor its own client.
+    pub(super) fn look_after_exposed(&mut self, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let (write_off_after, stuck_after) = (self.state.config.write_off_after, self.state.config.stuck_after);
+        let mut at = 0;
+        while let Some(slot) = self.state.exposed.get(at).copied() {
+            at += 1;
+            let Some(client) = self.state.get_mut(slot) else {
+                continue;
+            };
+            let outstanding = client.ledger.outstanding();
+            // However long it claims to run: twenty times the patience is enough.
+            let patience = outstanding.saturating_mul(10).min(write_off_after.saturating_mul(20));
+            let lost = client
+                .progress_at
+                .saturating_add(write_off_after)
+                .saturating_add(patience);
+            if client
+                .revoking
+                .is_some_and(|since| now > since.saturating_add(write_off_after))
+            {
+                // The answer never came: count the credit as taken back.
+                client.revoking = None;
+                let left = client.ledger.left();
+                self.state.account(slot, |ledger| ledger.revoke(left, 0));
+                self.requeue(slot);
+                at = 0;
+                continue;
+            }
+            if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() {
+                // It has the credit and does not go: a sign that we did not see has voided it. Take it back and begin again.
+                let due = client.granted_at.saturating_add(stuck_after);
+                if now < due {
+                    self.wake_at(Some(due));
+                } else {
+                    self.order_revocation(slot, out);
+                }
+                continue;
+            }
+            if outstanding == 0 {
+                continue;
+            }
+            if now >= lost {
+                self.state.account(slot, |ledger| ledger.write_off());
+                self.state.counters.write_offs += 1;
+                // The list has changed under us; it is short.
+                at = 0;
+                continue;
+            }
+            let stuck = client.queued.map(|entry| {
+                let since = client.progress_at.max(client.granted_at).max(entry.since);
+                let patience = stuck_after.saturating_add(outstanding.saturating_mul(2));
+                (since.saturating_add(patience), entry.cost)
+            });
+            self.wake_at(Some(lost));
+            match stuck {
+                Some((due, cost)) if now >= due => {
+                    self.state.counters.stuck_grants += 1;
+                    self.grant(slot, cost, false, out);
+                }
+                Some((due, _)) => self.wake_at(Some(due)),
+                None => {}
+            }
+        }
+    }
+
+    /// Lets the one who is due go, one at a time, so that all of them together get no more than the minimum share.
+    pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) {
+        let share = self.state.config.minimum_share;
+        if share <= 0.0 {
+            return;
+        }
+        while let Some((due, slot)) = self.state.queue.first_due() {
+            let at = due.max(self.next_share);
+            if self.now < at {
+                self.wake_at(Some(at));
+                return;
+            }
+            let cost = self
+                .state
+                .get(slot)
+                .and_then(|client| client.queued)
+                .map_or(1, |entry| entry.cost);
+            if !self.state.admits(slot, cost) {
+                let again = match policy::make_room(&self.state, slot, self.now) {
+                    Verdict::Revoke(other) => {
+                        self.order_revocation(other, out);
+                        self.state.drained(slot, self.now)
+                    }
+                    Verdict::Nothing(Some(again)) => again,
+                    _ => self.state.drained(slot, self.now),
+                };
+                self.wake_at(Some(again));
+                return;
+            }
+            self.next_share = self.now.saturating_add(self.state.patience(cost));
+            self.state.counters.starvation_grants += 1;
+            if let Some(client) = self.state.get_mut(slot) {
+                client.starved += 1;
+            }
+            self.grant(slot, cost, false, out);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Taking events in: what clients say is checked, bounded and entered in the books.
+
+use super::{Client, Core, Decision, Ns, client::Wait, queue::Slot, state::State};
+use crate::protocol::{PRIORITIES, lane::Mode};
+
+impl Core {
+    pub(super) fn known(&mut self, client: Client) -> Option<Slot> {
+        let slot = self.state.slot(client);
+        if slot.is_none() {
+            self.state.counters.strangers += 1;
+        }
+        slot
+    }
+
+    pub(super) fn priority(&mut self, priority: u8) -> u8 {
+        let most = PRIORITIES as u8 - 1;
+        if priority > most {
+            self.state.counters.corrected += 1;
+        }
+        priority.min(most)
+    }
+
+    /// A time that a client tells lies in the past, and not so far that it says nothing.
+    pub(super) fn past(&mut self, at: Ns) -> Ns {
+        let earliest = self.now.saturating_sub(self.state.config.longest_cost);
+        if at > self.now || at < earliest {
+            self.state.counters.corrected += 1;
+        }
+        at.clamp(earliest, self.now)
+    }
+
+    /// A cost that a client tells is one that can be.
+    pub(super) fn cost(&mut self, cost: Ns) -> Ns {
+        let config = &self.state.config;
+        if cost > config.longest_cost {
+            self.state.counters.corrected += 1;
+        }
+        match cost {
+            0 => config.unknown_cost.max(1),
+            cost => cost.min(config.longest_cost),
+        }
+    }
+
+    /// Gives every client the mode that its standing demands, and tells those whose mode changes.
+    pub(super) fn assign_modes(&mut self, out: &mut Vec<Decision>) {
+        let first = self.state.most_important().unwrap_or(0);
+        let alone = self.state.order.len() == 1;
+        self.state.holders.clear();
+        for at in 0..self.state.order.len() {
+            let slot = self.state.order[at];
+            let Some(client) = self.state.get(slot) else { continue };
+            let (id, old) = (client.id, client.mode);
+            let new = match alone {
+                true => Mode::Alone,
+                false => self.policy.mode(client.priority, first),
+            };
+            if new == Mode::Holder {
+                self.state.holders.push(slot);
+            }
+            if new == old {
+                continue;
+            }
+            if old == Mode::Filler {
+                self.state.pass(slot);
+                self.policy.forget(slot);
+                self.empty(slot, out);
+            }
+            let (now, grace) = (self.now, self.state.config.idle_grace);
+            if let Some(client) = self.state.get_mut(slot) {
+                client.mode = new;
+                // A client that was alone told nothing of its work, and one that is new has none.
+                if new == Mode::Holder && old != Mode::Free {
+                    let busy = if old == Mode::Alone {
+                        grace
+                    } else {
+                        client.ledger.outstanding()
+                    };
+                    client.timeline.assume_busy(now, now.saturating_add(busy));
+                }
+            }
+            out.push(Decision::Mode(id, new));
+        }
+    }
+
+    /// Returns whether there may be anything to decide.
+    pub(super) fn launched(&mut self, slot: Slot, kernel: u64, cost: Ns, at: Ns, out: &mut Vec<Decision>) -> bool {
+        let (cost, at) = (self.cost(cost), self.past(at));
+        let (behind, longest) = (self.state.exposure, self.state.config.longest_cost);
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
+        client.launches += 1;
+        client.work = client.work.saturating_add(cost);
+        client.active_at = client.active_at.max(at);
+        match client.mode {
+            Mode::Holder => {
+                client.timeline.launch(kernel, cost, at, behind, longest);
+                self.holder_is_back(out);
+                false
+            }
+            Mode::Filler => {
+                let passed = client
+                    .wait
+                    .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
+                let class = client.class;
+                self.state.class_active_at[class] = self.state.class_active_at[class].max(at);
+                if passed {
+                    self.state.pass(slot);
+                }
+                passed
+            }
+            Mode::Free | Mode::Alone => false,
+        }
+    }
+
+    /// Feedback: filling stops at the first sign of the holder. The board has voided the credit already; this makes the books say so.
+    pub(super) fn holder_is_back(&mut self, out: &mut Vec<Decision>) {
+        if self.state.exposed.is_empty() {
+            return;
+        }
+        if let Some((_, true)) = self.counted_gap.take() {
+            self.state.counters.early_returns += 1;
+        }
+        for at in 0..self.state.exposed.len() {
+            let slot = self.state.exposed[at];
+            if self.state.get(slot).is_some_and(|client| client.bound) {
+                self.order_revocation(slot, out);
+            }
+        }
+    }
+
+    pub(super) fn revoked(&mut self, slot: Slot, left: i64) {
+        let most = self.state.config.longest_cost;
+        let believed = self.state.account(slot, |ledger| ledger.revoke(left, most));
+        if believed == Some(false) {
+            self.state.counters.corrected += 1;
+        }
+        let now = self.now;
+        if let Some(client) = self.state.get_mut(slot) {
+            // Credit that was granted since the order is in the word now.
+            let ordered = client.revoking.take();
+            client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
+        }
+        self.requeue(slot);
+    }
+
+    /// Puts a wait (back) into the queue, unless the client's credit covers it.
+    pub(super) fn requeue(&mut self, slot: Slot) {
+        let Some(client) = self.state.get(slot) else { return };
+        let covered = client.wait.is_none_or(|wait| State::covered(client, &wait));
+        if covered || client.mode != Mode::Filler {
+            self.state.unqueue(slot);
+        } else {
+            self.state.enqueue(slot);
+        }
+    }
+
+    pub(super) fn waits(&mut self, slot: Slot, kernel: u64, cost: Ns, since: Ns) {
+        let (cost, since) = (self.cost(cost), self.past(since));
+        let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Filler) else {
+            return;
+        };
+        // Nobody waits since before he came.
+        let since = since.max(client.attached_at);
+        let same = client
+            .wait
+            .is_some_and(|wait| (wait.kernel, wait.cost, wait.since) == (kernel, cost, since));
+        if same {
+            return;
+        }
+        let class = client.class;
+        let wait = Wait {
+            kernel,
+            cost,
+            since,
+            issued: client.ledger.issued(),
+        };
+        self.state.class_active_at[class] = self.state.class_active_at[class].max(since);
+        self.state.wait(slot, wait);
+        self.requeue(slot);
+    }
+
+    /// Returns whether there is anything new.
+    pub(super) fn progress(&mut self, slot: Slot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
+        let (now, most) = (self.now, self.state.config.longest_cost);
+        let Some(change) = self.state.account(slot, |ledger| ledger.report(issued, settled, most)) else {
+            return false;
+        };
+        if change.corrected {
+            self.state.counters.corrected += 1;
+        }
+        if change.issued == 0 && change.settled == 0 {
+            return false;
+        }
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
+        client.progress_at = now;
+        client.served = client.served.saturating_add(change.issued);
+        if change.issued == 0 {
+            return true;
+        }
+        client.active_at = now;
+        let class = client.class;
+        let passed = client
+            .wait
+            .is_some_and(|wait| client.ledger.issued() >= wait.issued.saturating_add(wait.cost));
+        self.state.class_active_at[class] = now;
+        if passed {
+            self.state.pass(slot);
+        }
+        self.top_up(slot, out);
+        true
+    }
+}
