@@ -267,12 +267,7 @@ impl Session {
         let Some(account) = self.streams.account(place.at) else {
             return;
         };
-        let issued = account.issued.load(Ordering::Relaxed);
-        let known = account
-            .marked
-            .load(Ordering::Relaxed)
-            .max(account.settled.load(Ordering::Relaxed));
-        if issued.saturating_sub(known) < QUANTUM || result != 0 {
+        if account.unmarked() < QUANTUM || result != 0 || !self.settle.due(at) {
             return;
         }
         if self.captures.load(Ordering::Acquire) == 0 {
