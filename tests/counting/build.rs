@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let source = fs::read_to_string("src/lib.rs")?;
+    let source = fs::read_to_string("src/lib.rs")? + &fs::read_to_string("src/code.rs")?;
     let table = weft_symbols::table()?;
     let mut out = String::new();
     for (at, entry) in table.iter().enumerate() {
@@ -47,5 +47,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src/lib.rs");
+    println!("cargo::rerun-if-changed=src/code.rs");
     Ok(())
 }

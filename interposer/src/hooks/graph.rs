@@ -135,6 +135,7 @@ fn identify(exec: CuGraphExec, nodes: &[Node]) {
     let hash = graph_hash(kernels.iter().copied());
     IDENTITIES.set(exec, hash);
     if names::newly_seen(hash) {
+        log::debug!("graph {hash:016x} has {} kernels", kernels.len());
         session::graph_seen(hash, &kernels);
         session::kernel_seen(hash, &KernelId::graph(hash, kernels.len()));
     }

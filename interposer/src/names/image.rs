@@ -49,9 +49,10 @@ pub fn hash_bytes(image: &[u8]) -> u64 {
         image.len() as u64,
         image_hash(image.get(..BEGINNING).unwrap_or_default()),
     ];
-    let stride = (image.len() - BEGINNING - PIECE) / (PIECES - 1);
+    let rest = image.len() - BEGINNING - PIECE;
     for piece in 0..PIECES {
-        let at = BEGINNING + piece * stride;
+        // The last piece ends where the image does.
+        let at = BEGINNING + rest / (PIECES - 1) * piece + rest % (PIECES - 1) * (piece / (PIECES - 1));
         parts.push(image_hash(image.get(at..at + PIECE).unwrap_or_default()));
     }
     let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();

@@ -29,6 +29,7 @@ pub struct Index<const N: usize> {
 
 impl<const N: usize> Index<N> {
     /// An empty table, all zero: as a static it takes no memory until it is used.
+    #[allow(clippy::new_without_default)] // Two megabytes do not belong on a stack: for statics.
     pub const fn new() -> Index<N> {
         const { assert!(N.is_power_of_two() && N > REACH) };
         Index {

@@ -20,7 +20,7 @@ use weft_kernel_id::{KernelId, SymbolKey, launch_hash};
 use crate::hooks::capture;
 use crate::trouble::guarded;
 use crate::{hooks, session};
-use index::{Index, Slot};
+use index::Index;
 
 pub use registry::{code_loaded, code_of, code_unloaded, function_named, same_function};
 
@@ -75,6 +75,7 @@ fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u3
     }
     guarded(|| {
         if let Some(named) = registry::named(handle) {
+            log::debug!("kernel {hash:016x} is {} of module {:016x}", named.symbol, named.module);
             session::kernel_seen(
                 hash,
                 &KernelId::new(named.module, &named.symbol, [gx, gy, gz], [bx, by, bz], shared),

@@ -164,7 +164,7 @@ impl Table<'_> {
             .iter()
             .fold(5381u32, |h, byte| h.wrapping_mul(33).wrapping_add(u32::from(*byte)));
         // SAFETY: the table starts with four counts; every access below stays inside by the table's own counts.
-        let word = |at: usize| unsafe { words.add(at).read() };
+        let word = |at: usize| unsafe { words.wrapping_add(at).read() };
         let (buckets, first, filters) = (word(0), word(1), word(2));
         if buckets == 0 {
             return None;
@@ -196,7 +196,7 @@ impl Table<'_> {
     /// `words` is the System V hash table of this object.
     unsafe fn by_hash(&self, words: *const u32) -> Option<*mut ()> {
         // SAFETY: the second word counts the symbols.
-        let count = unsafe { words.add(1).read() };
+        let count = unsafe { words.wrapping_add(1).read() };
         // SAFETY: numbers below the count are symbols.
         (0..count).find_map(|at| unsafe { self.matching(at) })
     }

@@ -45,7 +45,15 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = meant.filter(|at| same(*at)) {
         return Some(at);
     }
-    if let Some(at) = table::of_base(name).find(|at| same(*at)) {
+    // Another version or flavour of the name, as the driver itself exports it. What was learnt below does not count: a driver may hand
+    // out one address for two flavours.
+    let exported = |at: &usize| {
+        let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
+        symbol
+            .zip(crate::loader::opened())
+            .is_some_and(|(symbol, driver)| driver.symbol(symbol) == Some(answered))
+    };
+    if let Some(at) = table::of_base(name).find(exported) {
         return Some(at);
     }
     // The driver hands out an address of its own, as it may. The table is right unless there is a version it has not heard of.

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
+use code::*;
+
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
 const NOT_FOUND: i32 = 500;
@@ -24,8 +26,6 @@ const VERSION: c_int = 13020;
 const PER_THREAD: u64 = 2;
 /// Handles that clients get: never dereferenced by anybody, different from zero and from the special streams 1 and 2.
 const CONTEXT: usize = 0x1000;
-const MODULE: usize = 0x2000;
-const FUNCTION: usize = 0x3000;
 const STREAM: usize = 0x4000;
 const EVENT: usize = 0x5000;
 const MEMORY: u64 = 0x7000_0000_0000;
@@ -142,9 +142,11 @@ fn find(name: *const c_char, version: c_int, flags: u64) -> Option<*const ()> {
 /// Declares entry points that clients of the benchmark call.
 macro_rules! entry_points {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
-        $($(#[$doc])* #[allow(clippy::too_many_arguments, unused_variables)] #[unsafe(no_mangle)] extern "C" fn $name($($arg: $type),*) -> i32 $body)*
+        $($(#[$doc])* #[allow(clippy::too_many_arguments, unused_variables)] #[unsafe(no_mangle)] pub(crate) extern "C" fn $name($($arg: $type),*) -> i32 $body)*
     };
 }
+
+mod code;
 
 entry_points! {
     fn cuInit(flags: c_uint) { SUCCESS }
@@ -186,14 +188,10 @@ entry_points! {
     fn cuCtxPushCurrent_v2(context: usize) { SUCCESS }
     fn cuCtxPopCurrent_v2(out: *mut usize) { SUCCESS }
     fn cuCtxGetDevice(out: *mut c_int) { put(out, 0) }
-    fn cuModuleLoadData(out: *mut usize, image: *const c_void) { put(out, MODULE) }
-    fn cuModuleGetFunction(out: *mut usize, module: usize, name: *const c_char) { put(out, FUNCTION) }
-    fn cuFuncGetName(out: *mut *const c_char, function: usize) { put(out, c"counted".as_ptr()) }
     fn cuStreamCreate(out: *mut usize, flags: c_uint) { put(out, STREAM) }
     fn cuStreamDestroy_v2(stream: usize) { SUCCESS }
     fn cuStreamSynchronize(stream: usize) { called(at::cuStreamSynchronize); sync() }
     fn cuStreamQuery(stream: usize) { called(at::cuStreamQuery); SUCCESS }
-    fn cuStreamIsCapturing(stream: usize, out: *mut c_int) { put(out, 0) }
     fn cuCtxSynchronize() { called(at::cuCtxSynchronize); sync() }
     fn cuEventCreate(out: *mut usize, flags: c_uint) { put(out, EVENT) }
     fn cuEventRecord(event: usize, stream: usize) { called(at::cuEventRecord); SUCCESS }

@@ -1,0 +1,171 @@
+/* A client of the driver in C: finds functions in every way that real clients do. What it saw goes to stdout as "key value" lines.
+ * Built by the tests; LINKED builds the variant that is linked against libcuda.so.1. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int (*Init)(unsigned);
+typedef int (*First)(const char *, void **, int, uint64_t);
+typedef int (*Second)(const char *, void **, int, uint64_t, int *);
+typedef int (*Launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+
+static void say_where(const char *key, void *function) {
+    Dl_info info;
+    if (function && dladdr(function, &info))
+        printf("%s %s %s\n", key, strrchr(info.dli_fname, '/') + 1, info.dli_sname ? info.dli_sname : "-");
+    else
+        printf("%s none\n", key);
+}
+
+static void say_counters(void) {
+    long long (*counter)(const char *) = (long long (*)(const char *))dlsym(RTLD_DEFAULT, "weft_counter");
+    int (*called)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "weft_called");
+    if (!counter || !called) return;
+    const char *names[] = {"bound", "lookups", "unknown", "opened", "troubles"};
+    for (int i = 0; i < 5; i++) printf("counter_%s %lld\n", names[i], counter(names[i]));
+    printf("called_cuInit %d\n", called("cuInit"));
+}
+
+static int mapped(const char *what) {
+    char line[4096];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) found |= strstr(line, what) != NULL;
+    if (maps) fclose(maps);
+    return found;
+}
+
+#ifdef LINKED
+extern int cuInit(unsigned);
+int main(void) {
+    printf("init %d\n", cuInit(0));
+    say_where("cuInit", (void *)cuInit);
+    say_counters();
+    return 0;
+}
+#else
+
+static void *must(void *handle, const char *name) {
+    void *found = dlsym(handle, name);
+    if (!found) { printf("missing %s\n", name); exit(3); }
+    return found;
+}
+
+static int open_and_ask(const char *name) {
+    void *handle = dlopen(name, RTLD_NOW);
+    if (!handle) { printf("dlopen %s\n", dlerror()); return 2; }
+    Init init = (Init)must(handle, "cuInit");
+    say_where("cuInit", (void *)init);
+    printf("init %d\n", init(0));
+    say_where("dlvsym", dlvsym(handle, "cuInit", "libcuda.so.1"));
+    say_where("absent", dlsym(handle, "cuNoSuchThing"));
+    printf("absent_error %s\n", dlerror());
+    say_where("lacking", dlsym(handle, "cuLogsDumpToMemory"));
+    say_where("unknown", dlsym(handle, "cuFutureThing"));
+
+    First first = (First)must(handle, "cuGetProcAddress");
+    Second second = (Second)must(handle, "cuGetProcAddress_v2");
+    void *function = NULL;
+    int status = -1;
+    printf("empty %d", second("", &function, 0, 0, &status));
+    printf(" %d\n", function == NULL);
+    struct { const char *key, *name; int version; uint64_t flags; } asked[] = {
+        {"v1_launch", "cuLaunchKernel", 11030, 0},     {"v1_launch_ptsz", "cuLaunchKernel", 11030, 2},
+        {"v2_launch", "cuLaunchKernel", 13020, 0},     {"v2_launch_ptsz", "cuLaunchKernel", 13020, 2},
+        {"v2_launch_legacy", "cuLaunchKernel", 13020, 1}, {"v2_alloc_old", "cuMemAlloc", 2000, 0},
+        {"v2_alloc", "cuMemAlloc", 13020, 0},          {"v2_self", "cuGetProcAddress", 12000, 0},
+        {"v2_self_old", "cuGetProcAddress", 11030, 0}, {"v2_tables", "cuGetExportTable", 13020, 0},
+    };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        function = NULL;
+        int v1 = strncmp(asked[i].key, "v1", 2) == 0;
+        int result = v1 ? first(asked[i].name, &function, asked[i].version, asked[i].flags)
+                        : second(asked[i].name, &function, asked[i].version, asked[i].flags, &status);
+        if (result) function = NULL;
+        say_where(asked[i].key, function);
+    }
+    printf("no_status %d\n", second("cuLaunchKernel", &function, 13020, 0, NULL));
+    printf("no_out %d\n", second("cuLaunchKernel", NULL, 13020, 0, NULL) != 0);
+    say_counters();
+    return 0;
+}
+
+static int launch(const char *driver) {
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!handle) return 2;
+    ((Init)must(handle, "cuInit"))(0);
+    void *context, *module, *other, *library, *view, *function;
+    int (*load)(void **, const void *) = (int (*)(void **, const void *))must(handle, "cuModuleLoadData");
+    int (*get)(void **, void *, const char *) = (int (*)(void **, void *, const char *))must(handle, "cuModuleGetFunction");
+    int (*load_library)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned) =
+        (int (*)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned))must(handle, "cuLibraryLoadData");
+    int (*get_kernel)(void **, void *, const char *) = (int (*)(void **, void *, const char *))must(handle, "cuLibraryGetKernel");
+    int (*two)(void **, void *) = (int (*)(void **, void *))must(handle, "cuLibraryGetModule");
+    int (*of_kernel)(void **, void *) = (int (*)(void **, void *))must(handle, "cuKernelGetFunction");
+    int (*unload)(void *) = (int (*)(void *))must(handle, "cuModuleUnload");
+    int (*begin)(void *, unsigned) = (int (*)(void *, unsigned))must(handle, "cuStreamBeginCapture_v2");
+    int (*end)(void *, void **) = (int (*)(void *, void **))must(handle, "cuStreamEndCapture");
+    Launch launch = (Launch)must(handle, "cuLaunchKernel");
+    int (*launch_ex)(const void *, void *, void **, void **) =
+        (int (*)(const void *, void *, void **, void **))must(handle, "cuLaunchKernelEx");
+    ((int (*)(void **, int))must(handle, "cuDevicePrimaryCtxRetain"))(&context, 0);
+
+    load(&module, ".version 8.0 // one");
+    load(&other, ".version 8.0 // two");
+    get(&function, module, "fusion");
+    for (int i = 0; i < 3; i++) launch(function, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    launch(function, 3, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    void *second;
+    get(&second, other, "fusion");
+    launch(second, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+
+    load_library(&library, ".version 8.0 // three", NULL, NULL, 0, NULL, NULL, 0);
+    void *kernel, *as_function;
+    get_kernel(&kernel, library, "as_kernel");
+    struct { unsigned grid[3], block[3], shared, pad; void *stream, *attributes; unsigned count; } config = {
+        {4, 1, 1}, {64, 1, 1}, 16, 0, NULL, NULL, 0};
+    launch_ex(&config, kernel, NULL, NULL);
+    of_kernel(&as_function, kernel);
+    launch(as_function, 5, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL);
+    two(&view, library);
+    get(&function, view, "of_view");
+    launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+
+    /* A kernel whose module is gone is nobody's; a capture leaves no trace. */
+    unload(other);
+    launch((void *)0x123450, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    void *stream = (void *)0x9000, *graph = NULL;
+    begin(stream, 0);
+    launch(function, 7, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    end(stream, &graph);
+    /* The driver under its own file name, which nothing is put in the place of. */
+    void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
+    unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "countcuda_launches") : NULL;
+    if (arrived) printf("arrived %llu\n", arrived());
+    say_counters();
+    return 0;
+}
+
+int main(int count, char **words) {
+    const char *mode = count > 1 ? words[1] : "idle";
+    if (!strcmp(mode, "open")) return open_and_ask(words[2]);
+    if (!strcmp(mode, "launch")) return launch(count > 2 ? words[2] : "");
+    if (!strcmp(mode, "other")) { /* Opens any other library, and looks up names that only look like the driver's. */
+        void *handle = dlopen(words[2], RTLD_NOW);
+        printf("opened %d\n", handle != NULL);
+        if (handle) say_where("own", dlsym(handle, "cuda_like_name"));
+        say_where("getpid", dlsym(RTLD_DEFAULT, "getpid"));
+        printf("next %d\n", dlsym(RTLD_NEXT, "malloc") != NULL);
+        printf("nothing %d\n", dlsym(RTLD_DEFAULT, "no_such_function_anywhere") == NULL);
+        say_counters();
+        return 0;
+    }
+    printf("driver_mapped %d\n", mapped("countcuda"));
+    say_counters();
+    return 0;
+}
+#endif

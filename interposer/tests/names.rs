@@ -1,0 +1,44 @@
+//! Every kind of handle that can be launched is known by its kernel's name, its module and its shape.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use support::{run, stage, under_weft};
+
+#[test]
+fn handles_of_every_kind_have_names() {
+    let said = run(under_weft(&stage().client)
+        .arg("launch")
+        .arg(&stage().counting)
+        .env("WEFT_LOG", "debug"));
+    assert!(said.success, "{said:#?}");
+    // "... kernel HASH is NAME of module HASH"
+    let seen: Vec<(&str, &str, &str)> = said
+        .stderr
+        .lines()
+        .filter_map(|line| line.split_once("kernel ")?.1.split_once(" is "))
+        .filter_map(|(hash, rest)| {
+            rest.split_once(" of module ")
+                .map(|(name, module)| (name, module, hash))
+        })
+        .collect();
+    let named = |wanted: &str| seen.iter().filter(|(name, _, _)| *name == wanted).count();
+    // Two shapes from one module, one from the other: one name, two modules, three identities.
+    assert_eq!(named("fusion"), 3, "{}", said.stderr);
+    let modules: BTreeSet<&str> = seen
+        .iter()
+        .filter(|(name, _, _)| *name == "fusion")
+        .map(|(_, module, _)| *module)
+        .collect();
+    assert_eq!(modules.len(), 2);
+    // A kernel passed as a function, and the function the driver made of it: two shapes of one kernel.
+    assert_eq!(named("as_kernel"), 2, "{}", said.stderr);
+    // Through the module view of a library; the launch into a capture has an identity too.
+    assert_eq!(named("of_view"), 2, "{}", said.stderr);
+    let hashes: BTreeSet<&str> = seen.iter().map(|(_, _, hash)| *hash).collect();
+    assert_eq!(hashes.len(), seen.len(), "an identity is told once");
+    assert_eq!(said.number("arrived"), 10, "every launch reached the driver");
+    assert_eq!(said.number("counter_troubles"), 0);
+    assert_eq!(said.number("counter_unknown"), 0);
+}
