@@ -63,13 +63,22 @@ def counts(records, pids=None):
 
 
 def busy(records, pids, begin=None, end=None):
-    """Nanoseconds the device spent on kernels of these processes, taken from their durations when nobody interrupts them."""
+    """Nanoseconds the device spent on kernels of these processes, in a span of device time.
+
+    A kernel that was interrupted for another context counts with its own slices."""
     total = 0
     for record in records:
         if record["pid"] in pids and record.get("op") == "kernel":
-            if (begin is None or record["t"] >= begin) and (end is None or record["end"] <= end):
-                total += record["end"] - record["t"]
+            for start, stop in slices(record):
+                start = start if begin is None else max(start, begin)
+                stop = stop if end is None else min(stop, end)
+                total += max(stop - start, 0)
     return total
+
+
+def slices(record):
+    """When a kernel really ran."""
+    return record.get("slices") or [(record["t"], record["end"])]
 
 
 def extra_operations(expected, seen):

@@ -72,7 +72,19 @@ class Device:
 
     def wait_gone(self, bound=10.0):
         """Waits until the device process has left, so that its log is whole. True if it did."""
-        return wait_until(lambda: not socket_answers(self.settings["SIMGPU_SOCKET"]), bound)
+        # It takes its socket away when it goes. Asking it would keep it.
+        return wait_until(lambda: not os.path.exists(self.settings["SIMGPU_SOCKET"]), bound)
+
+    def status(self):
+        """What the device says of itself, with our clock's time when it was asked, or None."""
+        asked = time.monotonic_ns()
+        command = [str(paths.SIMGPU_DEVICE), "status"]
+        environment = {**clean_environment(), **self.settings}
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+        try:
+            return {**json.loads(done.stdout), "monotonic": (asked + time.monotonic_ns()) // 2}
+        except ValueError:
+            return None
 
 
 class RealDevice:

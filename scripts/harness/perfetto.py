@@ -5,7 +5,12 @@ Times in the file are device time, in microseconds from the first operation show
 
 import json
 
+from . import devicelog
+
 DEVICE, WEFT = 1, 2
+
+# What is shown of an operation when it is clicked.
+SHOWN = ("grid", "block", "bytes", "stream", "seq", "graph")
 
 
 def write(path, records, names, decisions=(), clock=None):
@@ -27,18 +32,19 @@ def write(path, records, names, decisions=(), clock=None):
         if key not in tracks:
             tracks[key] = len(tracks) + 1
             events.append(meta(DEVICE, tracks[key], "thread_name", f"{names.get(record['pid'], record['pid'])}: {engine}"))
-        events.append(
-            {
-                "ph": "X",
-                "pid": DEVICE,
-                "tid": tracks[key],
-                "ts": (record["t"] - start) / 1e3,
-                "dur": max(record["end"] - record["t"], 0) / 1e3,
-                "name": record.get("name") or record["op"],
-                "cat": names.get(record["pid"], str(record["pid"])),
-                "args": {k: record[k] for k in ("grid", "block", "bytes", "stream", "seq", "graph") if record.get(k) is not None},
-            }
-        )
+        for begin, end in devicelog.slices(record):
+            events.append(
+                {
+                    "ph": "X",
+                    "pid": DEVICE,
+                    "tid": tracks[key],
+                    "ts": (begin - start) / 1e3,
+                    "dur": (end - begin) / 1e3,
+                    "name": record.get("name") or record["op"],
+                    "cat": names.get(record["pid"], str(record["pid"])),
+                    "args": {k: record[k] for k in SHOWN if record.get(k) is not None},
+                }
+            )
     rows = {}
     end = max((r["end"] for r in shown), default=0)
     for line in decisions:
