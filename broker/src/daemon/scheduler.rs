@@ -384,6 +384,11 @@ impl Scheduler {
         match decision {
             Decision::Mode(client, mode) => {
                 let lane = self.lane(client)?;
+                // A client that is sampled tells its launches even when it is alone: they are counted for its profile.
+                let mode = match mode {
+                    Mode::Alone if lane.entry().profiling => Mode::Holder,
+                    other => other,
+                };
                 if lane.mode() == mode && lane.entry().figures.mode.load(Ordering::Relaxed) == mode as u64 {
                     return None;
                 }
