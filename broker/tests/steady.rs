@@ -144,10 +144,7 @@ fn steady_state_allocates_nothing() {
         let events = crowd.events - before.1;
         assert!(events > 10_000);
         assert_eq!(allocations, 0, "{policy}: in {events} events");
-        assert!(
-            crowd.core.snapshot().counters.grants > 1_000,
-            "{policy}: nothing was done"
-        );
+        assert!(crowd.core.snapshot().counters.grants > 50, "{policy}: nothing was done");
     }
 }
 
