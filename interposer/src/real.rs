@@ -112,6 +112,8 @@ real! {
     fn cuFuncGetModule(module: *mut CuModule, function: CuFunction);
     /// A kernel's symbol (CUDA 12.3).
     fn cuKernelGetName(name: *mut *const c_char, kernel: CuKernel);
+    /// The function that a kernel is in the current context.
+    fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel);
     /// A graph's nodes.
     fn cuGraphGetNodes(graph: CuGraph, nodes: *mut CuGraphNode, count: *mut usize);
     /// A node's type.

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::{capture, hooks, written};
 use crate::abi::{CuFunction, CuKernel, CuLibrary, CuModule, CuResult};
-use crate::names::{self, image};
+use crate::names::{self, Kind, image};
 use crate::trouble::guarded;
 use crate::{real, session};
 
@@ -25,6 +25,15 @@ pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { real::cuFuncGetModule(&mut module, function) };
     (!symbol.is_empty()).then(|| (names::code_of(module), symbol))
+}
+
+/// The driver's own function for a kernel of a library. A driver call of ours: never while a capture is on.
+pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
+    let mut function = 0;
+    // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is loaded.
+    unsafe { real::cuKernelGetFunction(&mut function, kernel) }
+        .ok()
+        .then_some(function)
 }
 
 /// # Safety
@@ -89,7 +98,13 @@ fn unload(code: usize, real: impl FnOnce() -> CuResult) -> CuResult {
 ///
 /// # Safety
 /// `handle` is the out-parameter of `real`, `name` a C string.
-unsafe fn look_up(handle: *const usize, code: usize, name: *const c_char, real: impl FnOnce() -> CuResult) -> CuResult {
+unsafe fn look_up(
+    handle: *const usize,
+    kind: Kind,
+    code: usize,
+    name: *const c_char,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
     let result = real();
     if result.ok() {
         // SAFETY: the driver wrote the handle.
@@ -97,7 +112,7 @@ unsafe fn look_up(handle: *const usize, code: usize, name: *const c_char, real: 
         // SAFETY: the driver read the name.
         let name = unsafe { text(name) };
         if let (Some(handle), Some(name)) = (handle, name) {
-            guarded(|| names::function_named(handle, code, names::code_of(code), &name));
+            guarded(|| names::function_named(handle, kind, code, names::code_of(code), &name));
         }
     }
     result
@@ -110,6 +125,7 @@ unsafe fn look_up(handle: *const usize, code: usize, name: *const c_char, real: 
 unsafe fn enumerate(
     handles: *const usize,
     count: u32,
+    kind: Kind,
     code: usize,
     name_of: unsafe fn(*mut *const c_char, usize) -> CuResult,
     real: impl FnOnce() -> CuResult,
@@ -127,7 +143,7 @@ unsafe fn enumerate(
                 if handle != 0 && unsafe { name_of(&mut name, handle) }.ok() {
                     // SAFETY: the driver answered a C string.
                     if let Some(name) = unsafe { text(name) } {
-                        names::function_named(handle, code, names::code_of(code), &name);
+                        names::function_named(handle, kind, code, names::code_of(code), &name);
                     }
                 }
             }
@@ -183,11 +199,11 @@ hooks! {
     }
     fn cuModuleGetFunction(function: *mut CuFunction, module: CuModule, name: *const c_char) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { look_up(function, module, name, real) }
+        unsafe { look_up(function, Kind::Function, module, name, real) }
     }
     fn cuLibraryGetKernel(kernel: *mut CuKernel, library: CuLibrary, name: *const c_char) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { look_up(kernel, library, name, real) }
+        unsafe { look_up(kernel, Kind::Kernel, library, name, real) }
     }
     fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel) |real| {
         let result = real();
@@ -201,10 +217,10 @@ hooks! {
     }
     fn cuModuleEnumerateFunctions(functions: *mut CuFunction, count: u32, module: CuModule) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { enumerate(functions, count, module, real::cuFuncGetName, real) }
+        unsafe { enumerate(functions, count, Kind::Function, module, real::cuFuncGetName, real) }
     }
     fn cuLibraryEnumerateKernels(kernels: *mut CuKernel, count: u32, library: CuLibrary) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { enumerate(kernels, count, library, real::cuKernelGetName, real) }
+        unsafe { enumerate(kernels, count, Kind::Kernel, library, real::cuKernelGetName, real) }
     }
 }

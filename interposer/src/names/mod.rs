@@ -22,7 +22,7 @@ use crate::trouble::guarded;
 use crate::{hooks, session};
 use index::Index;
 
-pub use registry::{code_loaded, code_of, code_unloaded, function_named, same_function};
+pub use registry::{Kind, code_loaded, code_of, code_unloaded, function_named, same_function};
 
 /// Handles that the fast table has room for: three quarters of this. PyTorch with all its libraries makes some thousands.
 const HANDLES: usize = 1 << 16;
@@ -105,13 +105,20 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
         if handle == 0 || capture::any() {
             return None;
         }
-        match hooks::module::ask_name(handle) {
-            Some((module, symbol)) => Some(function_named(handle, 0, module, &symbol)),
-            None => {
-                INDEX.set(handle, UNNAMED);
-                None
-            }
+        let Some((module, symbol)) = hooks::module::ask_name(handle) else {
+            INDEX.set(handle, UNNAMED);
+            return None;
+        };
+        // The driver's own function for a kernel of a library, which the client launched as a kernel: so graphs answer.
+        if module == 0
+            && let Some(kernel) = registry::kernels_named(&symbol)
+                .into_iter()
+                .find(|kernel| hooks::module::ask_function(*kernel) == Some(handle))
+        {
+            same_function(handle, kernel);
+            return registry::named(handle).map(|named| named.key);
         }
+        Some(function_named(handle, Kind::Function, 0, module, &symbol))
     });
     let Some(key) = known.flatten() else { return 0 };
     let hash = launch_hash(key, [gx, gy, gz], [bx, by, bz], shared);
@@ -127,7 +134,7 @@ mod tests {
     fn a_handle_is_its_kernel_until_its_code_is_unloaded() {
         let (library, kernel) = (0x1_0000, 0x1_0100);
         code_loaded(library, 0, 77);
-        function_named(kernel, library, 77, "axpy");
+        function_named(kernel, Kind::Kernel, library, 77, "axpy");
         let id = KernelId::new(77, "axpy", [4, 1, 1], [32, 1, 1], 0);
         assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
         assert_ne!(identify_shape(kernel, [5, 1, 1], [32, 1, 1], 0), id.hash64());
@@ -136,7 +143,7 @@ mod tests {
         assert_eq!(identify_shape(0x1_0200, [4, 1, 1], [32, 1, 1], 0), id.hash64());
         code_loaded(0x1_0300, library, 77);
         assert_eq!(code_of(0x1_0300), 77);
-        function_named(0x1_0400, 0x1_0300, 77, "axpy");
+        function_named(0x1_0400, Kind::Function, 0x1_0300, 77, "axpy");
         assert_eq!(identify_shape(0x1_0400, [4, 1, 1], [32, 1, 1], 0), id.hash64());
 
         code_unloaded(library);
@@ -151,7 +158,7 @@ mod tests {
         assert_eq!(code_of(library), 0);
         // The driver reuses the address for another kernel.
         code_loaded(library, 0, 78);
-        function_named(kernel, library, 78, "gemm");
+        function_named(kernel, Kind::Kernel, library, 78, "gemm");
         let id = KernelId::new(78, "gemm", [4, 1, 1], [32, 1, 1], 0);
         assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
     }

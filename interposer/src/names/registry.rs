@@ -23,6 +23,17 @@ pub struct Named {
     pub key: SymbolKey,
     /// The module or library it was looked up in; 0 where unknown.
     code: usize,
+    /// The handle is a kernel of a library, not a function of a module.
+    kernel: bool,
+}
+
+/// What kind of handle was named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A CUfunction.
+    Function,
+    /// A CUkernel.
+    Kernel,
 }
 
 /// A loaded module or library.
@@ -80,7 +91,7 @@ pub fn code_unloaded(handle: usize) {
 }
 
 /// A kernel was looked up by name.
-pub fn function_named(handle: usize, code: usize, module: u64, symbol: &str) -> SymbolKey {
+pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbol: &str) -> SymbolKey {
     let key = SymbolKey::new(module, symbol.as_bytes());
     // Clients look the same kernel up again and again, some every step.
     if FUNCTIONS
@@ -96,6 +107,7 @@ pub fn function_named(handle: usize, code: usize, module: u64, symbol: &str) -> 
             symbol: symbol.into(),
             key,
             code,
+            kernel: kind == Kind::Kernel,
         },
     );
     adopt(code, handle);
@@ -111,7 +123,15 @@ pub fn same_function(handle: usize, as_handle: usize) {
     }
     adopt(known.code, handle);
     enter(handle, known.key);
-    FUNCTIONS.insert(handle, known);
+    FUNCTIONS.insert(handle, Named { kernel: false, ..known });
+}
+
+/// The kernels of libraries that have this symbol.
+pub fn kernels_named(symbol: &str) -> Vec<usize> {
+    let alike = FUNCTIONS
+        .iter()
+        .filter(|known| known.kernel && *known.symbol == *symbol);
+    alike.map(|known| *known.key()).collect()
 }
 
 /// The name of a handle.
