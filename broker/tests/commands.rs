@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{Client, Home, hello, text, until};
-use weft_broker::protocol::control::{Hello, ToBroker};
+use weft_broker::protocol::control::{Hello, ToBroker, ToClient};
 use weft_broker::protocol::lane::{Kind, NO_GAP};
 use weft_kernel_id::KernelId;
 use weft_profiles::Store;
@@ -229,9 +229,22 @@ fn a_profile_that_cannot_be_used_is_told_and_the_job_comes_in_without() {
             "{known:?}"
         );
         assert!(text(&home.done(&["status"]).stdout).contains("(!)"));
+        assert!(warning(&client).contains(name), "the job's side is told");
         drop(client);
         until("it is gone", || home.status().clients.is_empty());
     }
+}
+
+/// What the broker has to say to a client.
+fn warning(client: &Client) -> String {
+    let mut said = None;
+    until("it is warned", || {
+        if let Ok(Some(ToClient::Warning(line))) = client.attached.channel.receive() {
+            said = Some(line);
+        }
+        said.is_some()
+    });
+    said.unwrap_or_default()
 }
 
 #[test]
@@ -263,7 +276,7 @@ fn a_profile_of_another_gpu_is_told() {
         driver: 13020,
     });
     until("it is told", || home.only_client().profile_trouble.is_some());
-    let why = home.only_client().profile_trouble.expect("told");
+    let why = warning(&client);
     assert!(why.contains("Another GPU"), "{why}");
 }
 

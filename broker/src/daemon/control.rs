@@ -18,7 +18,7 @@ use super::keeper::{Keeper, Tell};
 use super::registry::{Entry, Registry};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
-use crate::protocol::control::ToBroker;
+use crate::protocol::control::{ToBroker, ToClient};
 use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
 
 /// How often newcomers are taken in and pidfds are looked at.
@@ -73,8 +73,9 @@ pub fn start(
 struct Peer {
     entry: Arc<Entry>,
     life: Life,
-    // Dropped with the client; what the broker has to say goes through it.
-    _sender: ToTheClient,
+    sender: ToTheClient,
+    /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the thread.
+    warned: bool,
     dying_since: Option<Instant>,
 }
 
@@ -124,10 +125,14 @@ impl Control {
             self.desk.tell(Notice::Gone(client, Ending::Detached));
             return;
         }
+        if let Some(trouble) = arrival.entry.profile_trouble() {
+            warn(&arrival.sender, &trouble);
+        }
         let peer = Peer {
             entry: arrival.entry,
             life: arrival.life,
-            _sender: arrival.sender,
+            sender: arrival.sender,
+            warned: false,
             dying_since: None,
         };
         self.peers.insert(client, peer);
@@ -147,7 +152,7 @@ impl Control {
     }
 
     fn said(&mut self, client: u64, message: ToBroker) {
-        let Some(peer) = self.peers.get(&client) else { return };
+        let Some(peer) = self.peers.get_mut(&client) else { return };
         let entry = &peer.entry;
         match message {
             ToBroker::Kernel { hash, id } => {
@@ -177,6 +182,9 @@ impl Control {
                 };
                 if let Some(trouble) = entry.device(&gpu) {
                     log::warn!("client {client}: {trouble}");
+                    if !std::mem::replace(&mut peer.warned, true) {
+                        warn(&peer.sender, &trouble);
+                    }
                     self.desk.tell(Notice::Unprofiled(client));
                 }
                 if entry.profiling {
@@ -242,4 +250,10 @@ impl Control {
             self.desk.tell(Notice::Gone(client, ending));
         }
     }
+}
+
+/// Has the job's side say that its profile is of no use.
+fn warn(sender: &ToTheClient, trouble: &str) {
+    // A client that is gone already needs no warning.
+    let _ = sender.send(ToClient::Warning(format!("{trouble}; the job runs without it")));
 }

@@ -143,6 +143,11 @@ impl Entry {
         Some(trouble)
     }
 
+    /// Why it runs without the profile it named.
+    pub fn profile_trouble(&self) -> Option<String> {
+        self.talk().trouble.clone()
+    }
+
     fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {
         // What a panicking thread left is still what was said.
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)

@@ -71,6 +71,8 @@ pub enum ToClient {
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
+    /// A line that the job's side says on its stderr: its profile cannot be used, say.
+    Warning(String),
 }
 
 /// Why a client was not attached.
