@@ -4,7 +4,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::{loader, resolve, table, trouble};
+use crate::{hooks, loader, resolve, table, trouble};
 
 /// The symbol by which a copy of weft is known, whatever its file is called.
 pub const MARK: &CStr = c"weft_interposer";
@@ -104,6 +104,12 @@ pub unsafe extern "C" fn weft_called(symbol: *const c_char) -> c_int {
     // SAFETY: not null, so the caller's promise makes it a C string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     table::find(symbol).map_or(-1, |at| c_int::from(table::is_bound(at)))
+}
+
+/// The identity of an executable graph as its next launch would tell it; 0 where unknown.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn weft_graph(exec: usize) -> u64 {
+    hooks::graph::identity(exec)
 }
 
 /// The path of the real driver, or the names of driver functions that were handed out though the table lacks them (one a line),

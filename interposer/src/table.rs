@@ -153,6 +153,13 @@ pub fn real_bound(at: usize) -> *mut () {
     }
 }
 
+/// A hook has done what it was for: from now on the symbol leads straight to the driver.
+pub fn unhook(at: usize) {
+    if let (Some(slot), Some(real)) = (SLOTS.get(at), real(at)) {
+        slot.store(real, Ordering::Release);
+    }
+}
+
 /// The driver offers a symbol only through its own `cuGetProcAddress`: remember what it handed out.
 pub fn learn(at: usize, function: *mut ()) {
     let Some(real) = REAL.get(at) else { return };
@@ -188,6 +195,7 @@ extern "C" fn bind(at: u32) -> *const () {
         Driver::Missing => hooks::without_driver(at).unwrap_or(no_driver as *const ()),
         Driver::Open(library) => match look_up(at, library) {
             None => absent as *const (),
+            Some(real) if hooks::off() && entry.class != Class::Lookup => real.cast_const(),
             Some(real) => match hooks::hook(at) {
                 Some(hook) => hook,
                 None if entry.class.is_ordered() => stub(ordered_stubs::run, at).into_inner().cast_const(),

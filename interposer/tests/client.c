@@ -150,10 +150,70 @@ static int launch(const char *driver) {
     return 0;
 }
 
+/* An explicit graph and every way it can change. Each launch shows which graph it is now: the tests read the log. */
+static int graph(void) {
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!handle) return 2;
+    ((Init)must(handle, "cuInit"))(0);
+    typedef struct { void *function; unsigned grid[3], block[3], shared; void **arguments, **extra; void *kernel, *context; } Kernel;
+    int (*load)(void **, const void *) = (int (*)(void **, const void *))must(handle, "cuModuleLoadData");
+    int (*get)(void **, void *, const char *) = (int (*)(void **, void *, const char *))must(handle, "cuModuleGetFunction");
+    int (*create)(void **, unsigned) = (int (*)(void **, unsigned))must(handle, "cuGraphCreate");
+    int (*add)(void **, void *, void **, size_t, const Kernel *) =
+        (int (*)(void **, void *, void **, size_t, const Kernel *))must(handle, "cuGraphAddKernelNode_v2");
+    int (*add_child)(void **, void *, void **, size_t, void *) =
+        (int (*)(void **, void *, void **, size_t, void *))must(handle, "cuGraphAddChildGraphNode");
+    int (*add_empty)(void **, void *, void **, size_t) = (int (*)(void **, void *, void **, size_t))must(handle, "cuGraphAddEmptyNode");
+    int (*make)(void **, void *, unsigned long long) = (int (*)(void **, void *, unsigned long long))must(handle, "cuGraphInstantiateWithFlags");
+    int (*set)(void *, void *, const Kernel *) = (int (*)(void *, void *, const Kernel *))must(handle, "cuGraphExecKernelNodeSetParams_v2");
+    int (*set_child)(void *, void *, void *) = (int (*)(void *, void *, void *))must(handle, "cuGraphExecChildGraphNodeSetParams");
+    int (*update)(void *, void *, void *) = (int (*)(void *, void *, void *))must(handle, "cuGraphExecUpdate_v2");
+    int (*enable)(void *, void *, unsigned) = (int (*)(void *, void *, unsigned))must(handle, "cuGraphNodeSetEnabled");
+    int (*end)(void *) = (int (*)(void *))must(handle, "cuGraphExecDestroy");
+    unsigned long long (*identity)(void *) = (unsigned long long (*)(void *))dlsym(RTLD_DEFAULT, "weft_graph");
+    if (!identity) return 4;
+
+    void *module, *a, *b, *inner, *other, *outer, *node, *child, *exec, *same;
+    load(&module, ".version 8.0 // graph");
+    get(&a, module, "a");
+    get(&b, module, "b");
+    Kernel of_a = {a, {1, 1, 1}, {32, 1, 1}, 0, NULL, NULL, NULL, NULL}, of_b = {b, {2, 1, 1}, {32, 1, 1}, 0, NULL, NULL, NULL, NULL};
+    create(&inner, 0);
+    add(&node, inner, NULL, 0, &of_b);
+    create(&other, 0);
+    add(&node, other, NULL, 0, &of_b);
+    add(&node, other, NULL, 0, &of_b);
+    create(&outer, 0);
+    add(&node, outer, NULL, 0, &of_a);
+    void *ignored;
+    add_empty(&ignored, outer, NULL, 0);
+    add_child(&child, outer, NULL, 0, inner);
+    make(&exec, outer, 0);
+    make(&same, outer, 0);
+    printf("made %llx\nsame %llx\n", identity(exec), identity(same));
+    set(exec, node, &of_a);
+    printf("unchanged %llx\n", identity(exec));
+    set(exec, node, &of_b);
+    printf("other_kernel %llx\n", identity(exec));
+    set(exec, node, &of_a);
+    printf("changed_back %llx\n", identity(exec));
+    enable(exec, node, 0);
+    printf("disabled %llx\n", identity(exec));
+    enable(exec, node, 1);
+    set_child(exec, child, other);
+    printf("other_child %llx\n", identity(exec));
+    update(exec, outer, NULL);
+    printf("updated %llx\n", identity(exec));
+    end(exec);
+    printf("ended %llx\nsame_still %llx\n", identity(exec), identity(same));
+    return 0;
+}
+
 int main(int count, char **words) {
     const char *mode = count > 1 ? words[1] : "idle";
     if (!strcmp(mode, "open")) return open_and_ask(words[2]);
     if (!strcmp(mode, "launch")) return launch(count > 2 ? words[2] : "");
+    if (!strcmp(mode, "graph")) return graph();
     if (!strcmp(mode, "other")) { /* Opens any other library, and looks up names that only look like the driver's. */
         void *handle = dlopen(words[2], RTLD_NOW);
         printf("opened %d\n", handle != NULL);

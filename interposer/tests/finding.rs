@@ -46,6 +46,13 @@ fn by_name() {
 }
 
 #[test]
+fn with_weft_off_it_is_found_all_the_same() {
+    all_ours(&run(under_weft(&stage().client)
+        .args(["open", "libcuda.so.1"])
+        .env("WEFT_MODE", "off")));
+}
+
+#[test]
 fn by_absolute_path() {
     for name in ["libcuda.so.1", "libcuda.so"] {
         all_ours(&run(under_weft(&stage().client)

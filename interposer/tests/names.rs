@@ -42,3 +42,35 @@ fn handles_of_every_kind_have_names() {
     assert_eq!(said.number("counter_troubles"), 0);
     assert_eq!(said.number("counter_unknown"), 0);
 }
+
+#[test]
+fn with_weft_off_nothing_is_looked_at() {
+    let said = run(under_weft(&stage().client)
+        .arg("launch")
+        .arg(&stage().counting)
+        .env("WEFT_LOG", "debug")
+        .env("WEFT_MODE", "off"));
+    assert_eq!(said.number("arrived"), 10);
+    assert!(!said.stderr.contains(" is fusion "), "{}", said.stderr);
+}
+
+#[test]
+fn a_graph_is_what_it_is_made_of_now() {
+    let said = run(under_weft(&stage().client).arg("graph").env("WEFT_LOG", "debug"));
+    assert!(said.success, "{said:#?}");
+    let made = said.get("made");
+    assert_ne!(made, "0");
+    for key in ["same", "unchanged", "changed_back", "updated", "same_still"] {
+        assert_eq!(said.get(key), made, "{key}");
+    }
+    let others = ["other_kernel", "disabled", "other_child", "ended"].map(|key| said.get(key));
+    assert_eq!(BTreeSet::from(others).len(), others.len(), "{others:?}");
+    assert!(!others.contains(&made));
+    assert_eq!(said.get("ended"), "0");
+    // The child's kernels count: two kernels in the graph as made.
+    assert!(
+        said.stderr.contains(&format!("graph {made:0>16} has 2 kernels")),
+        "{}",
+        said.stderr
+    );
+}

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let source = fs::read_to_string("src/lib.rs")? + &fs::read_to_string("src/code.rs")?;
+    let mut source = String::new();
+    for file in ["src/lib.rs", "src/code.rs", "src/graph.rs"] {
+        source += &fs::read_to_string(file)?;
+        println!("cargo::rerun-if-changed={file}");
+    }
     let table = weft_symbols::table()?;
     let mut out = String::new();
     for (at, entry) in table.iter().enumerate() {
@@ -46,7 +50,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{option}");
     }
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=src/lib.rs");
-    println!("cargo::rerun-if-changed=src/code.rs");
     Ok(())
 }

@@ -71,7 +71,10 @@ fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let already = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).contains(&stream);
     began(stream);
     let result = real();
-    if !result.ok() && !already {
+    if result.ok() {
+        // Another thread that used the stream before the driver began may have taken it off the list again.
+        began(stream);
+    } else if !already {
         ended(stream);
     }
     result

@@ -7,7 +7,7 @@ use super::{capture, hooks, written};
 use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::session::{self, Device};
 use crate::trouble::guarded;
-use crate::{real, session::Stream};
+use crate::{real, session::Stream, table};
 
 /// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -90,6 +90,10 @@ hooks! {
             // SAFETY: the driver wrote the device.
             if let Some(device) = unsafe { written(device) } {
                 uses(device);
+            }
+            // The CUDA runtime asks ten times a launch; further devices are seen when their contexts are made.
+            if TOLD.load(Ordering::Relaxed) != 0 {
+                table::unhook(table::index::cuCtxGetDevice);
             }
         }
         result

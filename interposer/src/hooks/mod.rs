@@ -9,13 +9,15 @@
 
 pub mod capture;
 mod context;
-mod graph;
+pub mod graph;
 mod init;
 mod launch;
 mod memory;
 pub mod module;
 pub mod ordered;
 mod sync;
+
+use std::sync::LazyLock;
 
 use crate::session::{self, Stream};
 
@@ -60,6 +62,13 @@ pub fn hook(at: usize) -> Option<*const ()> {
         init::find,
     ];
     modules.into_iter().find_map(|find| find(at))
+}
+
+/// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and every other call passes straight
+/// through. Asked when a symbol is bound, which is once.
+pub fn off() -> bool {
+    static OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "off"));
+    *OFF
 }
 
 /// What a symbol does where there is no driver, if it is more than to say so.

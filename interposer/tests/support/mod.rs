@@ -123,7 +123,9 @@ pub fn bare(program: &Path) -> Command {
         }
     }
     // No broker: these tests are about the hooks alone.
-    command.env("WEFT_MODE", "off").env("WEFT_AUTOSTART", "0");
+    command
+        .env("WEFT_AUTOSTART", "0")
+        .env("WEFT_SOCKET", "/nonexistent/weft.sock");
     command
 }
 

@@ -18,7 +18,7 @@ static KERNELS: Mutex<BTreeMap<usize, CString>> = Mutex::new(BTreeMap::new());
 static CAPTURED: AtomicUsize = AtomicUsize::new(0);
 
 /// A handle nobody else has.
-fn fresh() -> usize {
+pub fn fresh() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x2_0000);
     NEXT.fetch_add(0x40, Ordering::Relaxed)
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
 use code::*;
+use graph::*;
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -147,6 +148,7 @@ macro_rules! entry_points {
 }
 
 mod code;
+mod graph;
 
 entry_points! {
     fn cuInit(flags: c_uint) { SUCCESS }
