@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 
-/// Entries. A big model has some thousand kernel identities; 256 KiB of zeroed memory that is touched only where used.
+/// Entries for kernels. A big model has some thousand kernel identities; 256 KiB.
 const ENTRIES: usize = 1 << 14;
+
+/// Entries for the few: graphs, say.
+const FEW: usize = 1 << 11;
 
 /// A key is looked for in so many places. At half load the chance of a longer run is below one in a million.
 const PROBES: usize = 64;
@@ -28,16 +31,26 @@ struct Entry {
 
 impl Default for Costs {
     fn default() -> Costs {
-        Costs {
-            entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
-        }
+        Costs::of(ENTRIES)
     }
 }
 
 impl Costs {
+    fn of(entries: usize) -> Costs {
+        Costs {
+            entries: (0..entries).map(|_| Entry::default()).collect(),
+        }
+    }
+
+    /// A table for a few.
+    pub fn few() -> Costs {
+        Costs::of(FEW)
+    }
+
     fn run(&self, hash: u64) -> impl Iterator<Item = &Entry> {
         // The hash is already mixed; its low bits are as good as any.
-        (0..PROBES as u64).filter_map(move |step| self.entries.get(hash.wrapping_add(step) as usize % ENTRIES))
+        (0..PROBES as u64)
+            .filter_map(move |step| self.entries.get(hash.wrapping_add(step) as usize % self.entries.len()))
     }
 
     /// The predicted time, if one is known.

@@ -8,7 +8,7 @@
 //! * What goes through without credit is taken from the credit word all the same: the word is given = taken + revoked + left at any time.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
@@ -239,6 +239,12 @@ impl Session {
         if gained > 0 {
             self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
         }
+    }
+
+    /// Samples were written.
+    pub fn ring_for_samples(&self) {
+        fence(Ordering::SeqCst);
+        self.ring();
     }
 
     /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word of the lane by a read-modify-write (on x86 a full

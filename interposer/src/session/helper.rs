@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::VERSION;
-use weft_broker::protocol::control::{Hello, Refusal, ToBroker};
+use weft_broker::protocol::control::{Hello, Refusal, ToBroker, ToClient};
 use weft_broker::protocol::lane::Mode;
 use weft_broker::transport::client::{self, Attached, Channel};
 use weft_broker::transport::{Error, HANDSHAKE};
@@ -147,18 +147,23 @@ impl Helper {
     fn run(&mut self) {
         self.first_attempt();
         done();
+        let mut next = Instant::now() + LATER;
         loop {
             self.comparison.go_on();
             self.carry();
             if self.channel.is_some() {
                 self.watch();
-            } else {
-                self.session.messages.wait(LATER);
-                // Messages may come many a second; attempts must not.
-                if !self.hopeless {
-                    self.try_once();
-                }
+                continue;
             }
+            // Messages may come many a second; attempts must not.
+            let now = Instant::now();
+            if now < next || self.hopeless {
+                let pause = next.saturating_duration_since(now);
+                self.session.messages.wait(if self.hopeless { LATER } else { pause });
+                continue;
+            }
+            next = now + LATER;
+            self.try_once();
         }
     }
 
@@ -307,6 +312,9 @@ impl Helper {
         if channel.lost() {
             self.detach("it is gone");
             return;
+        }
+        while let Ok(Some(ToClient::Warning(line))) = channel.receive() {
+            log::warn!("{line}");
         }
         let session = self.session;
         let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;

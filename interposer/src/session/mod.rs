@@ -24,6 +24,7 @@ mod bell;
 mod clock;
 mod costs;
 mod driver;
+mod farewell;
 mod fork;
 mod gate;
 mod helper;
@@ -154,11 +155,21 @@ fn begin() {
     match Session::make(driver, settings) {
         Ok(session) => {
             fork::watch(in_child);
+            farewell::watch(at_end);
             let session: &'static Session = Box::leak(Box::new(session));
             SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
             helper::start(session, weft_broker::transport::path::socket());
         }
         Err(why) => log::warn!("this job runs as without weft: {why}"),
+    }
+}
+
+/// At the process's own end.
+extern "C" fn at_end() {
+    /// What the lane's state says after a clean end.
+    const LEFT: u32 = 2;
+    if let Some(session) = session() {
+        session.lane.reports.state.store(LEFT, Ordering::Release);
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Session {
     pub settings: Settings,
     /// Predicted times.
     pub costs: Costs,
+    /// Predicted times of graphs, added up from their kernels'.
+    pub sums: Costs,
     /// Whose turn it is.
     pub turn: Turn,
     /// Work a stream.
@@ -107,6 +109,7 @@ impl Session {
             driver,
             settings,
             costs: Costs::default(),
+            sums: Costs::few(),
             turn: Turn::default(),
             streams: Streams::default(),
             settle: Settle::default(),
@@ -133,22 +136,24 @@ impl Session {
         if launch.cost_hint != 0 {
             return launch.cost_hint;
         }
-        match self.costs.get(launch.kernel_hash) {
-            Some(cost) => cost,
-            None => self.lane.orders.unknown_cost.load(Ordering::Relaxed),
+        if let Some(cost) = self.costs.get(launch.kernel_hash) {
+            return cost;
         }
+        if launch.kind == LaunchKind::Graph
+            && let Some(sum) = self.sums.get(launch.kernel_hash)
+        {
+            return sum;
+        }
+        self.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
 
-    /// A graph costs what its kernels cost together, unless its own duration was learnt.
+    /// A graph whose own duration was not learnt costs what its kernels cost together.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
-        if self.costs.get(hash).is_some() {
-            return;
-        }
         let unknown = self.lane.orders.unknown_cost.load(Ordering::Relaxed);
         let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
             sum.saturating_add(self.costs.get(*kernel).unwrap_or(unknown))
         });
-        self.costs.set(hash, sum);
+        self.sums.set(hash, sum);
     }
 
     /// Writes a record into the lane.

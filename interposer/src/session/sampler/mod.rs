@@ -14,8 +14,8 @@
 mod budget;
 mod window;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::Kind;
@@ -42,11 +42,17 @@ const PAUSE: u32 = 256;
 /// Between two looks whether a window can be read.
 const LOOK: Ns = 200_000;
 
-/// The rate of the device's clock against ours is taken over at least this time: below it the resolution of a single-precision millisecond shows.
+/// The rate of the device's clock against ours is taken over at least this time: below it, being interrupted between two readings shows.
 const RATE_SPAN: Ns = 20_000_000;
 
-/// Clocks that agree so far are the same clock.
+/// A reading that took longer was interrupted.
+const AT_ONCE: Ns = 50_000;
+
+/// Clocks that agree so far are the same clock, and two rates that do are the same rate.
 const SAME_CLOCK: f64 = 0.05;
+
+/// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1.
+const KEPT_BACK: usize = 512;
 
 /// A sampled launch between its two halves.
 #[derive(Debug)]
@@ -90,7 +96,10 @@ struct Inside {
     closed: std::collections::VecDeque<Window>,
     /// Least time between two events in a row.
     tick: Option<f64>,
-    rate: f64,
+    rate: Option<f64>,
+    /// A first reading of it, to be confirmed.
+    rate_once: Option<f64>,
+    kept_back: Vec<Vec<Point>>,
     /// An event reached at once when it was recorded, and that time.
     anchor: Option<(Event, Ns)>,
     looked: Ns,
@@ -105,13 +114,21 @@ struct Inside {
 pub struct Sampler {
     inside: Mutex<Inside>,
     sequence: AtomicU64,
-    /// Samples an identity, plus one.
-    counts: Costs,
+    /// Samples an identity, plus one. Made when the first is taken: most processes are never sampled.
+    counts: OnceLock<Costs>,
     /// Identities that were last before a synchronising call.
-    tails: Costs,
+    tails: OnceLock<Costs>,
 }
 
 impl Sampler {
+    fn counts(&self) -> &Costs {
+        self.counts.get_or_init(Costs::default)
+    }
+
+    fn tails(&self) -> &Costs {
+        self.tails.get_or_init(Costs::few)
+    }
+
     /// Before a launch: perhaps the first event.
     pub fn before(&self, session: &Session, launch: &LaunchInfo) -> Step {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
@@ -126,8 +143,8 @@ impl Sampler {
         let after_sync = std::mem::take(&mut inside.after_sync);
         inside.last = launch.kernel_hash;
         if inside.wanted == 0 {
-            let counted = self.counts.get(launch.kernel_hash).unwrap_or(1) - 1;
-            let tail = self.tails.get(launch.kernel_hash).is_some();
+            let counted = self.counts().get(launch.kernel_hash).unwrap_or(1) - 1;
+            let tail = self.tails().get(launch.kernel_hash).is_some();
             let pause_over = inside.pause.over();
             let rare = counted < RARE;
             if !rare && !tail && !pause_over {
@@ -198,8 +215,8 @@ impl Sampler {
             },
             after_sync: half.after_sync,
         });
-        let counted = self.counts.get(half.kernel).unwrap_or(1);
-        self.counts.set(half.kernel, counted + 1);
+        let counted = self.counts().get(half.kernel).unwrap_or(1);
+        self.counts().set(half.kernel, counted + 1);
         if inside.open.taken.len() == 1 && inside.wanted >= WINDOW {
             inside.measure_event(driver, half.stream);
         }
@@ -217,7 +234,7 @@ impl Sampler {
         let inside = &mut *inside;
         inside.after_sync = true;
         if inside.last != 0 {
-            self.tails.set(inside.last, 1);
+            self.tails().set(inside.last, 1);
         }
         let now = clock::now();
         if session.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
@@ -362,7 +379,7 @@ impl Inside {
     /// Compares the device's clock with ours at launches onto an idle device: there an event is reached when it is recorded.
     fn set_rate(&mut self, driver: &Driver, window: &mut Window) {
         for taken in &mut window.taken {
-            if !taken.after_sync {
+            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
                 continue;
             }
             let Some((anchor, at)) = self.anchor else {
@@ -379,20 +396,31 @@ impl Inside {
                 && device > 0.0
             {
                 let rate = host as f64 / device;
-                self.rate = if (rate - 1.0).abs() < SAME_CLOCK { 1.0 } else { rate };
+                let same = |other: f64| (rate / other - 1.0).abs() < SAME_CLOCK;
+                if self.rate_once.replace(rate).is_some_and(same) {
+                    self.rate = Some(if same(1.0) { 1.0 } else { rate });
+                }
             }
         }
     }
 
-    fn tell(&self, session: &Session, window: &Window) {
+    fn tell(&mut self, session: &Session, window: &Window) {
+        self.kept_back
+            .push(window.taken.iter().map(|taken| taken.point).collect());
+        if self.rate.is_none() && self.kept_back.len() < KEPT_BACK {
+            return;
+        }
         let scale = Scale {
             tick: self.tick.unwrap_or(0.0),
-            rate: if self.rate > 0.0 { self.rate } else { 1.0 },
+            rate: *self.rate.get_or_insert(1.0),
         };
-        let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
-        for (sample, point) in window::samples(&points, scale).zip(&points) {
-            session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
+        for points in self.kept_back.drain(..) {
+            for (sample, point) in window::samples(&points, scale).zip(&points) {
+                session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
+            }
         }
+        // The broker reads at least five times a second; what is told at once should not fill the ring before.
+        session.ring_for_samples();
     }
 
     fn take_back(&mut self, window: Window) {

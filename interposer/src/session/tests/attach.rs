@@ -139,7 +139,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     );
     assert!(matches!(next(&broker), ToBroker::Note(_)));
     until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
-    assert_eq!(session.costs.get(70), Some(1_500), "a graph costs what its kernels do");
+    assert_eq!(session.sums.get(70), Some(1_500), "a graph costs what its kernels do");
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 0);
     broker.lane.orders.credit.fetch_add(700, Ordering::AcqRel);
     launch(session, &kernel(7, 0xe000));

@@ -1,5 +1,5 @@
-//! A driver of events: the test says when a stream has reached them. Streams tell tests apart that run at once; times come from a clock of
-//! the test's thread.
+//! A driver of events: the test says when a stream has reached them. Streams tell tests apart that run at once; each thread has a device
+//! of its own, with one queue.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::Mutex;
 
+use super::super::clock;
 use super::super::driver::Driver;
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -22,6 +23,7 @@ static EVENTS: Mutex<Option<HashMap<usize, Event>>> = Mutex::new(None);
 thread_local! {
     static CONTEXT: Cell<usize> = const { Cell::new(0xc0) };
     static CLOCK: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<(u64, u64)> = const { Cell::new((0, 1)) };
     static AT_ONCE: Cell<bool> = const { Cell::new(false) };
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
@@ -51,9 +53,28 @@ pub fn reach(stream: usize) -> usize {
     })
 }
 
-/// The device's time, for the events that this thread records.
-pub fn set_time(ns: u64) {
-    CLOCK.set(ns);
+/// From now on this thread has a device that does things in their time, which is so many times slower than wall time.
+pub fn live(slower: u64) {
+    LIVE.set((clock::now(), slower));
+    CLOCK.set(0);
+}
+
+/// The device's time now, in its own nanoseconds.
+fn device_now() -> u64 {
+    let (begin, slower) = LIVE.get();
+    clock::now().saturating_sub(begin) / slower
+}
+
+/// A kernel of that many device nanoseconds is launched.
+pub fn work(ns: u64) {
+    CLOCK.set(CLOCK.get().max(device_now()) + ns);
+}
+
+/// Waits until all work is done.
+pub fn catch_up() {
+    while device_now() < CLOCK.get() {
+        std::hint::spin_loop();
+    }
 }
 
 /// Whether events of this thread are reached as soon as they are recorded.
@@ -78,7 +99,7 @@ extern "C" fn create(event: *mut usize, _flags: u32) -> u32 {
 }
 
 extern "C" fn record(event: usize, stream: usize) -> u32 {
-    let (time, reached) = (CLOCK.get(), AT_ONCE.get());
+    let (time, reached) = (CLOCK.get().max(device_now()), AT_ONCE.get());
     events(|events| match events.get_mut(&event) {
         Some(known) => {
             *known = Event {

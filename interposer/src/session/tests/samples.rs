@@ -8,13 +8,10 @@ use super::super::state::Session;
 use super::super::{Synced, clock};
 use super::{Broker, attached, fake, kernel};
 
-/// A launch whose kernel runs `time` on a device that was idle for `gap` before.
-fn run(session: &Session, hash: u64, stream: usize, now: &mut u64, gap: u64, time: u64) {
-    *now += gap;
-    fake::set_time(*now);
+/// A launch whose kernel runs that many device nanoseconds.
+fn run(session: &Session, hash: u64, stream: usize, time: u64) {
     let step = session.before_launch(&kernel(hash, stream));
-    *now += time;
-    fake::set_time(*now);
+    fake::work(time);
     session.after_launch(step, 0);
 }
 
@@ -22,6 +19,7 @@ fn profiled() -> (&'static Session, Broker) {
     let (session, broker) = attached(Mode::Alone);
     broker.lane.orders.flags.store(flags::PROFILE, Ordering::Release);
     fake::at_once(true);
+    fake::live(1);
     (session, broker)
 }
 
@@ -32,19 +30,18 @@ fn spin(ns: u64) {
     }
 }
 
-#[test]
-fn every_identity_is_sampled_and_the_times_are_right() {
+/// Steps of ten big kernels in a row and a small one, after which the host thinks; on a device so many times slower than its own clock says.
+fn steps(slower: u64, stream: usize) {
     let (session, mut broker) = profiled();
-    let mut now = 1_000_000;
-    for _step in 0..40 {
-        // Ten big kernels in a row, then a small one, then the host thinks.
+    fake::live(slower);
+    for _step in 0..60 {
         for hash in 1..=10 {
-            run(session, hash, 0xd000, &mut now, 0, 100_000 * hash);
+            run(session, hash, stream, 10_000 * hash);
         }
-        run(session, 11, 0xd000, &mut now, 0, 30_000);
+        run(session, 11, stream, 3_000);
+        fake::catch_up();
         session.synced(Synced::Context);
-        now += 5_000_000;
-        spin(300_000);
+        spin(500_000 * slower);
     }
     session.synced(Synced::Context);
     let samples: Vec<_> = broker
@@ -52,33 +49,54 @@ fn every_identity_is_sampled_and_the_times_are_right() {
         .into_iter()
         .filter(|record| record.kind == Kind::Sample)
         .collect();
-    for hash in 1..=11u64 {
-        let times: Vec<u64> = samples
+    let of = |hash: u64| {
+        samples
             .iter()
-            .filter(|record| record.kernel == hash)
-            .map(|record| record.a)
-            .collect();
+            .filter(move |record| record.kernel == hash)
+            .collect::<Vec<_>>()
+    };
+    for hash in 1..=11u64 {
+        let times: Vec<u64> = of(hash).iter().map(|record| record.a).collect();
         assert!(times.len() >= 4, "kernel {hash} has {} samples", times.len());
-        let expected = if hash == 11 { 30_000 } else { 100_000 * hash };
+        let expected = slower * if hash == 11 { 3_000 } else { 10_000 * hash };
         let near = times
             .iter()
             .filter(|time| time.abs_diff(expected) <= expected / 5 + 2_000)
             .count();
-        assert!(near * 4 >= times.len() * 3, "kernel {hash}: {times:?}");
+        assert!(
+            near * 4 >= times.len() * 3,
+            "kernel {hash}, expected {expected}: {times:?}"
+        );
     }
     // After the last kernel of a step comes the big gap, and it was seen.
     let gaps = |hash: u64| {
-        let of = samples
-            .iter()
-            .filter(move |record| record.kernel == hash && record.b != NO_GAP);
-        of.map(|record| record.b).collect::<Vec<u64>>()
+        let known = of(hash).into_iter().filter(|record| record.b != NO_GAP);
+        known.map(|record| record.b).collect::<Vec<u64>>()
     };
+    // A machine that is busy makes gaps longer, never shorter.
+    let thinks = 500_000 * slower;
+    let after_last = gaps(11);
+    assert!(!after_last.is_empty());
     assert!(
-        gaps(11).iter().any(|gap| gap.abs_diff(5_000_000) < 500_000),
-        "{:?}",
-        gaps(11)
+        after_last.iter().all(|gap| *gap > thinks - thinks / 10),
+        "{after_last:?}"
     );
-    assert!(gaps(3).iter().all(|gap| *gap < 500_000), "{:?}", gaps(3));
+    let mut within = gaps(3);
+    within.sort_unstable();
+    assert!(
+        within.get(within.len() / 2).is_some_and(|gap| *gap < thinks / 10),
+        "{within:?}"
+    );
+}
+
+#[test]
+fn every_identity_is_sampled_and_the_times_are_right() {
+    steps(1, 0xd000);
+}
+
+#[test]
+fn a_device_that_runs_slower_is_told_in_wall_time() {
+    steps(8, 0xd400);
 }
 
 #[test]
@@ -86,9 +104,8 @@ fn no_call_is_made_while_something_captures() {
     let (session, mut broker) = profiled();
     session.captures.store(1, Ordering::Release);
     let calls = fake::calls();
-    let mut now = 0;
     for hash in 1..100 {
-        run(session, hash, 0xd100, &mut now, 0, 1_000);
+        run(session, hash, 0xd100, 1_000);
         session.synced(Synced::Context);
     }
     assert_eq!(fake::calls(), calls);
@@ -98,9 +115,8 @@ fn no_call_is_made_while_something_captures() {
 #[test]
 fn a_context_that_ends_takes_its_events_along() {
     let (session, mut broker) = profiled();
-    let mut now = 0;
     for hash in 1..20 {
-        run(session, hash, 0xd200, &mut now, 0, 1_000);
+        run(session, hash, 0xd200, 1_000);
     }
     session.context_ending();
     let calls = fake::calls();
@@ -108,9 +124,9 @@ fn a_context_that_ends_takes_its_events_along() {
     assert_eq!(fake::calls(), calls, "nothing of the old context is asked");
     broker.records();
     fake::set_context(0xc1);
-    for _ in 0..20 {
+    for _ in 0..200 {
         for hash in 1..20 {
-            run(session, hash, 0xd200, &mut now, 0, 50_000);
+            run(session, hash, 0xd200, 50_000);
         }
         spin(300_000);
         session.synced(Synced::Context);
@@ -122,10 +138,9 @@ fn a_context_that_ends_takes_its_events_along() {
 fn a_device_that_never_gets_there_costs_a_bounded_number_of_events() {
     let (session, mut broker) = profiled();
     fake::at_once(false);
-    let mut now = 0;
     for round in 0..200 {
         for hash in 0..100 {
-            run(session, 1 + round * 100 + hash, 0xd300, &mut now, 0, 1_000);
+            run(session, 1 + round * 100 + hash, 0xd300, 1_000);
         }
         spin(100_000);
     }
