@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -200,6 +199,17 @@ class Job:
         return "\n".join([f"{self.name}: {how}", *("    " + line for line in tail)])
 
 
+def lines_of(path):
+    """The JSON lines of a file, whole ones."""
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines
+
+
 class Broker:
     """A broker on a socket of its own, with profiles of its own."""
 
@@ -209,7 +219,8 @@ class Broker:
         self.profiles = self.folder / "profiles"
         self.profiles.mkdir(exist_ok=True)
         self.device = device
-        self.arguments = [*(["--policy", policy] if policy else []), *extra]
+        self.trace = self.folder / "decisions.json"
+        self.arguments = [*(["--policy", policy] if policy else []), "--trace", str(self.trace), *extra]
         self.job = None
         self.starts = 0
 
@@ -253,6 +264,13 @@ class Broker:
     def __exit__(self, *_):
         self.stop()
 
+    def modes(self, pid):
+        """The modes that a client had so far, from the broker's trace (which is written within half a second)."""
+        mine = [line for line in lines_of(self.trace) if line.get("pid") == pid]
+        # A new client is alone until it is told otherwise.
+        told = ["alone"] if any(line.get("event") == "attached" for line in mine) else []
+        return told + [line.get("what") for line in mine if line.get("event") == "mode"]
+
     def status(self, bound=10.0):
         """What `weft status --json` says, or None when it could not."""
         try:
@@ -270,30 +288,6 @@ class Broker:
             return json.loads(done.stdout)
         except ValueError:
             return None
-
-
-class Watch:
-    """Notes in what modes a broker's clients were, while it is entered: a client that ended is in none."""
-
-    def __init__(self, broker, every=0.2):
-        self.broker = broker
-        self.every = every
-        self.modes = {}
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def _look(self):
-        while not self._end.wait(self.every):
-            for client in (self.broker.status() or {}).get("clients", ()):
-                self.modes.setdefault(client["pid"], set()).add(client["mode"])
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._end.set()
-        self._thread.join(15)
 
 
 def preload(broker_variables, *, priority=5, profile=None, mode=None):

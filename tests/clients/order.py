@@ -65,20 +65,19 @@ def run(role, folder, launches):
         # Without a broker weft says so in a line; that is not what is tested here.
         weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
         job = jobs.Job(
-            [PROGRAM, COUNTING, folder / "result.json", launches, 700],
+            [PROGRAM, COUNTING, folder / "result.json", launches],
             environment={**base, **weft, "RUST_BACKTRACE": "0"},
             folder=folder,
             name="order",
         )
-        with jobs.Watch(broker) as watch:
-            code = job.wait(BOUND)
+        code = job.wait(BOUND)
         if code != 0:
             return job.explain()
         result = json.loads((folder / "result.json").read_text())
         if not result["ok"] or result["tried"] < 150:
             return f"only {result['tried']} entry points were tried"
         if role in ("alone", "holder", "filler"):
-            return check_role(broker, job, role, watch, result["tried"] * launches)
+            return check_role(broker, job, role, result["tried"] * launches)
         return None
     finally:
         running.unlink(missing_ok=True)
@@ -87,7 +86,7 @@ def run(role, folder, launches):
         broker.stop()
 
 
-def check_role(broker, job, role, watch, launches):
+def check_role(broker, job, role, launches):
     """It was in the role it was tested for, and weft saw all of it."""
     gone = jobs.wait_until(lambda: any(e["last"]["pid"] == job.pid for e in (broker.status() or {"ended": []})["ended"]), 10)
     if not gone:
@@ -95,8 +94,8 @@ def check_role(broker, job, role, watch, launches):
     last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
     if last["launches"] < launches:
         return f"weft counted {last['launches']} of {launches} launches"
-    if role not in watch.modes.get(job.pid, ()):
-        return f"it was {watch.modes.get(job.pid, 'not attached')}, never {role}"
+    if not jobs.wait_until(lambda: role in broker.modes(job.pid), 5):
+        return f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
     if role == "filler" and not last["waits"]:
         return "it never waited at the gate: nothing was tested"
     return None

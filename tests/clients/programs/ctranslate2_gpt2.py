@@ -1,10 +1,11 @@
-"""CTranslate2: a worker thread and a blocking stream per replica, the asynchronous allocator, 16-bit floats and 8-bit integers.
+"""CTranslate2: a worker thread and a blocking stream per model, the asynchronous allocator, 16-bit floats and 8-bit integers.
 
 The model is made here: a GPT-2 of two layers of random numbers.
 """
 
 import os
 import tempfile
+import threading
 
 import client
 import ctranslate2
@@ -52,18 +53,27 @@ def body():
         os.mkdir(path)
         spec.validate()
         spec.save(path)
+        generators = {
+            kind: ctranslate2.Generator(path, device="cuda", compute_type=kind, inter_threads=1) for kind in ("float16", "int8")
+        }
         lengths = {}
-        for kind in ("float16", "int8"):
-            generator = ctranslate2.Generator(path, device="cuda", compute_type=kind, inter_threads=2)
-            # A fixed target: what a simulated device computes must not steer the program.
-            scores = generator.score_batch([["<s>", "w1", "w2", "w3"]] * 4)
-            out = generator.generate_batch(
+
+        def use(kind):
+            # A fixed length: what a simulated device computes must not steer the program.
+            scores = generators[kind].score_batch([["<s>", "w1", "w2", "w3"]] * 4)
+            out = generators[kind].generate_batch(
                 [["<s>", "w5"]] * 2, max_length=12, min_length=12, sampling_topk=1, beam_size=1, end_token=[]
             )
             lengths[kind] = [len(scores), len(out)]
-            del generator
-    assert all(pair == [4, 2] for pair in lengths.values())
-    return lengths
+
+        # Both at once, each with its worker. (Two replicas of one model would share its queue by who is faster.)
+        users = [threading.Thread(target=use, args=(kind,)) for kind in generators]
+        for user in users:
+            user.start()
+        for user in users:
+            user.join()
+    assert lengths == {"float16": [4, 2], "int8": [4, 2]}, lengths
+    return dict(sorted(lengths.items()))
 
 
 client.main(body)

@@ -1,12 +1,11 @@
 //! Does any call overtake launches? For every stream-ordered entry point of the driver: so many launches, then that call; the counting driver
 //! says how many launches had arrived when the call did.
 //!
-//! `weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES [LINGER_MS]]`, with the counting driver as `libcuda.so.1`, weft preloaded or not. The calls get
+//! `weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES]`, with the counting driver as `libcuda.so.1`, weft preloaded or not. The calls get
 //! arguments that no real driver would take (zeros but for the stream): the counting driver looks at none of them.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libloading::Library;
@@ -30,8 +29,6 @@ fn main() -> Result<()> {
         .first()
         .map_or(Ok(LAUNCHES), |text| text.parse())
         .context("LAUNCHES")?;
-    // Stays a moment, so that whoever watches sees in what role it was.
-    let linger = rest.get(1).map_or(Ok(0), |text| text.parse()).context("LINGER_MS")?;
     let launcher = Launcher::open()?;
     // SAFETY: the file that serves as libcuda.so.1 already, under its own name, so that nothing is put in between.
     let counting = unsafe { Library::new(counting) }.context("the counting driver")?;
@@ -82,7 +79,6 @@ fn main() -> Result<()> {
     let line =
         serde_json::json!({"ok": overtook.is_empty(), "tried": tried, "launches_each": launches, "overtook": overtook});
     std::fs::write(result, format!("{line}\n")).context("cannot write the result")?;
-    std::thread::sleep(Duration::from_millis(linger));
     ensure!(overtook.is_empty(), "out of order: {overtook:#?}");
     Ok(())
 }
