@@ -49,11 +49,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    if let Some(called) = &profile
-        && let Err(why) = store::load(called)
-    {
-        eprintln!("weft: {why}; the job runs without a profile");
-    }
+    // Whether it can be used, the broker tells the job's side.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
         eprintln!("weft: {error:#}; the job runs as without weft");
     }
