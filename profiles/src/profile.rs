@@ -114,6 +114,20 @@ impl Profile {
             .collect()
     }
 
+    /// What a launch of a kernel costs that was never timed: as much as those that were, on the average. `None` if none was.
+    pub fn typical_cost(&self) -> Option<Ns> {
+        let (time, launches) = self.kernels.iter().filter(|kernel| kernel.time.count() > 0).fold(
+            (0u128, 0u128),
+            |(time, launches), kernel| {
+                (
+                    time + kernel.total_time(),
+                    launches + u128::from(kernel.launches.max(kernel.time.count())),
+                )
+            },
+        );
+        (launches > 0).then(|| (time / launches) as Ns)
+    }
+
     /// The part of the sampled time in which the device had nothing of the job to do. `None` if no gap was seen.
     pub fn idle_share(&self) -> Option<f64> {
         // Only samples whose gap is known say anything about the ratio.
@@ -268,6 +282,8 @@ pub(crate) mod tests {
         let mut means: Vec<Ns> = profile.mean_costs().iter().map(|(_, cost)| *cost).collect();
         means.sort_unstable();
         assert_eq!(means, [10_004, 100_004]);
+        assert_eq!(profile.typical_cost(), Some(55_004));
+        assert_eq!(Profile::default().typical_cost(), None);
     }
 
     #[test]

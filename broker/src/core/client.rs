@@ -1,6 +1,6 @@
 //! What the core knows of one client.
 
-use super::{Client, gaps::Gaps, ledger::Ledger, queue::Entry, timeline::Timeline};
+use super::{Client, ledger::Ledger, queue::Entry, timeline::Timeline, times::Times};
 use crate::protocol::{Ns, lane::Mode};
 
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(super) struct ClientState {
     /// The queue it waits in: its priority, where the policy goes by that.
     pub class: usize,
     pub mode: Mode,
-    pub gaps: Gaps,
+    pub times: Times,
     pub timeline: Timeline,
     pub ledger: Ledger,
     /// The kernel at its gate.
@@ -53,13 +53,13 @@ pub(super) struct Wait {
 }
 
 impl ClientState {
-    pub(super) fn new(id: Client, priority: u8, class: usize, gaps: Gaps, doubt: f64, now: Ns) -> ClientState {
+    pub(super) fn new(id: Client, priority: u8, class: usize, times: Times, doubt: f64, now: Ns) -> ClientState {
         ClientState {
             id,
             priority,
             class,
             mode: Mode::Free,
-            gaps,
+            times,
             timeline: Timeline::new(doubt),
             ledger: Ledger::default(),
             wait: None,

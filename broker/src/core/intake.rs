@@ -94,6 +94,7 @@ impl Core {
         client.active_at = client.active_at.max(at);
         match client.mode {
             Mode::Holder => {
+                let cost = client.times.of_launch(kernel, cost).min(longest);
                 client.timeline.launch(kernel, cost, at, behind, longest);
                 self.holder_is_back(out);
                 false

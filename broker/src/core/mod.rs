@@ -19,7 +19,7 @@
 //!
 //! # Where is what
 //!
-//! `timeline` and `gaps` predict the holder; `ledger` keeps a filler's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
+//! `timeline` and `times` predict the holder; `ledger` keeps a filler's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
 //! clients say; `policy` says whom to serve and `decide` makes decisions of it.
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,6 @@ mod client;
 mod config;
 mod decide;
 mod event;
-mod gaps;
 mod intake;
 mod ledger;
 mod policy;
@@ -35,16 +34,17 @@ mod queue;
 mod snapshot;
 mod state;
 mod timeline;
+mod times;
 
 pub use config::{Config, PolicyName, UnknownPolicy};
 pub use event::{Client, Decision, Event};
 pub use snapshot::{ClientView, Counters, GapView, Snapshot, WaitView};
 
 use client::ClientState;
-use gaps::Gaps;
 use policy::Policy;
 use state::State;
 use timeline::Phase;
+use times::Times;
 
 pub use crate::protocol::{Ns, lane::Mode};
 
@@ -93,12 +93,12 @@ impl Core {
                     self.state.counters.strangers += 1;
                     return;
                 }
-                let gaps = profile.map(|profile| Gaps::of(&profile)).unwrap_or_default();
+                let times = profile.map(|profile| Times::of(&profile)).unwrap_or_default();
                 let priority = self.priority(priority);
                 let class = self.policy.class(priority);
-                let doubt = if gaps.is_empty() { self.state.config.doubt } else { 0.0 };
+                let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
                 self.state
-                    .add(ClientState::new(client, priority, class, gaps, doubt, self.now));
+                    .add(ClientState::new(client, priority, class, times, doubt, self.now));
                 self.assign_modes(out);
             }
             Event::Gone(client) => {

@@ -8,10 +8,10 @@ use std::{collections::HashMap, hash::BuildHasherDefault};
 use super::{
     Client, Config, Counters,
     client::{ClientState, Wait},
-    gaps::Hashed,
     ledger::Ledger,
     queue::{Entry, Queue, Slot},
     timeline::Phase,
+    times::Hashed,
 };
 use crate::protocol::{Ns, PRIORITIES, lane::Mode};
 
@@ -227,7 +227,7 @@ impl State {
     pub(super) fn phase(&self, now: Ns) -> Phase {
         let mut all = Phase::Open { since: 0 };
         for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
-            all = match (all, client.timeline.phase(now, &client.gaps, &self.config)) {
+            all = match (all, client.timeline.phase(now, &client.times, &self.config)) {
                 (_, busy @ Phase::Busy { .. }) => return busy,
                 (Phase::Busy { until }, _) => return Phase::Busy { until },
                 (Phase::Open { since: a }, Phase::Open { since: b }) => Phase::Open { since: a.max(b) },

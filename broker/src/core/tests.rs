@@ -536,7 +536,7 @@ fn strangers_and_nonsense_are_counted_and_do_no_harm() {
 
     bench.tell(Event::Launched {
         client: SERVICE,
-        kernel: 1,
+        kernel: 0,
         cost: u64::MAX,
         at: u64::MAX,
     });

@@ -4,10 +4,10 @@
 //! behind what is there. That end is where a gap begins; a synchronising call that returns with nothing left confirms it, and says
 //! so more exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it says anything.
 //!
-//! Predictions fall short where kernels are unknown, or the device is slower than when the profile was taken. So each confirmed end teaches how
-//! much longer than predicted this client's work takes; an end that nobody confirms is believed only after that much time.
+//! Predictions are wrong where kernels are unknown, or the device is not as fast as when the profile was taken. So each confirmed end teaches how
+//! much longer (or shorter) than predicted this client's work takes; an end that nobody confirms is believed after that much time.
 
-use super::{Config, gaps::Gaps};
+use super::{Config, times::Times};
 use crate::protocol::Ns;
 
 /// What a holder leaves to others at a time.
@@ -21,10 +21,11 @@ pub(super) enum Phase {
     Open { since: Ns },
 }
 
-/// Work is never believed to take more than so many times its prediction: a synchronising call that comes late is no slow device.
+/// Work is never believed to take more than so many times its prediction: a synchronising call that comes late is no slow device. Nor less than one so
+/// many parts of it.
 const UTMOST_STRETCH: f64 = 8.0;
 
-/// How much one confirmed end changes the learnt factor when it falls. When it rises it is believed at once: too early hurts the holder.
+/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference. When it rises it is believed at once: too early hurts the holder.
 const STRETCH_DECAY: f64 = 0.1;
 
 #[derive(Debug, Clone)]
@@ -117,7 +118,7 @@ impl Timeline {
             return;
         }
         let took = end.saturating_sub(self.burst_start) as f64 / predicted as f64;
-        let took = took.clamp(1.0, UTMOST_STRETCH);
+        let took = took.clamp(1.0 / UTMOST_STRETCH, UTMOST_STRETCH);
         self.stretch = if took > self.stretch {
             took
         } else {
@@ -139,7 +140,7 @@ impl Timeline {
         Some(self.end().max(self.last_launch).max(self.stirred_at.unwrap_or(0)))
     }
 
-    pub(super) fn phase(&self, now: Ns, gaps: &Gaps, config: &Config) -> Phase {
+    pub(super) fn phase(&self, now: Ns, times: &Times, config: &Config) -> Phase {
         if let Some(stirred) = self.stirred_at {
             let until = stirred.saturating_add(config.open_after);
             if now < until {
@@ -153,7 +154,7 @@ impl Timeline {
         if now < end {
             return Phase::Busy { until: end };
         }
-        if let Some(gap) = gaps.after(self.last_kernel).filter(|gap| *gap > config.small_gap) {
+        if let Some(gap) = times.gap_after(self.last_kernel).filter(|gap| *gap > config.small_gap) {
             let back = end.saturating_add(gap);
             let usable = back.saturating_sub(config.switch_cost.saturating_mul(2));
             let over = back.saturating_add(config.open_after);
@@ -177,6 +178,8 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
+    use weft_profiles::Aggregator;
+
     use super::{
         super::config::{MS, US},
         *,
@@ -187,8 +190,11 @@ mod tests {
     const SHORT: u64 = 2;
     const UNKNOWN: u64 = 3;
 
-    fn gaps() -> Gaps {
-        Gaps::from_pairs([(LONG, 5 * MS), (SHORT, 20 * US)])
+    fn times() -> Times {
+        let mut run = Aggregator::new();
+        run.sampled(LONG, MS, Some(5 * MS));
+        run.sampled(SHORT, MS, Some(20 * US));
+        Times::of(&run.finish("p", 0))
     }
 
     fn config() -> Config {
@@ -196,7 +202,7 @@ mod tests {
     }
 
     fn phase(timeline: &Timeline, now: Ns) -> Phase {
-        timeline.phase(now, &gaps(), &config())
+        timeline.phase(now, &times(), &config())
     }
 
     #[test]
@@ -242,7 +248,12 @@ mod tests {
         assert!(matches!(phase(&timeline, 600 * US), Phase::Gap { since: s, .. } if s == since));
         timeline.launch(LONG, MS, 2 * MS, 0, LONGEST);
         assert!(!timeline.idle(MS), "old news");
-        assert_eq!(phase(&timeline, 2 * MS + 1), Phase::Busy { until: 3 * MS });
+        let until = 2 * MS + 940 * US;
+        assert_eq!(
+            phase(&timeline, 2 * MS + 1),
+            Phase::Busy { until },
+            "it took less than predicted once"
+        );
     }
 
     #[test]
@@ -281,6 +292,10 @@ mod tests {
         assert_eq!(burst(300 * MS, MS), 3_700 * US, "shorter by and by");
         burst(400 * MS, 90 * MS);
         assert_eq!(burst(500 * MS, MS), 8 * MS, "to a point");
+        for step in 6..106 {
+            burst(step * 100 * MS, MS / 2);
+        }
+        assert_eq!(burst(20_000 * MS, MS / 2) / US, 500, "shorter than predicted too");
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl Door {
             log::warn!("process {pid}: {trouble}");
         }
         let costs = loaded.as_ref().map_or_else(Vec::new, |profile| profile.mean_costs());
+        let typical = loaded.as_ref().and_then(|profile| profile.typical_cost());
         let client = self.registry.number();
         let options = &self.options;
         let attached = pending.welcome(&self.host, client, costs, |lane| {
@@ -140,7 +141,8 @@ impl Door {
             orders.priority.store(u32::from(hello.priority), Ordering::Relaxed);
             let longest = u64::try_from(options.longest_wait.as_nanos()).unwrap_or(u64::MAX);
             orders.longest_wait.store(longest, Ordering::Relaxed);
-            orders.unknown_cost.store(options.core.unknown_cost, Ordering::Relaxed);
+            let unknown_cost = typical.unwrap_or(options.core.unknown_cost);
+            orders.unknown_cost.store(unknown_cost, Ordering::Relaxed);
             let profiling = if hello.profiling { flags::PROFILE } else { 0 };
             orders.flags.store(profiling, Ordering::Relaxed);
             orders.mode.store(Mode::Alone as u32, Ordering::Release);

@@ -6,7 +6,7 @@
 //! | paper | here |
 //! |---|---|
 //! | SK[id], mean time of a kernel | the cost a client is told for the kernel ([`PolicyName::costs`](crate::core::PolicyName::costs)) |
-//! | SG[id], mean gap after a kernel | `Gaps::after` |
+//! | SG[id], mean gap after a kernel | `Times::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::core::Config::small_gap) |
 //! | the queues 0..9 | `Queue`, a class a priority |
 //! | BestPrioFit | `Queue::best_prio_fit` |
