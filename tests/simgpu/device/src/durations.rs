@@ -64,12 +64,12 @@ impl Durations {
                 let share = self.draw();
                 quantile(&points, share)
             }
-            _ => self.from_shape(grid, block),
+            _ => self.default_of(grid, block),
         };
         self.jittered(ns)
     }
 
-    fn from_shape(&self, grid: [u32; 3], block: [u32; 3]) -> Ns {
+    fn default_of(&self, grid: [u32; 3], block: [u32; 3]) -> Ns {
         let threads = grid
             .iter()
             .chain(&block)

@@ -234,6 +234,24 @@ impl Link {
     }
 }
 
+/// What the device's tests need to lie with.
+#[cfg(test)]
+pub(crate) mod test_access {
+    use super::{Lane, Link, OwnedFd};
+
+    pub(crate) fn lane(link: &Link) -> &Lane {
+        &link.lane
+    }
+
+    pub(crate) fn socket(link: &Link) -> &OwnedFd {
+        &link.socket
+    }
+
+    pub(crate) fn ask(link: &Link) {
+        link.ask();
+    }
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
         // The copy of the socket that a forked child holds must not keep the device believing in this client; and a child's drop must not end the parent's link.

@@ -242,7 +242,7 @@ impl Link {
         let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;
         state.outstanding += 1;
         state.submitted += 1;
-        if state.submitted % MARK_EVERY == 0 {
+        if state.submitted.is_multiple_of(MARK_EVERY) {
             state.marks.push_back(seq);
             if state.marks.len() as u64 > STREAM_DEPTH / MARK_EVERY {
                 state.marks.pop_front();
@@ -255,7 +255,7 @@ impl Link {
         self.lane
             .submit(&Record::Submit { stream, seq, op, extra }.words(wall_now()));
         let backlog = self.lane.backlog();
-        if backlog >= SUBMISSIONS as u64 / 2 && backlog % ASK_EVERY == 0 {
+        if backlog >= SUBMISSIONS as u64 / 2 && backlog.is_multiple_of(ASK_EVERY) {
             self.ask();
         }
         Ok(seq)

@@ -111,12 +111,8 @@ impl Device {
                 let number = data as u32;
                 match data & !u64::from(u32::MAX) {
                     VISITOR => self.hear_visitor(number),
-                    CLIENT => {
-                        if !self.hear_client(number as usize) {
-                            gone.push(number as usize);
-                        }
-                    }
-                    PROCESS => gone.push(number as usize),
+                    CLIENT if self.hear_client(number as usize) => {}
+                    CLIENT | PROCESS => gone.push(number as usize),
                     _ if data == LISTENER => self.door.accept(),
                     _ => {}
                 }
@@ -197,9 +193,10 @@ impl Device {
             pid: std::process::id(),
             warning: self.log.as_ref().and_then(|log| log.trouble().map(str::to_owned)),
         });
+        // Before the client knows its place: it may reserve memory before this goes on.
+        self.board.release_all(number);
         let fds = [lane_fd.as_fd(), self.board_fd.as_fd(), self.door.bell.as_fd()];
         wire::send(&socket, &welcome, &fds).map_err(error)?;
-        self.board.release_all(number);
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         if let Some(place) = self.clients.get_mut(number) {
             *place = Some(Client::new(lane, socket, pidfd, pid, name));

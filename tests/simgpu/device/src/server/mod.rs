@@ -15,6 +15,8 @@ mod log;
 mod outlet;
 mod start;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::io;

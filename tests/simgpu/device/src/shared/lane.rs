@@ -146,7 +146,9 @@ impl Lane {
     /// The next piece of news, if there is one. One thread at a time.
     pub(crate) fn hear(&self) -> Option<News> {
         let index = self.heard.0.load(Ordering::Relaxed);
-        if index == self.told.0.load(Ordering::Acquire) {
+        let unheard = self.told.0.load(Ordering::Acquire).wrapping_sub(index);
+        // More than fit are none: the indices make no sense.
+        if unheard == 0 || unheard > NEWS as u64 {
             return None;
         }
         let item = self.news.get(index as usize % NEWS)?;
@@ -236,5 +238,35 @@ impl Lane {
             .take(if some { WAITERS } else { 0 })
             .map(|waiter| waiter.load(Ordering::SeqCst))
             .filter(|&wanted| wanted != 0)
+    }
+}
+
+/// Lies, for tests.
+#[cfg(test)]
+impl Lane {
+    pub(crate) fn pretend_submitted(&self, index: u64) {
+        self.submitted.0.store(index, Ordering::SeqCst);
+    }
+
+    pub(crate) fn pretend_heard(&self, index: u64) {
+        self.heard.0.store(index, Ordering::SeqCst);
+    }
+
+    pub(crate) fn scribble(&self, noise: impl Fn() -> u64) {
+        self.waiting.store(noise() as u32, Ordering::SeqCst);
+        for word in &self.waiters {
+            word.store(noise(), Ordering::SeqCst);
+        }
+        for index in [&self.submitted, &self.taken, &self.told, &self.heard] {
+            index.0.store(noise(), Ordering::SeqCst);
+        }
+        for word in [&self.refresh, &self.refreshed, &self.bound, &self.bound_count] {
+            word.store(noise(), Ordering::SeqCst);
+        }
+        for submission in &self.submissions {
+            for word in &submission.0 {
+                word.store(noise(), Ordering::SeqCst);
+            }
+        }
     }
 }
