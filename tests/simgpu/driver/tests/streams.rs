@@ -1,0 +1,238 @@
+//! Order: within a stream, across streams, with the legacy default stream, with the host.
+#![allow(missing_docs, reason = "the tests' names say it")]
+
+mod client;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use client::isolated;
+
+#[test]
+fn a_stream_is_first_in_first_out() {
+    isolated("a_stream_is_first_in_first_out", &[], |cu, _| {
+        cu.start();
+        let (a, s) = (cu.alloc(1 << 12), cu.stream(1));
+        // More than a channel holds, with a gate in front: each copy sees the fill before it and not the one after it.
+        for n in 0..1000 {
+            ok!(cu.cuMemsetD32Async(a, n + 1, 1, s));
+            ok!(cu.cuMemcpyDtoDAsync_v2(a + 4 + 4 * u64::from(n), a, 4, s));
+        }
+        ok!(cu.cuStreamSynchronize(s));
+        assert_eq!(cu.words(a + 4, 1000), (1..=1000).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn an_event_orders_two_streams() {
+    isolated("an_event_orders_two_streams", &[], |cu, _| {
+        cu.start();
+        let (a, first, second, event) = (cu.alloc(64), cu.stream(1), cu.stream(1), cu.event());
+        let gate = cu.gate(first);
+        cu.fill(a, 5, 4, first);
+        ok!(cu.cuEventRecord(event, first));
+        cu.fill(a, 6, 4, first);
+        ok!(cu.cuStreamWaitEvent(second, event, 0));
+        ok!(cu.cuMemcpyDtoDAsync_v2(a + 32, a, 16, second));
+        assert_eq!(cu.cuEventQuery(event), client::NOT_READY);
+        assert_eq!(cu.cuStreamQuery(second), client::NOT_READY);
+        gate.open();
+        ok!(cu.cuEventSynchronize(event));
+        ok!(cu.cuEventQuery(event));
+        ok!(cu.cuStreamSynchronize(second));
+        ok!(cu.cuStreamSynchronize(first));
+        let seen = cu.words(a + 32, 4);
+        assert!(seen == [5; 4] || seen == [6; 4], "{seen:?}: not before the event");
+        // An event that was never recorded holds nobody.
+        ok!(cu.cuStreamWaitEvent(second, cu.event(), 0));
+        ok!(cu.cuStreamSynchronize(second));
+    });
+}
+
+#[test]
+fn streams_without_an_event_do_not_wait() {
+    isolated("streams_without_an_event_do_not_wait", &[], |cu, _| {
+        cu.start();
+        let (a, first, second) = (cu.alloc(64), cu.stream(1), cu.stream(1));
+        let gate = cu.gate(first);
+        cu.fill(a, 1, 4, first);
+        cu.fill(a + 32, 2, 4, second);
+        ok!(cu.cuStreamSynchronize(second));
+        assert_eq!(cu.cuStreamQuery(first), client::NOT_READY);
+        gate.open();
+        ok!(cu.cuStreamSynchronize(first));
+        assert_eq!(cu.words(a, 1), [1]);
+        assert_eq!(cu.words(a + 32, 1), [2]);
+    });
+}
+
+#[test]
+fn the_legacy_stream_stands_behind_and_before_blocking_streams() {
+    isolated("the_legacy_stream_stands_behind_and_before_blocking_streams", &[], |cu, _| {
+        cu.start();
+        let (a, blocking, free) = (cu.alloc(64), cu.stream(0), cu.stream(1));
+        let gate = cu.gate(blocking);
+        cu.fill(a, 1, 1, blocking);
+        // Legacy after blocking, blocking after legacy; a non-blocking stream beside both.
+        ok!(cu.cuMemcpyDtoDAsync_v2(a + 4, a, 4, 0));
+        let other = cu.stream(0);
+        ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a + 4, 4, other));
+        cu.fill(a + 12, 3, 1, free);
+        ok!(cu.cuStreamSynchronize(free));
+        assert_eq!(cu.cuStreamQuery(0), client::NOT_READY);
+        assert_eq!(cu.cuStreamQuery(other), client::NOT_READY);
+        gate.open();
+        ok!(cu.cuStreamSynchronize(other));
+        assert_eq!(cu.words(a, 4), [1, 1, 1, 3]);
+    });
+}
+
+#[test]
+fn a_threads_own_default_stream_is_a_blocking_stream() {
+    isolated("a_threads_own_default_stream_is_a_blocking_stream", &[], |cu, _| {
+        let context = cu.start();
+        let a = cu.alloc(64);
+        let gate = cu.gate(2);
+        // By the handle and by the flavour of the entry point the same stream, which another thread's is not.
+        ok!(cu.cuMemsetD32Async_ptsz(a, 7, 1, 0));
+        assert_eq!(cu.cuStreamQuery(2), client::NOT_READY);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ok!(cu.cuCtxSetCurrent(context));
+                ok!(cu.cuMemsetD32Async_ptsz(a + 4, 8, 1, 0));
+                ok!(cu.cuStreamSynchronize(2));
+            });
+        });
+        ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a, 8, 0));
+        assert_eq!(cu.cuStreamQuery(0), client::NOT_READY, "the legacy stream stands behind it");
+        gate.open();
+        ok!(cu.cuStreamSynchronize(0));
+        assert_eq!(cu.words(a, 4), [7, 8, 7, 8]);
+    });
+}
+
+static CALLS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static LET_GO: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note(data: usize) {
+    CALLS.lock().unwrap().push(data);
+}
+
+extern "C" fn note_callback(_stream: usize, status: u32, data: usize) {
+    CALLS.lock().unwrap().push(data + 1000 * status as usize);
+}
+
+extern "C" fn stay(_data: usize) {
+    while LET_GO.load(Ordering::Acquire) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn host_functions_run_in_their_place() {
+    isolated("host_functions_run_in_their_place", &[], |cu, _| {
+        cu.start();
+        let (a, s, pinned) = (cu.alloc(16), cu.stream(1), cu.pinned(4));
+        let gate = cu.gate(s);
+        ok!(cu.cuLaunchHostFunc(s, note, 1));
+        ok!(cu.cuStreamAddCallback(s, note_callback, 2, 0));
+        cu.fill(a, 9, 1, s);
+        ok!(cu.cuLaunchHostFunc(s, stay, 0));
+        ok!(cu.cuMemcpyDtoHAsync_v2(pinned as *mut u8, a, 4, s));
+        ok!(cu.cuLaunchHostFunc(s, note, 3));
+        assert!(CALLS.lock().unwrap().is_empty(), "none before the gate opens");
+        gate.open();
+        // Nobody waits for the device here, and yet the calls come.
+        client::until("two calls", || CALLS.lock().unwrap().len() == 2);
+        assert_eq!(cu.cuStreamQuery(s), client::NOT_READY, "the stream stands at the function that stays");
+        LET_GO.store(1, Ordering::Release);
+        ok!(cu.cuStreamSynchronize(s));
+        assert_eq!(*CALLS.lock().unwrap(), [1, 2, 3]);
+        ok!(cu.cuMemcpyHtoD_v2(a, pinned as *const u8, 4));
+        assert_eq!(cu.words(a, 1), [9]);
+    });
+}
+
+#[test]
+fn a_spinning_kernel_ends_with_the_hosts_word() {
+    isolated("a_spinning_kernel_ends_with_the_hosts_word", &[], |cu, _| {
+        cu.start();
+        let (a, s, word) = (cu.alloc(16), cu.stream(1), cu.pinned(4));
+        let spin = cu.function("simgpu_spin\0");
+        let (from, to) = (cu.event(), cu.event());
+        ok!(cu.cuEventRecord(from, s));
+        ok!(cu.launch(spin, &[word, 60_000_000_000], s));
+        ok!(cu.cuEventRecord(to, s));
+        cu.fill(a, 4, 1, s);
+        assert_eq!(cu.cuStreamQuery(s), client::NOT_READY);
+        // A plain store of the host's, with no call into the driver.
+        let side = cu.pinned(4);
+        assert_ne!(side, word);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(cu.cuStreamQuery(s), client::NOT_READY);
+        client::store(word, 1);
+        ok!(cu.cuStreamSynchronize(s));
+        assert_eq!(cu.words(a, 1), [4]);
+        let mut milliseconds = 0.0;
+        ok!(cu.cuEventElapsedTime_v2(&mut milliseconds, from, to));
+        assert!((10.0..50_000.0).contains(&milliseconds), "{milliseconds}");
+        // Without the word it gives up by itself.
+        let word = cu.pinned(4);
+        ok!(cu.launch(spin, &[word, 3_000_000], s));
+        ok!(cu.cuStreamSynchronize(s));
+    });
+}
+
+#[test]
+fn written_words_are_seen_though_nobody_waits() {
+    isolated("written_words_are_seen_though_nobody_waits", &[], |cu, _| {
+        cu.start();
+        let (s, word) = (cu.stream(1), cu.pinned(8));
+        ok!(cu.cuStreamWriteValue32_v2(s, word, 42, 0));
+        client::until("the word", || client::load(word) == 42);
+        assert_eq!(cu.cuStreamWriteValue32_v2(s, word + 2, 1, 0), client::INVALID_VALUE, "not aligned");
+        // A copy into pinned memory too.
+        let a = cu.alloc(4);
+        ok!(cu.cuMemsetD32Async(a, 43, 1, s));
+        ok!(cu.cuMemcpyDtoHAsync_v2(word as *mut u8, a, 4, s));
+        client::until("the copied word", || client::load(word) == 43);
+    });
+}
+
+#[test]
+fn event_times_are_the_devices() {
+    isolated("event_times_are_the_devices", &[], |cu, _| {
+        cu.start();
+        let (s, from, to) = (cu.stream(1), cu.event(), cu.event());
+        let a = cu.alloc(64 << 20);
+        ok!(cu.cuMemcpyDtoDAsync_v2(a, a, 4, s));
+        ok!(cu.cuEventRecord(from, s));
+        let host = cu.pinned(64 << 20);
+        ok!(cu.cuMemcpyHtoDAsync_v2(a, host as *const u8, 64 << 20, s));
+        ok!(cu.cuEventRecord(to, s));
+        let mut milliseconds = -1.0;
+        ok!(cu.cuEventSynchronize(to));
+        ok!(cu.cuEventElapsedTime_v2(&mut milliseconds, from, to));
+        // 64 MiB at 22.2 GB/s are 3.0 ms on the device, however busy this machine is.
+        assert!((2.9..3.3).contains(&milliseconds), "{milliseconds}");
+        ok!(cu.cuEventElapsedTime_v2(&mut milliseconds, to, from));
+        assert!(milliseconds < 0.0);
+        assert_eq!(cu.cuEventElapsedTime_v2(&mut milliseconds, from, cu.event()), client::INVALID_HANDLE);
+    });
+}
+
+#[test]
+fn a_destroyed_stream_ends_its_work() {
+    isolated("a_destroyed_stream_ends_its_work", &[], |cu, _| {
+        cu.start();
+        let (a, s, event) = (cu.alloc(16), cu.stream(1), cu.event());
+        let gate = cu.gate(s);
+        cu.fill(a, 3, 1, s);
+        ok!(cu.cuEventRecord(event, s));
+        ok!(cu.cuStreamDestroy_v2(s));
+        assert_eq!(cu.cuStreamQuery(s), client::INVALID_HANDLE);
+        gate.open();
+        ok!(cu.cuEventSynchronize(event));
+        assert_eq!(cu.words(a, 1), [3]);
+    });
+}
