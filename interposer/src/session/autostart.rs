@@ -52,7 +52,8 @@ pub struct Starting {
 pub fn start(socket: &Path) -> Result<Starting, Failure> {
     path::check_folder(socket, true).map_err(Failure::Folder)?;
     let mut lock = socket.as_os_str().to_os_string();
-    lock.push(".start");
+    // `weft broker --background` has a lock of its own, which this one must not be.
+    lock.push(".autostart");
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
