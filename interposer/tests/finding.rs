@@ -114,6 +114,12 @@ fn without_a_driver_there_is_no_device_and_one_line() {
     assert_eq!(said.number("counter_opened"), 0);
     assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
     assert!(said.stderr.contains("CUDA_ERROR_NO_DEVICE"), "{}", said.stderr);
+    // Weft named as the driver.
+    let said = run(under_weft(&stage().client)
+        .args(["open", "libcuda.so.1"])
+        .env("WEFT_CUDA_LIBRARY", &stage().weft));
+    assert_eq!(said.get("init"), "100");
+    assert!(said.stderr.contains("weft itself"), "{}", said.stderr);
     // A driver that is no library.
     let broken = stage().folder.join("broken.so");
     fs::write(&broken, "not a library").unwrap();

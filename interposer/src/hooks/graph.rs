@@ -34,7 +34,34 @@ const MOST_NODES: usize = 1 << 20;
 static IDENTITIES: Index<GRAPHS> = Index::new();
 
 /// What each executable graph is made of.
-static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Vec<Node>>> = LazyLock::new(DashMap::new);
+static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Made>> = LazyLock::new(DashMap::new);
+
+/// An executable graph.
+#[derive(Debug, Default)]
+struct Made {
+    nodes: Vec<Node>,
+    /// Where the last changed node stands: clients change nodes in their order, each step all of them.
+    last: usize,
+}
+
+impl Made {
+    fn of(nodes: Vec<Node>) -> Made {
+        Made { nodes, last: 0 }
+    }
+
+    /// The place of a node, looked for from the one after the last.
+    fn find(&mut self, handle: CuGraphNode) -> Option<usize> {
+        let here = |node: &Node| node.handle == handle;
+        let next = self.last + 1;
+        let after = self
+            .nodes
+            .get(next..)
+            .and_then(|rest| rest.iter().position(here))
+            .map(|at| at + next);
+        self.last = after.or_else(|| self.nodes.iter().position(here))?;
+        Some(self.last)
+    }
+}
 
 /// A node that launches something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +174,7 @@ fn learn(exec: CuGraphExec, graph: CuGraph) {
         match nodes {
             Some(nodes) => {
                 identify(exec, &nodes);
-                GRAPHS_MADE.insert(exec, nodes);
+                GRAPHS_MADE.insert(exec, Made::of(nodes));
             }
             None => forget(exec),
         }
@@ -165,33 +192,44 @@ fn update(exec: CuGraphExec, graph: CuGraph) {
         let nodes = if capture::any() { None } else { read(graph, 0) };
         let Some(mut nodes) = nodes else { return forget(exec) };
         if let Some(before) = GRAPHS_MADE.get(&exec)
-            && before.len() == nodes.len()
+            && before.nodes.len() == nodes.len()
         {
-            for (node, before) in nodes.iter_mut().zip(before.iter()) {
+            for (node, before) in nodes.iter_mut().zip(before.nodes.iter()) {
                 node.handle = before.handle;
                 node.enabled = before.enabled;
             }
         }
         identify(exec, &nodes);
-        GRAPHS_MADE.insert(exec, nodes);
+        GRAPHS_MADE.insert(exec, Made::of(nodes));
     });
 }
 
-/// A node of an executable graph was changed.
-fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node)) {
+/// A node of an executable graph was changed: `change` says whether its kernels or its state did.
+fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -> bool) {
     guarded(|| {
-        let Some(mut nodes) = GRAPHS_MADE.get_mut(&exec) else {
+        let Some(mut made) = GRAPHS_MADE.get_mut(&exec) else {
             return;
         };
-        let Some(found) = nodes.iter_mut().find(|other| other.handle == node) else {
+        let at = made.find(node);
+        let Some(found) = at.and_then(|at| made.nodes.get_mut(at)) else {
             return;
         };
-        let before = found.clone();
-        change(found);
         // Clients rewrite the arguments of every kernel before each launch; the kernels stay the same.
-        if *found != before {
-            identify(exec, &nodes);
+        if change(found) {
+            identify(exec, &made.nodes);
         }
+    });
+}
+
+/// A kernel node launches this one from now on.
+fn change_kernel(exec: CuGraphExec, node: CuGraphNode, launch: &KernelNode) {
+    let hash = kernel(launch);
+    change(exec, node, |node| {
+        let other = node.kernels != [hash];
+        if other {
+            node.kernels = vec![hash];
+        }
+        other
     });
 }
 
@@ -227,7 +265,7 @@ unsafe fn set_kernel(
         };
         // SAFETY: the driver read that many bytes there; the copy is at least as large and holds plain words.
         unsafe { std::ptr::copy_nonoverlapping(launch.cast::<u8>(), (&raw mut copy).cast::<u8>(), size) };
-        change(exec, node, |node| node.kernels = vec![kernel(&copy)]);
+        change_kernel(exec, node, &copy);
     }
     result
 }
@@ -284,7 +322,7 @@ hooks! {
         if result.ok() {
             // SAFETY: the driver read the parameters, which are longer than the part that we look at.
             if let Some(parameters) = unsafe { written(parameters) } && parameters.kind == NODE_KERNEL {
-                change(exec, node, |node| node.kernels = vec![kernel(&parameters.kernel)]);
+                change_kernel(exec, node, &parameters.kernel);
             }
         }
         result
@@ -294,7 +332,10 @@ hooks! {
         if result.ok() {
             let kernels = if capture::any() { None } else { guarded(|| read(child, 1)).flatten() };
             match kernels {
-                Some(nodes) => change(exec, node, |node| node.kernels = all_kernels(&nodes)),
+                Some(nodes) => change(exec, node, |node| {
+                    node.kernels = all_kernels(&nodes);
+                    true
+                }),
                 None => { guarded(|| forget(exec)); }
             }
         }
@@ -303,7 +344,10 @@ hooks! {
     fn cuGraphNodeSetEnabled(exec: CuGraphExec, node: CuGraphNode, enabled: u32) |real| {
         let result = real();
         if result.ok() {
-            change(exec, node, |node| node.enabled = enabled != 0);
+            change(exec, node, |node| {
+                node.enabled = enabled != 0;
+                true
+            });
         }
         result
     }

@@ -40,6 +40,8 @@ pub enum Driver {
 enum Error {
     /// Nothing of that name anywhere.
     NotFound,
+    /// The only one of that name is this library.
+    Ourselves(PathBuf),
     /// Something was there and could not be opened.
     NotOpened(PathBuf, String),
 }
@@ -108,23 +110,24 @@ impl Library {
 
 fn open() -> Result<Library, Error> {
     let ourselves = about::path().and_then(search::identity);
-    let mut failed = None;
+    let (mut failed, mut us) = (None, None);
     for path in search::candidates() {
         let Some(identity) = search::identity(&path) else {
             continue;
         };
         if Some(identity) == ourselves {
+            us = us.or(Some(Error::Ourselves(path)));
             continue;
         }
         match open_at(&path) {
             // A copy of us under another inode.
-            Ok(library) if library.symbol(about::MARK).is_some() => {}
+            Ok(library) if library.symbol(about::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
             Ok(library) => return Ok(library),
             // The first reason is the one to tell: later candidates are fallbacks.
             Err(why) => failed = failed.or(Some(Error::NotOpened(path, why))),
         }
     }
-    Err(failed.unwrap_or(Error::NotFound))
+    Err(failed.or(us).unwrap_or(Error::NotFound))
 }
 
 fn open_at(path: &Path) -> Result<Library, String> {
@@ -152,6 +155,12 @@ fn explain(error: &Error) -> String {
         Error::NotFound => format!(
             "no NVIDIA driver found: no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders; \
              this process gets CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names one)",
+            search::VARIABLE
+        ),
+        Error::Ourselves(path) => format!(
+            "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
+             ({}=/path/to/libcuda.so.1 names the driver)",
+            path.display(),
             search::VARIABLE
         ),
         Error::NotOpened(path, why) => {
