@@ -308,7 +308,7 @@ fn two_processes_take_turns_and_the_log_shows_it() {
     assert!(pieces.windows(2).all(|pair| pair[0].1 <= pair[1].0), "one at a time");
     assert!(lines.iter().any(|line| line["op"] == "switch"), "they met");
     for pid in [first.child.id(), second.child.id()] {
-        let of_one: Vec<_> = kernels.iter().filter(|line| line["pid"] == *pid).collect();
+        let of_one: Vec<_> = kernels.iter().filter(|line| line["pid"] == pid).collect();
         assert!(
             of_one
                 .windows(2)
