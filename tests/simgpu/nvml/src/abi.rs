@@ -1,0 +1,132 @@
+//! The C boundary.
+//!
+//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI only: that they are null or valid is the client's side of
+//! the contract, and this file alone follows them.
+
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A result other than success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Error(pub(crate) u32);
+
+/// What entry points answer.
+pub(crate) type R<T = ()> = Result<T, Error>;
+
+impl Error {
+    pub(crate) const UNINITIALIZED: Error = Error(1);
+    pub(crate) const INVALID_ARGUMENT: Error = Error(2);
+    pub(crate) const NOT_SUPPORTED: Error = Error(3);
+    pub(crate) const NOT_FOUND: Error = Error(6);
+    pub(crate) const INSUFFICIENT_SIZE: Error = Error(7);
+    pub(crate) const UNKNOWN: Error = Error(999);
+}
+
+/// A device handle as the client holds it.
+pub(crate) type Handle = usize;
+
+/// Where a result goes.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T: Copy> Out<T> {
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Writes the result.
+    pub(crate) fn set(&self, value: T) -> R {
+        self.set_at(0, value)
+    }
+
+    /// Writes into the `at`-th place of an array.
+    pub(crate) fn set_at(&self, at: usize, value: T) -> R {
+        if self.0.is_null() {
+            return Err(Error::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and by the API's contract an array that has this place.
+        unsafe { self.0.wrapping_add(at).write_unaligned(value) };
+        Ok(())
+    }
+
+    /// The value there now, for arguments that go both ways.
+    pub(crate) fn get(&self) -> R<T> {
+        self.get_at(0)
+    }
+
+    /// The value in the `at`-th place of an array.
+    pub(crate) fn get_at(&self, at: usize) -> R<T> {
+        if self.0.is_null() {
+            return Err(Error::INVALID_ARGUMENT);
+        }
+        // SAFETY: as in `set_at`; every T here is plain data without invalid bits.
+        Ok(unsafe { self.0.wrapping_add(at).read_unaligned() })
+    }
+}
+
+impl Out<u8> {
+    /// Writes text with its closing zero into a buffer of `room` bytes.
+    pub(crate) fn text(&self, room: u32, text: &str) -> R {
+        if text.len() >= room as usize {
+            return Err(Error::INSUFFICIENT_SIZE);
+        }
+        text.bytes()
+            .chain([0])
+            .enumerate()
+            .try_for_each(|(at, byte)| self.set_at(at, byte))
+    }
+}
+
+/// A string of the client's.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    pub(crate) fn get(&self) -> R<String> {
+        if self.0.is_null() {
+            return Err(Error::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and by the API's contract a string with its closing zero.
+        Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
+    }
+}
+
+/// Defines entry points: `fn nvmlName(argument: Type, ...) { body of type R }`. The build script finds them by the line with
+/// `fn nvml`.
+macro_rules! export {
+    ($($(#[$meta:meta])* fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $body:block)*) => {
+        $(
+            $(#[$meta])*
+            #[allow(missing_docs, non_snake_case)]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name($($arg: $ty),*) -> u32 {
+                crate::abi::answer(stringify!($name), || -> crate::abi::R { $body })
+            }
+        )*
+    };
+}
+pub(crate) use export;
+
+/// Runs an entry point's body; a panic must not unwind into C.
+pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::UNKNOWN));
+    let code = result.map_or_else(|error| error.0, |()| 0);
+    trace(name, code);
+    code
+}
+
+/// The answer for what the simulated device lacks.
+pub(crate) fn absent(name: &str) -> u32 {
+    trace(name, Error::NOT_SUPPORTED.0);
+    Error::NOT_SUPPORTED.0
+}
+
+/// `SIMGPU_DEBUG=2` writes every call to stderr, as in the simulated driver.
+fn trace(name: &str, code: u32) {
+    static LEVEL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    if *LEVEL.get_or_init(|| std::env::var("SIMGPU_DEBUG").is_ok_and(|level| level == "2")) {
+        eprintln!("simnvml[{}] {name} -> {code}", std::process::id());
+    }
+}

@@ -1,0 +1,106 @@
+//! The state of the running device.
+//!
+//! The device process answers with JSON on its socket. To ask it starts no device and attaches nothing, so a monitoring tool
+//! changes nothing.
+#![forbid(unsafe_code)]
+
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// One process on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its id.
+    pub(crate) pid: u32,
+    /// Device memory it holds.
+    pub(crate) memory: u64,
+}
+
+/// Bytes of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+}
+
+fn status() -> Option<Value> {
+    let text = simgpu_device::status(&simgpu_device::default_socket()).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// How much memory there is and how much of it is taken; without a running device, what one started now would have.
+pub(crate) fn memory() -> Option<Memory> {
+    match status() {
+        Some(status) => {
+            let memory = status.get("memory")?;
+            Some(Memory {
+                total: memory.get("total")?.as_u64()?,
+                used: memory.get("used")?.as_u64()?,
+            })
+        }
+        None => {
+            let config = simgpu_device::Config::from_environment().ok()?;
+            Some(Memory {
+                total: config.device.memory,
+                used: 0,
+            })
+        }
+    }
+}
+
+/// The processes that have the device open.
+pub(crate) fn processes() -> Vec<Process> {
+    let status = status();
+    let clients = status.as_ref().and_then(|status| status.get("clients")?.as_array());
+    let process = |client: &Value| {
+        let pid = u32::try_from(client.get("pid")?.as_u64()?).ok()?;
+        Some(Process {
+            pid,
+            memory: client.get("memory")?.as_u64()?,
+        })
+    };
+    clients
+        .map(|clients| clients.iter().filter_map(process).collect())
+        .unwrap_or_default()
+}
+
+/// Name of a process on the device.
+pub(crate) fn process_name(pid: u32) -> Option<String> {
+    let status = status()?;
+    let clients = status.get("clients")?.as_array()?;
+    let client = clients
+        .iter()
+        .find(|client| client.get("pid").and_then(Value::as_u64) == Some(pid.into()))?;
+    Some(client.get("process")?.as_str()?.to_string())
+}
+
+/// Per cent of the time since the last question during which a kernel ran, and during which a copy did. NVML's own window is a
+/// sixth of a second to a second; here it is the time between two questions, and the first answers for the device's whole life.
+pub(crate) fn utilization() -> (u32, u32) {
+    static LAST: Mutex<[u64; 3]> = Mutex::new([0; 3]);
+    let Some(status) = status() else { return (0, 0) };
+    let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
+    let copies: u64 = status
+        .get("copy_ns")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_u64)
+        .sum();
+    let now = [number(status.get("now")), number(status.get("compute_ns")), copies];
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    // A device that was started since has younger clocks.
+    let before = if now[0] < last[0] { [0; 3] } else { *last };
+    *last = now;
+    let elapsed = now[0] - before[0];
+    let share = |n: usize| {
+        let percent = now[n]
+            .saturating_sub(before[n])
+            .saturating_mul(100)
+            .checked_div(elapsed)
+            .unwrap_or(0);
+        u32::try_from(percent.min(100)).unwrap_or(100)
+    };
+    (share(1), share(2))
+}

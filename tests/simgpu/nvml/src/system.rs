@@ -1,0 +1,101 @@
+//! Initialisation and the system's entry points.
+
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::abi::{Error, Out, R, export};
+use crate::{facts, live};
+
+/// How often the client has initialised.
+static USERS: AtomicU32 = AtomicU32::new(0);
+
+/// Refuses calls before the first initialisation and after the last shutdown.
+pub(crate) fn ready() -> R {
+    if USERS.load(Ordering::Acquire) == 0 {
+        Err(Error::UNINITIALIZED)
+    } else {
+        Ok(())
+    }
+}
+
+fn init() -> R {
+    USERS.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+export! {
+    fn nvmlInit() {
+        init()
+    }
+
+    fn nvmlInit_v2() {
+        init()
+    }
+
+    fn nvmlInitWithFlags(flags: u32) {
+        let _ = flags;
+        init()
+    }
+
+    fn nvmlShutdown() {
+        let less = |users: u32| users.checked_sub(1);
+        USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).map_err(|_| Error::UNINITIALIZED)?;
+        Ok(())
+    }
+
+    fn nvmlSystemGetDriverVersion(version: Out<u8>, room: u32) {
+        ready()?;
+        version.text(room, facts::DRIVER)
+    }
+
+    fn nvmlSystemGetNVMLVersion(version: Out<u8>, room: u32) {
+        ready()?;
+        // NVML's is the driver's behind the interface's number.
+        version.text(room, &format!("13.{}", facts::DRIVER))
+    }
+
+    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
+        version.set(facts::CUDA)
+    }
+
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+        version.set(facts::CUDA)
+    }
+
+    fn nvmlSystemGetProcessName(pid: u32, name: Out<u8>, room: u32) {
+        ready()?;
+        let mut text = live::process_name(pid).ok_or(Error::NOT_FOUND)?;
+        text.truncate((room as usize).saturating_sub(1));
+        name.text(room, &text)
+    }
+
+    fn nvmlSystemGetConfComputeState(state: Out<[u32; 3]>) {
+        // Environment, feature, tools: all off.
+        ready()?;
+        state.set([0; 3])
+    }
+
+    fn nvmlUnitGetCount(count: Out<u32>) {
+        ready()?;
+        count.set(0)
+    }
+}
+
+/// The text of a result.
+#[allow(non_snake_case)]
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(result: u32) -> *const c_char {
+    let text: &CStr = match result {
+        0 => c"Success",
+        1 => c"Uninitialized",
+        2 => c"Invalid Argument",
+        3 => c"Not Supported",
+        4 => c"Insufficient Permissions",
+        6 => c"Not Found",
+        7 => c"Insufficient Size",
+        9 => c"Driver Not Loaded",
+        13 => c"Function Not Found",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}
