@@ -43,7 +43,11 @@ fn a_pageable_source_may_change_when_the_call_is_back() {
         ok!(cu.cuMemcpyHtoDAsync_v2(a, small.as_ptr(), small.len(), s));
         let wanted = small.clone();
         small.fill(0);
-        assert_eq!(cu.cuStreamQuery(s), client::NOT_READY, "the copy still stands behind the gate");
+        assert_eq!(
+            cu.cuStreamQuery(s),
+            client::NOT_READY,
+            "the copy still stands behind the gate"
+        );
         gate.open();
         // A large one is waited for.
         let mut large = pattern(1 << 19);
@@ -81,14 +85,48 @@ fn shaped_copies() {
         assert!(pitch >= 100 && pitch.is_multiple_of(512));
         let host = pattern(100 * 30);
         // x, y, kind, host, device, array, pitch; twice; width, height.
-        let up = [0, 0, 1, host.as_ptr() as u64, 0, 0, 100, 0, 0, 2, 0, a, 0, pitch as u64, 100, 30];
+        let up = [
+            0,
+            0,
+            1,
+            host.as_ptr() as u64,
+            0,
+            0,
+            100,
+            0,
+            0,
+            2,
+            0,
+            a,
+            0,
+            pitch as u64,
+            100,
+            30,
+        ];
         ok!(cu.cuMemcpy2D_v2(&up));
         for row in [0, 1, 29] {
             assert_eq!(cu.bytes(a + (row * pitch) as u64, 100), host[row * 100..][..100]);
         }
         // A box out of the middle, into a box of another pitch.
         let mut back = vec![0; 40 * 5];
-        let down = [10, 3, 2, 0, a, 0, pitch as u64, 0, 0, 1, back.as_mut_ptr() as u64, 0, 0, 40, 20, 5];
+        let down = [
+            10,
+            3,
+            2,
+            0,
+            a,
+            0,
+            pitch as u64,
+            0,
+            0,
+            1,
+            back.as_mut_ptr() as u64,
+            0,
+            0,
+            40,
+            20,
+            5,
+        ];
         ok!(cu.cuMemcpy2D_v2(&down));
         for row in 0..5 {
             assert_eq!(back[row * 40..][..20], host[(row + 3) * 100 + 10..][..20]);
@@ -99,7 +137,31 @@ fn shaped_copies() {
         let mut layer = vec![0; 100 * 10];
         let to = layer.as_mut_ptr() as u64;
         let box_ = [
-            0, 0, 1, 0, 2, 0, a, 0, 0, pitch as u64, 10, 0, 0, 0, 0, 1, to, 0, 0, 0, 100, 10, 100, 10, 1,
+            0,
+            0,
+            1,
+            0,
+            2,
+            0,
+            a,
+            0,
+            0,
+            pitch as u64,
+            10,
+            0,
+            0,
+            0,
+            0,
+            1,
+            to,
+            0,
+            0,
+            0,
+            100,
+            10,
+            100,
+            10,
+            1,
         ];
         ok!(cu.cuMemcpy3D_v2(&box_));
         assert_eq!(layer, host[1000..2000]);
@@ -149,8 +211,14 @@ fn executed_kernels_compute_by_every_launch_path() {
         // The extended launch.
         let values = [a + 16, 2, 4];
         let params = values.each_ref().map(|value| std::ptr::from_ref(value).cast::<u8>());
-        let config =
-            client::Config { grid: [1; 3], block: [32, 1, 1], shared: 0, stream: 0, attributes: std::ptr::null(), count: 0 };
+        let config = client::Config {
+            grid: [1; 3],
+            block: [32, 1, 1],
+            shared: 0,
+            stream: 0,
+            attributes: std::ptr::null(),
+            count: 0,
+        };
         ok!(cu.cuLaunchKernelEx(&config, fill, params.as_ptr(), std::ptr::null()));
         // The cooperative one.
         let values = [a + 32, 3, 4];
@@ -167,7 +235,16 @@ fn executed_kernels_compute_by_every_launch_path() {
         let ptx = concat!(include_str!("../src/kernels/simgpu.ptx"), "\0");
         let (mut library, mut kernel) = (0, 0);
         let none = std::ptr::null;
-        ok!(cu.cuLibraryLoadData(&mut library, ptx.as_ptr(), std::ptr::null(), none(), 0, std::ptr::null(), none(), 0));
+        ok!(cu.cuLibraryLoadData(
+            &mut library,
+            ptx.as_ptr(),
+            std::ptr::null(),
+            none(),
+            0,
+            std::ptr::null(),
+            none(),
+            0
+        ));
         ok!(cu.cuLibraryGetKernel(&mut kernel, library, c"simgpu_fill".as_ptr().cast()));
         ok!(cu.launch(kernel, &[a + 64, 5, 4], 0));
         let wanted: Vec<u32> = (1..=5).flat_map(|value| [value; 4]).collect();
@@ -183,15 +260,34 @@ fn launches_that_no_device_takes_are_refused() {
         let values = [a, 1, 1];
         let params = values.each_ref().map(|value| std::ptr::from_ref(value).cast::<u8>());
         let launch = |function, grid: u32, block: u32, shared| {
-            cu.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, 0, params.as_ptr(), std::ptr::null())
+            cu.cuLaunchKernel(
+                function,
+                grid,
+                1,
+                1,
+                block,
+                1,
+                1,
+                shared,
+                0,
+                params.as_ptr(),
+                std::ptr::null(),
+            )
         };
         assert_eq!(launch(fill, 0, 32, 0), client::INVALID_VALUE);
         assert_eq!(launch(fill, 1, 1025, 0), client::INVALID_VALUE);
-        assert_eq!(launch(fill, 1, 32, 100_000), client::INVALID_VALUE, "more than a block has without asking");
+        assert_eq!(
+            launch(fill, 1, 32, 100_000),
+            client::INVALID_VALUE,
+            "more than a block has without asking"
+        );
         ok!(cu.cuFuncSetAttribute(fill, 8, 100_000));
         assert_eq!(launch(fill, 1, 32, 100_000), client::SUCCESS);
         assert_eq!(launch(fill + 16 * 1000, 1, 32, 0), client::INVALID_HANDLE);
-        assert_eq!(cu.cuLaunchCooperativeKernel(fill, 100_000, 1, 1, 32, 1, 1, 0, 0, params.as_ptr()), 720);
+        assert_eq!(
+            cu.cuLaunchCooperativeKernel(fill, 100_000, 1, 1, 32, 1, 1, 0, 0, params.as_ptr()),
+            720
+        );
         let mut none = 0;
         let name = c"no_such_kernel".as_ptr().cast();
         assert_eq!(cu.cuModuleGetFunction(&mut none, cu.module(), name), client::NOT_FOUND);

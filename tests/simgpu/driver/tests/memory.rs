@@ -39,7 +39,10 @@ fn small_blocks_share_a_granule() {
         assert_eq!(before - cu.free_memory(), 2 * MIB);
         let mut sorted = blocks.clone();
         sorted.sort_unstable();
-        assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= 1024), "no two overlap");
+        assert!(
+            sorted.windows(2).all(|pair| pair[1] - pair[0] >= 1024),
+            "no two overlap"
+        );
         assert!(blocks.iter().all(|at| at.is_multiple_of(512)));
         cu.put(blocks[0], &[7; 1000]);
         ok!(cu.cuMemFree_v2(blocks[0]));
@@ -147,7 +150,11 @@ fn reserved_addresses_take_memory_where_it_is_mapped() {
         ok!(cu.cuMemCreate(&mut handle, 4 * MIB, &properties(0), 0));
         assert_eq!(before - cu.free_memory(), 4 * MIB);
         let byte = 1u8;
-        assert_eq!(cu.cuMemcpyHtoD_v2(at, &byte, 1), client::INVALID_VALUE, "no memory there yet");
+        assert_eq!(
+            cu.cuMemcpyHtoD_v2(at, &byte, 1),
+            client::INVALID_VALUE,
+            "no memory there yet"
+        );
         ok!(cu.cuMemMap(at + (2 * MIB) as u64, 4 * MIB, 0, handle, 0));
         ok!(cu.cuMemSetAccess(at + (2 * MIB) as u64, 4 * MIB, &[1, 0, 3], 1));
         let here = at + (3 * MIB) as u64;
@@ -163,7 +170,10 @@ fn reserved_addresses_take_memory_where_it_is_mapped() {
         assert_eq!(cu.free_memory(), before);
         assert_eq!(cu.cuMemcpyHtoD_v2(here, &byte, 1), client::INVALID_VALUE);
         ok!(cu.cuMemAddressFree(at, 32 << 30));
-        assert_eq!(cu.cuMemCreate(&mut handle, 2048 * MIB, &properties(0), 0), client::OUT_OF_MEMORY);
+        assert_eq!(
+            cu.cuMemCreate(&mut handle, 2048 * MIB, &properties(0), 0),
+            client::OUT_OF_MEMORY
+        );
     });
 }
 

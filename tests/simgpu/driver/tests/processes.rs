@@ -61,6 +61,7 @@ fn a_killed_process_leaves_nothing_behind() {
             let a = cu.alloc(4096);
             cu.fill(a, round, 16, 0);
             assert_eq!(cu.words(a, 16), [round; 16]);
+            ok!(cu.cuMemFree_v2(a));
         }
     });
 }
@@ -134,9 +135,13 @@ fn a_forked_child_is_not_initialised() {
 
 #[test]
 fn a_hidden_device_is_no_device() {
-    isolated("a_hidden_device_is_no_device", &[("CUDA_VISIBLE_DEVICES", "")], |cu, _| {
-        assert_eq!(cu.cuInit(0), client::NO_DEVICE);
-        let mut count = 9;
-        assert_eq!(cu.cuDeviceGetCount(&mut count), client::NOT_INITIALIZED);
-    });
+    isolated(
+        "a_hidden_device_is_no_device",
+        &[("CUDA_VISIBLE_DEVICES", "")],
+        |cu, _| {
+            assert_eq!(cu.cuInit(0), client::NO_DEVICE);
+            let mut count = 9;
+            assert_eq!(cu.cuDeviceGetCount(&mut count), client::NOT_INITIALIZED);
+        },
+    );
 }

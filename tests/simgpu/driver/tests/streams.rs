@@ -68,23 +68,27 @@ fn streams_without_an_event_do_not_wait() {
 
 #[test]
 fn the_legacy_stream_stands_behind_and_before_blocking_streams() {
-    isolated("the_legacy_stream_stands_behind_and_before_blocking_streams", &[], |cu, _| {
-        cu.start();
-        let (a, blocking, free) = (cu.alloc(64), cu.stream(0), cu.stream(1));
-        let gate = cu.gate(blocking);
-        cu.fill(a, 1, 1, blocking);
-        // Legacy after blocking, blocking after legacy; a non-blocking stream beside both.
-        ok!(cu.cuMemcpyDtoDAsync_v2(a + 4, a, 4, 0));
-        let other = cu.stream(0);
-        ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a + 4, 4, other));
-        cu.fill(a + 12, 3, 1, free);
-        ok!(cu.cuStreamSynchronize(free));
-        assert_eq!(cu.cuStreamQuery(0), client::NOT_READY);
-        assert_eq!(cu.cuStreamQuery(other), client::NOT_READY);
-        gate.open();
-        ok!(cu.cuStreamSynchronize(other));
-        assert_eq!(cu.words(a, 4), [1, 1, 1, 3]);
-    });
+    isolated(
+        "the_legacy_stream_stands_behind_and_before_blocking_streams",
+        &[],
+        |cu, _| {
+            cu.start();
+            let (a, blocking, free) = (cu.alloc(64), cu.stream(0), cu.stream(1));
+            let gate = cu.gate(blocking);
+            cu.fill(a, 1, 1, blocking);
+            // Legacy after blocking, blocking after legacy; a non-blocking stream beside both.
+            ok!(cu.cuMemcpyDtoDAsync_v2(a + 4, a, 4, 0));
+            let other = cu.stream(0);
+            ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a + 4, 4, other));
+            cu.fill(a + 12, 3, 1, free);
+            ok!(cu.cuStreamSynchronize(free));
+            assert_eq!(cu.cuStreamQuery(0), client::NOT_READY);
+            assert_eq!(cu.cuStreamQuery(other), client::NOT_READY);
+            gate.open();
+            ok!(cu.cuStreamSynchronize(other));
+            assert_eq!(cu.words(a, 4), [1, 1, 1, 3]);
+        },
+    );
 }
 
 #[test]
@@ -104,7 +108,11 @@ fn a_threads_own_default_stream_is_a_blocking_stream() {
             });
         });
         ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a, 8, 0));
-        assert_eq!(cu.cuStreamQuery(0), client::NOT_READY, "the legacy stream stands behind it");
+        assert_eq!(
+            cu.cuStreamQuery(0),
+            client::NOT_READY,
+            "the legacy stream stands behind it"
+        );
         gate.open();
         ok!(cu.cuStreamSynchronize(0));
         assert_eq!(cu.words(a, 4), [7, 8, 7, 8]);
@@ -144,7 +152,11 @@ fn host_functions_run_in_their_place() {
         gate.open();
         // Nobody waits for the device here, and yet the calls come.
         client::until("two calls", || CALLS.lock().unwrap().len() == 2);
-        assert_eq!(cu.cuStreamQuery(s), client::NOT_READY, "the stream stands at the function that stays");
+        assert_eq!(
+            cu.cuStreamQuery(s),
+            client::NOT_READY,
+            "the stream stands at the function that stays"
+        );
         LET_GO.store(1, Ordering::Release);
         ok!(cu.cuStreamSynchronize(s));
         assert_eq!(*CALLS.lock().unwrap(), [1, 2, 3]);
@@ -190,7 +202,11 @@ fn written_words_are_seen_though_nobody_waits() {
         let (s, word) = (cu.stream(1), cu.pinned(8));
         ok!(cu.cuStreamWriteValue32_v2(s, word, 42, 0));
         client::until("the word", || client::load(word) == 42);
-        assert_eq!(cu.cuStreamWriteValue32_v2(s, word + 2, 1, 0), client::INVALID_VALUE, "not aligned");
+        assert_eq!(
+            cu.cuStreamWriteValue32_v2(s, word + 2, 1, 0),
+            client::INVALID_VALUE,
+            "not aligned"
+        );
         // A copy into pinned memory too.
         let a = cu.alloc(4);
         ok!(cu.cuMemsetD32Async(a, 43, 1, s));
@@ -217,7 +233,10 @@ fn event_times_are_the_devices() {
         assert!((2.9..3.3).contains(&milliseconds), "{milliseconds}");
         ok!(cu.cuEventElapsedTime_v2(&mut milliseconds, to, from));
         assert!(milliseconds < 0.0);
-        assert_eq!(cu.cuEventElapsedTime_v2(&mut milliseconds, from, cu.event()), client::INVALID_HANDLE);
+        assert_eq!(
+            cu.cuEventElapsedTime_v2(&mut milliseconds, from, cu.event()),
+            client::INVALID_HANDLE
+        );
     });
 }
 

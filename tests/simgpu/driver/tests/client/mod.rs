@@ -43,6 +43,7 @@ macro_rules! api {
             }
 
             $(
+                #[allow(clippy::too_many_arguments)]
                 pub fn $name(&self, $($arg: $ty),*) -> u32 {
                     // SAFETY: the tests hand over pointers to their own locals, or null.
                     unsafe { (self.$name)($($arg),*) }
@@ -184,7 +185,10 @@ fn library() -> PathBuf {
 /// Starts this test program again for one test.
 fn again(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(TEST, test).stdin(Stdio::null());
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(TEST, test)
+        .stdin(Stdio::null());
     command
 }
 
@@ -209,14 +213,28 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
     if std::env::var(TEST).as_deref() == Ok(test) {
         let path = std::env::var_os("SIMGPU_TEST_LIBRARY").unwrap();
         let api = Api::load(Path::new(&path));
-        body(&Cuda { api, module: OnceLock::new() }, &std::env::var(ROLE).unwrap_or_default());
+        body(
+            &Cuda {
+                api,
+                module: OnceLock::new(),
+            },
+            &std::env::var(ROLE).unwrap_or_default(),
+        );
         return;
     }
     let directory = tempfile::Builder::new().prefix("simgpu").tempdir().unwrap();
     let mut command = again(test);
-    command.env("SIMGPU_SOCKET", directory.path().join("device.sock")).env("SIMGPU_TEST_LIBRARY", library());
+    command
+        .env("SIMGPU_SOCKET", directory.path().join("device.sock"))
+        .env("SIMGPU_TEST_LIBRARY", library());
     // What a developer has set must not decide a test.
-    for variable in ["SIMGPU_CONFIG", "SIMGPU_MEMORY", "SIMGPU_DILATION", "SIMGPU_MODE", "CUDA_VISIBLE_DEVICES"] {
+    for variable in [
+        "SIMGPU_CONFIG",
+        "SIMGPU_MEMORY",
+        "SIMGPU_DILATION",
+        "SIMGPU_MODE",
+        "CUDA_VISIBLE_DEVICES",
+    ] {
         command.env_remove(variable);
     }
     command.envs(variables.iter().copied());
@@ -230,7 +248,12 @@ impl Role {
     /// Starts the test again in this role, on the same device. Its standard input and output are pipes.
     pub fn start(role: &str) -> Role {
         let test = std::env::var(TEST).unwrap();
-        let child = again(&test).env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let child = again(&test)
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         Role(child)
     }
 
@@ -241,7 +264,11 @@ impl Role {
         let mut line = Vec::new();
         loop {
             let mut byte = [0];
-            assert_eq!(out.read(&mut byte).unwrap(), 1, "the other process ended instead of speaking");
+            assert_eq!(
+                out.read(&mut byte).unwrap(),
+                1,
+                "the other process ended instead of speaking"
+            );
             if byte != *b"\n" {
                 line.push(byte[0]);
                 continue;
@@ -366,7 +393,12 @@ impl Cuda {
 
     pub fn words(&self, at: u64, count: usize) -> Vec<u32> {
         let bytes = self.bytes(at, 4 * count);
-        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+        bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word))
+            .collect()
     }
 
     /// 0 is a blocking stream, 1 a non-blocking one.
@@ -401,7 +433,19 @@ impl Cuda {
     /// Launches one block with these parameters, each up to eight bytes.
     pub fn launch(&self, function: Handle, values: &[u64], stream: Handle) -> u32 {
         let params: Vec<*const u8> = values.iter().map(|value| std::ptr::from_ref(value).cast()).collect();
-        self.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, params.as_ptr(), std::ptr::null())
+        self.cuLaunchKernel(
+            function,
+            1,
+            1,
+            1,
+            32,
+            1,
+            1,
+            0,
+            stream,
+            params.as_ptr(),
+            std::ptr::null(),
+        )
     }
 
     /// `simgpu_fill`.
@@ -435,7 +479,8 @@ impl Gate<'_> {
 /// Writes a word as the host's other threads do.
 pub fn store(at: u64, value: u32) {
     // SAFETY: the tests pass aligned words of memory that they hold.
-    unsafe { std::sync::atomic::AtomicU32::from_ptr(at as *mut u32) }.store(value, std::sync::atomic::Ordering::Release);
+    unsafe { std::sync::atomic::AtomicU32::from_ptr(at as *mut u32) }
+        .store(value, std::sync::atomic::Ordering::Release);
 }
 
 /// Reads a word that the device may be writing.
