@@ -37,13 +37,19 @@ fn implemented(dir: &Path, names: &mut BTreeSet<String>) -> io::Result<()> {
             continue;
         }
         for line in fs::read_to_string(&path)?.lines() {
-            let Some(rest) = line.trim_start().strip_prefix("fn cu") else { continue };
+            let Some(rest) = line.trim_start().strip_prefix("fn cu") else {
+                continue;
+            };
             if rest.starts_with(|c: char| c.is_ascii_uppercase()) {
-                let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+                let end = rest
+                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .unwrap_or(rest.len());
                 names.insert(format!("cu{}", &rest[..end]));
                 // `fn cuX | cuX_ptds (..)` defines both.
                 if let Some(twin) = rest[end..].trim_start().strip_prefix("| cu") {
-                    let end = twin.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(twin.len());
+                    let end = twin
+                        .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                        .unwrap_or(twin.len());
                     names.insert(format!("cu{}", &twin[..end]));
                 }
             }
@@ -74,7 +80,11 @@ fn exports(table: &[Entry<'_>], written: &BTreeSet<String>) -> String {
     sorted.sort_by_key(|entry| (entry.base, entry.since));
     text.push_str("pub(crate) static TABLE: &[Symbol] = &[\n");
     for entry in sorted {
-        let path = if written.contains(entry.symbol) { "written" } else { "self" };
+        let path = if written.contains(entry.symbol) {
+            "written"
+        } else {
+            "self"
+        };
         let _ = writeln!(
             text,
             "    Symbol {{ base: {:?}, since: {}, per_thread: {}, address: Address({path}::{} as *const ()) }},",

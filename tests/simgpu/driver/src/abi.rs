@@ -32,7 +32,6 @@ impl Error {
     pub(crate) const ILLEGAL_STATE: Error = Error(401);
     pub(crate) const NOT_FOUND: Error = Error(500);
     pub(crate) const NOT_READY: Error = Error(600);
-    pub(crate) const PRIMARY_CONTEXT_ACTIVE: Error = Error(708);
     pub(crate) const CONTEXT_IS_DESTROYED: Error = Error(709);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Error = Error(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Error = Error(713);
@@ -111,16 +110,16 @@ impl<T> Out<T> {
 
     /// The place so many bytes further on, for another type: a member of the client's struct.
     pub(crate) fn offset_bytes<U>(self, bytes: usize) -> Out<U> {
-        if self.0.is_null() { Out::null() } else { Out(self.0.wrapping_byte_add(bytes).cast()) }
+        if self.0.is_null() {
+            Out::null()
+        } else {
+            Out(self.0.wrapping_byte_add(bytes).cast())
+        }
     }
 
     /// The same place for another type.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
-    }
-
-    pub(crate) fn address(self) -> usize {
-        self.0.addr()
     }
 
     /// A place the client named by its address.
@@ -187,7 +186,11 @@ impl<T> In<T> {
 
     /// The place `count` values further on.
     pub(crate) fn at(self, count: usize) -> In<T> {
-        if self.0.is_null() { self } else { In(self.0.wrapping_add(count)) }
+        if self.0.is_null() {
+            self
+        } else {
+            In(self.0.wrapping_add(count))
+        }
     }
 
     pub(crate) fn is_null(self) -> bool {
@@ -245,6 +248,4 @@ pub(crate) struct Location {
 impl Location {
     /// `CU_MEM_LOCATION_TYPE_DEVICE`.
     pub(crate) const DEVICE: u32 = 1;
-    /// `CU_MEM_LOCATION_TYPE_HOST`.
-    pub(crate) const HOST: u32 = 2;
 }

@@ -63,7 +63,11 @@ impl Event {
     pub(crate) fn record(&self, driver: &Driver, stream: &Stream, graph: u64) -> R {
         let mark = Arc::new(Mark::default());
         let seq = stream.submit(driver, Op::Marker, Some(Effect::Mark(mark.clone())), graph)?;
-        *lock(&self.recorded) = Recorded { seq, mark: Some(mark), captured: None };
+        *lock(&self.recorded) = Recorded {
+            seq,
+            mark: Some(mark),
+            captured: None,
+        };
         Ok(())
     }
 
@@ -104,7 +108,12 @@ fn create(out: Out<Handle>, flags: u32) -> R {
         return Err(Error::INVALID_VALUE);
     }
     let context = current::get()?;
-    let (handle, _) = EVENTS.add_with(|handle| Event { handle, context, flags, recorded: Mutex::default() });
+    let (handle, _) = EVENTS.add_with(|handle| Event {
+        handle,
+        context,
+        flags,
+        recorded: Mutex::default(),
+    });
     out.set(handle)
 }
 

@@ -56,7 +56,12 @@ pub(crate) use export;
 /// How much to say.
 fn level() -> u32 {
     static LEVEL: OnceLock<u32> = OnceLock::new();
-    *LEVEL.get_or_init(|| std::env::var("SIMGPU_DEBUG").ok().and_then(|v| v.parse().ok()).unwrap_or(0))
+    *LEVEL.get_or_init(|| {
+        std::env::var("SIMGPU_DEBUG")
+            .ok()
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(0)
+    })
 }
 
 /// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind into C.

@@ -18,5 +18,10 @@ pub(crate) fn copy_of(number: i32) -> R<OwnedFd> {
 /// The file that another process of this user has open under a number.
 pub(crate) fn of_process(pid: u32, number: i32) -> R<OwnedFd> {
     let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
-    std::fs::OpenOptions::new().read(true).write(true).open(path).map(OwnedFd::from).map_err(|_| Error::INVALID_VALUE)
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map(OwnedFd::from)
+        .map_err(|_| Error::INVALID_VALUE)
 }

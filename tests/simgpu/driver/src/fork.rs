@@ -15,5 +15,9 @@ pub(crate) fn watch() -> R {
         // SAFETY: the handler is a function of this library, which is never unloaded, and only stores to atomics.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) }
     });
-    if failed == 0 { Ok(()) } else { Err(Error::OPERATING_SYSTEM) }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(Error::OPERATING_SYSTEM)
+    }
 }

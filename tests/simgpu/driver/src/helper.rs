@@ -22,7 +22,10 @@ const LOOK_EVERY: Duration = Duration::from_micros(50);
 fn starter<T: Send + 'static>(name: &str, body: fn(Receiver<T>)) -> Mutex<Sender<T>> {
     let (sender, receiver) = channel();
     // Without the thread the queue stays full and streams stop where the client can see it: nothing better can be done.
-    if let Err(error) = thread::Builder::new().name(name.to_string()).spawn(move || body(receiver)) {
+    if let Err(error) = thread::Builder::new()
+        .name(name.to_string())
+        .spawn(move || body(receiver))
+    {
         eprintln!("simcuda[{}] cannot start {name}: {error}", std::process::id());
     }
     Mutex::new(sender)
@@ -53,10 +56,18 @@ pub(crate) fn reached(effect: Effect, seq: Seq) {
             let _ = lock(calls()).send((seq, action));
         }
         Effect::Until(condition) => {
-            let _ = lock(watches()).send(Watch { seq, condition, give_up: None });
+            let _ = lock(watches()).send(Watch {
+                seq,
+                condition,
+                give_up: None,
+            });
         }
         Effect::Spin { spinning, give_up } => {
-            let _ = lock(watches()).send(Watch { seq, condition: spinning, give_up: Some(give_up) });
+            let _ = lock(watches()).send(Watch {
+                seq,
+                condition: spinning,
+                give_up: Some(give_up),
+            });
         }
         // Not host operations: performed at their end.
         Effect::Copy(_) | Effect::Set(_) | Effect::Mark(_) | Effect::Run(_) | Effect::RunPromptly(_) => {}

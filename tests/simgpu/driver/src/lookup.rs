@@ -1,7 +1,7 @@
 //! How clients find entry points: `cuGetProcAddress`, and the export tables.
 
-use std::sync::OnceLock;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use crate::abi::{Error, In, Out, R};
 use crate::device::VERSION;
@@ -39,7 +39,12 @@ const VERSION_TOO_OLD: u32 = 2;
 
 fn by_base() -> &'static HashMap<&'static str, &'static [Symbol]> {
     static MAP: OnceLock<HashMap<&'static str, &'static [Symbol]>> = OnceLock::new();
-    MAP.get_or_init(|| generated::TABLE.chunk_by(|a, b| a.base == b.base).map(|group| (group[0].base, group)).collect())
+    MAP.get_or_init(|| {
+        generated::TABLE
+            .chunk_by(|a, b| a.base == b.base)
+            .map(|group| (group[0].base, group))
+            .collect()
+    })
 }
 
 /// The newest symbol of a name that is not newer than `version`, in the flavour asked for where there is one.
@@ -51,9 +56,17 @@ fn find(name: &str, version: u32, flags: u64) -> Result<*const (), u32> {
         return Err(UNKNOWN_NAME);
     }
     let offered: Vec<&Symbol> = known.filter(|symbol| symbol.since <= version).collect();
-    let newest = |per_thread| offered.iter().filter(|s| s.per_thread == per_thread).max_by_key(|s| s.since);
+    let newest = |per_thread| {
+        offered
+            .iter()
+            .filter(|s| s.per_thread == per_thread)
+            .max_by_key(|s| s.since)
+    };
     let wanted = if flags & PER_THREAD != 0 { newest(true) } else { None };
-    wanted.or_else(|| newest(false)).map(|symbol| symbol.address.0).ok_or(VERSION_TOO_OLD)
+    wanted
+        .or_else(|| newest(false))
+        .map(|symbol| symbol.address.0)
+        .ok_or(VERSION_TOO_OLD)
 }
 
 fn proc_address(name: In<u8>, out: Out<usize>, version: i32, flags: u64) -> R<u32> {

@@ -11,6 +11,9 @@ use crate::state::lock;
 pub(crate) fn text(name: &str) -> usize {
     static TEXTS: Mutex<Option<HashMap<String, CString>>> = Mutex::new(None);
     let mut texts = lock(&TEXTS);
-    let kept = texts.get_or_insert_default().entry(name.to_string()).or_insert_with(|| CString::new(name).unwrap_or_default());
+    let kept = texts
+        .get_or_insert_default()
+        .entry(name.to_string())
+        .or_insert_with(|| CString::new(name).unwrap_or_default());
     kept.as_ptr().expose_provenance()
 }

@@ -29,9 +29,6 @@ pub(crate) enum Kind {
     Exec,
     UserObject,
     Conditional,
-    Mipmap,
-    Texture,
-    Surface,
 }
 
 const KIND_SHIFT: u32 = 38;
@@ -64,7 +61,13 @@ struct Slots<T> {
 
 impl<T> Registry<T> {
     pub(crate) const fn new(kind: Kind) -> Self {
-        Registry { kind, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
+        Registry {
+            kind,
+            slots: RwLock::new(Slots {
+                slots: Vec::new(),
+                free: Vec::new(),
+            }),
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Slots<T>> {
@@ -96,7 +99,10 @@ impl<T> Registry<T> {
     pub(crate) fn add_with(&self, make: impl FnOnce(Handle) -> T) -> (Handle, Arc<T>) {
         let mut slots = self.write();
         let index = slots.free.pop().unwrap_or_else(|| {
-            slots.slots.push(Slot { generation: 0, object: None });
+            slots.slots.push(Slot {
+                generation: 0,
+                object: None,
+            });
             slots.slots.len() - 1
         });
         let handle = self.handle(index, slots.slots[index].generation);
@@ -134,6 +140,8 @@ impl<T> Registry<T> {
     pub(crate) fn all(&self) -> Vec<(Handle, Arc<T>)> {
         let slots = self.read();
         let alive = slots.slots.iter().enumerate();
-        alive.filter_map(|(at, slot)| Some((self.handle(at, slot.generation), slot.object.clone()?))).collect()
+        alive
+            .filter_map(|(at, slot)| Some((self.handle(at, slot.generation), slot.object.clone()?)))
+            .collect()
     }
 }

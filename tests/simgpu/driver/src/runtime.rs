@@ -61,12 +61,26 @@ fn sized<const N: usize>(slots: &[(usize, Slot)]) -> [Slot; N] {
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| Tables {
-        interface: sized(&[(2, primary_context as *const () as Slot), (12, nothing as *const () as Slot)]),
-        hooks: sized(&[(2, hooks_large as *const () as Slot), (6, hooks_small as *const () as Slot)]),
+        interface: sized(&[
+            (2, primary_context as *const () as Slot),
+            (12, nothing as *const () as Slot),
+        ]),
+        hooks: sized(&[
+            (2, hooks_large as *const () as Slot),
+            (6, hooks_small as *const () as Slot),
+        ]),
         thread: sized(&[(2, thread_context as *const () as Slot)]),
         // No size word: put, delete, get.
-        storage: [storage_put as *const () as Slot, storage_delete as *const () as Slot, storage_get as *const () as Slot, 0],
-        checks: sized(&[(2, check_context as *const () as Slot), (3, nothing as *const () as Slot)]),
+        storage: [
+            storage_put as *const () as Slot,
+            storage_delete as *const () as Slot,
+            storage_get as *const () as Slot,
+            0,
+        ],
+        checks: sized(&[
+            (2, check_context as *const () as Slot),
+            (3, nothing as *const () as Slot),
+        ]),
         integrity: sized(&[(1, self_test as *const () as Slot)]),
         context_tools: sized(&[
             (4, context_number as *const () as Slot),
@@ -140,24 +154,32 @@ extern "C" fn hooks_small(address: Out<usize>, count: Out<usize>) -> u32 {
 }
 
 /// What libraries keep with a context: by context and key, with the function that ends it.
-static STORAGE_MAP: Mutex<Option<HashMap<(Handle, usize), (usize, usize)>>> = Mutex::new(None);
+type Stored = HashMap<(Handle, usize), (usize, usize)>;
+static STORAGE_MAP: Mutex<Option<Stored>> = Mutex::new(None);
 
 fn stored_in(context: Handle) -> Handle {
     if context == 0 { current::handle() } else { context }
 }
 
 extern "C" fn storage_put(context: Handle, key: usize, value: usize, end: usize) -> u32 {
-    lock(&STORAGE_MAP).get_or_insert_default().insert((stored_in(context), key), (value, end));
+    lock(&STORAGE_MAP)
+        .get_or_insert_default()
+        .insert((stored_in(context), key), (value, end));
     0
 }
 
 extern "C" fn storage_delete(context: Handle, key: usize) -> u32 {
-    lock(&STORAGE_MAP).get_or_insert_default().remove(&(stored_in(context), key));
+    lock(&STORAGE_MAP)
+        .get_or_insert_default()
+        .remove(&(stored_in(context), key));
     0
 }
 
 extern "C" fn storage_get(value: Out<usize>, context: Handle, key: usize) -> u32 {
-    let found = lock(&STORAGE_MAP).get_or_insert_default().get(&(stored_in(context), key)).map(|(value, _)| *value);
+    let found = lock(&STORAGE_MAP)
+        .get_or_insert_default()
+        .get(&(stored_in(context), key))
+        .map(|(value, _)| *value);
     code(found.ok_or(Error::INVALID_HANDLE).and_then(|found| value.set(found)))
 }
 
@@ -180,7 +202,11 @@ extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u3
     message.extend(version.to_le_bytes());
     message.extend(std::process::id().to_le_bytes());
     message.extend((thread as u32).to_le_bytes());
-    for address in [tables.interface.as_ptr().addr(), tables.integrity.as_ptr().addr(), tables.integrity[1]] {
+    for address in [
+        tables.interface.as_ptr().addr(),
+        tables.integrity.as_ptr().addr(),
+        tables.integrity[1],
+    ] {
         message.extend((address as u64).to_le_bytes());
     }
     message.extend(seconds.to_le_bytes());
@@ -190,7 +216,9 @@ extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u3
             message.extend(part.to_le_bytes());
         }
     }
-    let Ok(mut code_of) = SimpleHmac::<Md2>::new_from_slice(&KEY) else { return Error::UNKNOWN.0 };
+    let Ok(mut code_of) = SimpleHmac::<Md2>::new_from_slice(&KEY) else {
+        return Error::UNKNOWN.0;
+    };
     code_of.update(&message);
     code(answer.set(code_of.finalize().into_bytes().into()))
 }

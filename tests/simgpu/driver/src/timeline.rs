@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use simgpu_device::{Effects, Extra, Link, NameId, Op, Options, Seq, Stream as LinkStream, Times};
@@ -103,9 +103,16 @@ fn refused<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error + '_ {
 
 impl Timeline {
     pub(crate) fn open() -> R<Timeline> {
-        let pending = Arc::new(Pending { next: AtomicU64::new(1), shards: Default::default() });
+        let pending = Arc::new(Pending {
+            next: AtomicU64::new(1),
+            shards: Default::default(),
+        });
         let link = Link::open(&Options::default(), Arc::new(Performer(pending.clone()))).map_err(refused("cuInit"))?;
-        Ok(Timeline { link: Arc::new(link), pending, news: OnceLock::new() })
+        Ok(Timeline {
+            link: Arc::new(link),
+            pending,
+            news: OnceLock::new(),
+        })
     }
 
     pub(crate) fn context(&self) -> R<LinkContext> {
@@ -135,7 +142,12 @@ impl Timeline {
             self.news.get_or_init(|| take_news(self.link.clone()));
         }
         let token = effect.map_or(0, |effect| self.pending.put(effect));
-        let extra = Extra { token, prompt, graph, label: NameId::NONE };
+        let extra = Extra {
+            token,
+            prompt,
+            graph,
+            label: NameId::NONE,
+        };
         self.link.submit(stream, op, extra).map_err(|error| {
             self.pending.take(token);
             refused("submit")(error)

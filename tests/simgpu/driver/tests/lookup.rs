@@ -77,10 +77,8 @@ fn what_is_not_implemented_says_so() {
         assert_eq!(absent(), 801);
         let mut name = std::ptr::null();
         ok!(cu.cuGetErrorName(801, &mut name));
-        // SAFETY: the driver's own text.
-        assert_eq!(
-            unsafe { std::ffi::CStr::from_ptr(name) }.to_str(),
-            Ok("CUDA_ERROR_NOT_SUPPORTED")
-        );
+        // SAFETY: the driver's own text, which stays.
+        let text = unsafe { std::ffi::CStr::from_ptr(name) };
+        assert_eq!(text.to_str(), Ok("CUDA_ERROR_NOT_SUPPORTED"));
     });
 }

@@ -24,7 +24,11 @@ fn create(context: Out<Handle>, flags: u32, device: i32, api_version: u32) -> R 
 
 fn pushed(handle: Handle) -> R<Arc<Context>> {
     state::driver()?;
-    if handle == 0 { Err(Error::INVALID_CONTEXT) } else { by_handle(handle) }
+    if handle == 0 {
+        Err(Error::INVALID_CONTEXT)
+    } else {
+        by_handle(handle)
+    }
 }
 
 /// Least and greatest stream priority: what compute capability 8.0 reports.

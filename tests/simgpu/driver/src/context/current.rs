@@ -16,7 +16,9 @@ thread_local! {
 #[inline]
 pub(crate) fn get() -> R<Arc<Context>> {
     state::driver()?;
-    let top = STACK.try_with(|stack| stack.borrow().last().cloned()).map_err(|_| Error::DEINITIALIZED)?;
+    let top = STACK
+        .try_with(|stack| stack.borrow().last().cloned())
+        .map_err(|_| Error::DEINITIALIZED)?;
     match top {
         Some(context) if context.is_alive() => Ok(context),
         Some(_) => Err(Error::CONTEXT_IS_DESTROYED),
@@ -26,7 +28,9 @@ pub(crate) fn get() -> R<Arc<Context>> {
 
 /// The current context's handle, 0 if there is none.
 pub(crate) fn handle() -> Handle {
-    STACK.try_with(|stack| stack.borrow().last().map_or(0, |context| context.handle)).unwrap_or(0)
+    STACK
+        .try_with(|stack| stack.borrow().last().map_or(0, |context| context.handle))
+        .unwrap_or(0)
 }
 
 /// Replaces the top of the stack; `None` takes it off.
@@ -44,7 +48,10 @@ pub(crate) fn push(context: Arc<Context>) {
 
 /// Takes the top off.
 pub(crate) fn pop() -> Option<Handle> {
-    STACK.try_with(|stack| stack.borrow_mut().pop().map(|context| context.handle)).ok().flatten()
+    STACK
+        .try_with(|stack| stack.borrow_mut().pop().map(|context| context.handle))
+        .ok()
+        .flatten()
 }
 
 /// Takes a destroyed context off this thread's top; other threads find it destroyed.

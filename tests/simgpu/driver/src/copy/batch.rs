@@ -37,13 +37,25 @@ impl Operand {
         match self.kind {
             1 => {
                 let pitch = if self.row_or_x == 0 { width } else { self.row_or_x };
-                let rows = if self.height_or_y == 0 { height } else { self.height_or_y };
-                Ok(Place { address: self.pointer_or_array, pitch: pitch as u64, height: rows as u64 })
+                let rows = if self.height_or_y == 0 {
+                    height
+                } else {
+                    self.height_or_y
+                };
+                Ok(Place {
+                    address: self.pointer_or_array,
+                    pitch: pitch as u64,
+                    height: rows as u64,
+                })
             }
             2 => {
                 let (start, pitch, rows) = array::get(self.pointer_or_array as Handle)?.layout();
                 let skip = self.row_or_x as u64 + pitch * (self.height_or_y as u64 + rows * self.hint_or_z as u64);
-                Ok(Place { address: start + skip, pitch, height: rows })
+                Ok(Place {
+                    address: start + skip,
+                    pitch,
+                    height: rows,
+                })
             }
             _ => Err(Error::INVALID_VALUE),
         }
@@ -66,7 +78,11 @@ fn created(stream: Handle) -> R {
     if stream.handle <= stream::PER_THREAD {
         return Err(Error::INVALID_VALUE);
     }
-    if stream.is_capturing() { Err(Error::STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    if stream.is_capturing() {
+        Err(Error::STREAM_CAPTURE_UNSUPPORTED)
+    } else {
+        Ok(())
+    }
 }
 
 fn linear(to: In<DevicePtr>, from: In<DevicePtr>, sizes: In<usize>, count: usize, stream: Handle) -> R {
@@ -86,9 +102,18 @@ fn shaped(operations: In<Operation>, count: usize, stream: Handle) -> R {
 }
 
 fn one(operation: &Operation, stream: Handle) -> R {
-    let Operation { width, height, depth, .. } = *operation;
+    let Operation {
+        width, height, depth, ..
+    } = *operation;
     let (to, from) = (operation.to.place(width, height)?, operation.from.place(width, height)?);
-    Copy { to, from, width: width as u64, rows: height as u64, layers: depth as u64 }.enqueue(stream)
+    Copy {
+        to,
+        from,
+        width: width as u64,
+        rows: height as u64,
+        layers: depth as u64,
+    }
+    .enqueue(stream)
 }
 
 export! {

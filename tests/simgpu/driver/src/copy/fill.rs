@@ -33,7 +33,10 @@ pub(crate) struct SetJob(Set);
 impl Set {
     /// Checks what the API demands of it.
     pub(crate) fn check(&self) -> R {
-        let row = self.width.checked_mul(self.element.into()).ok_or(Error::INVALID_VALUE)?;
+        let row = self
+            .width
+            .checked_mul(self.element.into())
+            .ok_or(Error::INVALID_VALUE)?;
         if ![1, 2, 4].contains(&self.element) || !self.address.is_multiple_of(self.element.into()) {
             return Err(Error::INVALID_VALUE);
         }
@@ -45,7 +48,11 @@ impl Set {
         }
         let last = self.address + self.pitch * (self.rows - 1);
         let reachable = |at| memory::is_mapped(at) && memory::is_reachable(at, row);
-        if reachable(self.address) && reachable(last) { Ok(()) } else { Err(Error::INVALID_VALUE) }
+        if reachable(self.address) && reachable(last) {
+            Ok(())
+        } else {
+            Err(Error::INVALID_VALUE)
+        }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -58,7 +65,12 @@ impl Set {
         if self.bytes() == 0 {
             return Ok(stream.last());
         }
-        stream.submit(driver, Op::Memset { bytes: self.bytes() }, Some(Effect::Set(SetJob(*self))), graph)
+        stream.submit(
+            driver,
+            Op::Memset { bytes: self.bytes() },
+            Some(Effect::Set(SetJob(*self))),
+            graph,
+        )
     }
 
     fn enqueue(self, stream: Handle) -> R {
@@ -74,13 +86,24 @@ impl Set {
         let stream = stream::resolve(driver, default)?;
         graph::may_synchronize(&stream)?;
         let seq = self.submit(driver, &stream, 0)?;
-        if memory::side(self.address) == memory::Side::Device { Ok(()) } else { driver.timeline.wait(seq) }
+        if memory::side(self.address) == memory::Side::Device {
+            Ok(())
+        } else {
+            driver.timeline.wait(seq)
+        }
     }
 }
 
 impl SetJob {
     pub(crate) fn perform(self) {
-        let Set { address, pitch, value, element, width, rows } = self.0;
+        let Set {
+            address,
+            pitch,
+            value,
+            element,
+            width,
+            rows,
+        } = self.0;
         let value = value.to_ne_bytes();
         for row in 0..rows {
             let at = address + pitch * row;
@@ -94,11 +117,25 @@ impl SetJob {
 }
 
 fn flat(address: DevicePtr, value: u32, element: u32, count: usize) -> Set {
-    Set { address, pitch: 0, value, element, width: count as u64, rows: 1 }
+    Set {
+        address,
+        pitch: 0,
+        value,
+        element,
+        width: count as u64,
+        rows: 1,
+    }
 }
 
 fn pitched(address: DevicePtr, pitch: usize, value: u32, element: u32, width: usize, height: usize) -> Set {
-    Set { address, pitch: pitch as u64, value, element, width: width as u64, rows: height as u64 }
+    Set {
+        address,
+        pitch: pitch as u64,
+        value,
+        element,
+        width: width as u64,
+        rows: height as u64,
+    }
 }
 
 export! {

@@ -40,7 +40,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn linear(address: u64) -> Place {
-        Place { address, pitch: 0, height: 0 }
+        Place {
+            address,
+            pitch: 0,
+            height: 0,
+        }
     }
 
     fn row(&self, row: u64, layer: u64) -> u64 {
@@ -72,7 +76,13 @@ pub(crate) struct CopyJob {
 
 impl Copy {
     pub(crate) fn linear(to: u64, from: u64, bytes: u64) -> Copy {
-        Copy { to: Place::linear(to), from: Place::linear(from), width: bytes, rows: 1, layers: 1 }
+        Copy {
+            to: Place::linear(to),
+            from: Place::linear(from),
+            width: bytes,
+            rows: 1,
+            layers: 1,
+        }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -108,9 +118,18 @@ impl Copy {
     fn op(&self) -> Op {
         let bytes = self.bytes();
         match (side(self.from.address), side(self.to.address)) {
-            (Side::Device, Side::Device) => Op::Copy { direction: Direction::DeviceToDevice, bytes },
-            (Side::Device, _) => Op::Copy { direction: Direction::DeviceToHost, bytes },
-            (_, Side::Device) => Op::Copy { direction: Direction::HostToDevice, bytes },
+            (Side::Device, Side::Device) => Op::Copy {
+                direction: Direction::DeviceToDevice,
+                bytes,
+            },
+            (Side::Device, _) => Op::Copy {
+                direction: Direction::DeviceToHost,
+                bytes,
+            },
+            (_, Side::Device) => Op::Copy {
+                direction: Direction::HostToDevice,
+                bytes,
+            },
             _ => Op::Marker,
         }
     }
@@ -126,7 +145,11 @@ impl Copy {
             return Ok(stream.last());
         }
         let host_may_look = side(self.to.address) == Side::Pinned;
-        let job = CopyJob { copy: *self, staged, host_may_look };
+        let job = CopyJob {
+            copy: *self,
+            staged,
+            host_may_look,
+        };
         stream.submit(driver, self.op(), Some(Effect::Copy(job)), graph)
     }
 
@@ -155,7 +178,11 @@ impl Copy {
             return self.submit_with(driver, &stream, 0, Some(self.stage())).map(drop);
         }
         let seq = self.submit(driver, &stream, 0)?;
-        if from == Side::Pageable || to == Side::Pageable { driver.timeline.wait(seq) } else { Ok(()) }
+        if from == Side::Pageable || to == Side::Pageable {
+            driver.timeline.wait(seq)
+        } else {
+            Ok(())
+        }
     }
 
     /// A synchronous copy for the client, on the caller's default stream. Within the device it does not wait, as the

@@ -73,7 +73,11 @@ impl End3D {
             return Err(Error::INVALID_VALUE);
         }
         let first = self.x as u64 + pitch * (self.y as u64 + rows * self.z as u64);
-        Ok(Place { address: base + first, pitch, height: rows })
+        Ok(Place {
+            address: base + first,
+            pitch,
+            height: rows,
+        })
     }
 }
 
@@ -109,7 +113,14 @@ impl Copy2D {
             pitch: end.pitch,
             height: 0,
         };
-        Copy3D { from: end(&self.from), to: end(&self.to), width: self.width, height: self.height, depth: 1 }.copy()
+        Copy3D {
+            from: end(&self.from),
+            to: end(&self.to),
+            width: self.width,
+            height: self.height,
+            depth: 1,
+        }
+        .copy()
     }
 }
 

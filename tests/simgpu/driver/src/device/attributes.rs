@@ -152,7 +152,7 @@ pub(crate) fn value(attribute: i32) -> Option<i32> {
         132 => 0,
         133 => i32::from(std::env::var("SIMGPU_MODE").is_ok_and(|mode| mode == "mps")),
         134 => 0,
-        135 | 136 | 137 | 138 => 0,
+        135..=138 => 0,
         139 => 0x20B0_10DE_u32.cast_signed(), // the A100's PCI identity
         140 => 0x134F_10DE_u32.cast_signed(),
         141..=143 => 0,

@@ -18,7 +18,14 @@ pub(crate) const VERSION: u32 = 13020;
 /// The UUID as text.
 pub(crate) fn uuid_text() -> String {
     let hex: Vec<String> = UUID.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", hex[..4].concat(), hex[4..6].concat(), hex[6..8].concat(), hex[8..10].concat(), hex[10..].concat())
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        hex[..4].concat(),
+        hex[4..6].concat(),
+        hex[6..8].concat(),
+        hex[8..10].concat(),
+        hex[10..].concat()
+    )
 }
 
 fn pci_text() -> String {
@@ -29,7 +36,11 @@ fn pci_text() -> String {
 /// Refuses every device number but 0.
 pub(crate) fn check(device: i32) -> R {
     state::driver()?;
-    if device == 0 { Ok(()) } else { Err(Error::INVALID_DEVICE) }
+    if device == 0 {
+        Ok(())
+    } else {
+        Err(Error::INVALID_DEVICE)
+    }
 }
 
 export! {

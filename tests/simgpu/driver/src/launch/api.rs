@@ -39,21 +39,34 @@ struct Cooperative {
 
 /// The attribute that makes a launch cooperative.
 fn cooperative() -> Attribute {
-    Attribute { id: COOPERATIVE, value: [1, 0, 0, 0, 0, 0, 0, 0] }
+    Attribute {
+        id: COOPERATIVE,
+        value: [1, 0, 0, 0, 0, 0, 0, 0],
+    }
 }
 
 /// The attributes of an array of `CUlaunchAttribute`.
-pub(crate) fn attributes(address: usize, count: u32) -> R<Vec<Attribute>> {
+fn attributes(address: usize, count: u32) -> R<Vec<Attribute>> {
     if count == 0 {
         return Ok(Vec::new());
     }
     let list = In::<RawAttribute>::from_address(address).list(count as usize)?;
-    Ok(list.into_iter().map(|raw| Attribute { id: raw.id, value: raw.value }).collect())
+    Ok(list
+        .into_iter()
+        .map(|raw| Attribute {
+            id: raw.id,
+            value: raw.value,
+        })
+        .collect())
 }
 
 fn extended(config: In<Config>, function: Handle, params: In<usize>, extra: In<usize>, default: Handle) -> R {
     let config = config.get()?;
-    let shape = Shape { grid: config.grid, block: config.block, shared: config.shared };
+    let shape = Shape {
+        grid: config.grid,
+        block: config.block,
+        shared: config.shared,
+    };
     let stream = if config.stream == 0 { default } else { config.stream };
     let attributes = attributes(config.attributes, config.count)?;
     launch(function, shape, Given::new(params, extra)?, &attributes, stream)
@@ -68,7 +81,11 @@ fn legacy(handle: Handle, grid: [u32; 3], stream: Handle) -> R {
     };
     let shape = Shape { grid, block, shared };
     let size = buffer.len();
-    let given = if size == 0 { Given::Nothing } else { Given::Buffer(In::from_address(buffer.as_ptr().addr()), size) };
+    let given = if size == 0 {
+        Given::Nothing
+    } else {
+        Given::Buffer(In::from_address(buffer.as_ptr().addr()), size)
+    };
     let result = launch(handle, shape, given, &[], stream);
     drop(buffer);
     result

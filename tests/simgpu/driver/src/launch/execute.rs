@@ -52,14 +52,20 @@ pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLa
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
             Some(Effect::Run(Box::new(move || {
-                let call = Call { buffer: &params, params: &layout };
+                let call = Call {
+                    buffer: &params,
+                    params: &layout,
+                };
                 if let Err(fault) = compute(&call, &Reachable) {
                     missed(&name, fault);
                 }
             })))
         }
         Executed::Spin(spin) => {
-            let call = Call { buffer: &params.buffer, params: layout };
+            let call = Call {
+                buffer: &params.buffer,
+                params: layout,
+            };
             let spin = match spin(&call) {
                 Ok(spin) => spin,
                 Err(fault) => {
@@ -69,7 +75,7 @@ pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLa
             };
             launch.held = true;
             launch.duration = Some(spin.limit);
-            let over = spin.clone();
+            let over = spin;
             Some(Effect::Spin {
                 spinning: Box::new(move || over.is_over(&Reachable).unwrap_or(true)),
                 give_up: Box::new(move || {

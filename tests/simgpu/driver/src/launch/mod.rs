@@ -22,7 +22,7 @@ use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
 use crate::work::Work;
 
-pub(crate) use api::{Config, attributes};
+pub(crate) use api::Config;
 pub(crate) use params::{Given, Params};
 
 /// Blocks, threads and dynamic shared memory.
@@ -58,8 +58,12 @@ pub(crate) struct Launch {
 impl Shape {
     /// Refuses what no launch on this device may have.
     pub(crate) fn check(&self, function: &Function) -> R {
-        let within = |values: [u32; 3], limits: [u32; 3]| values.iter().zip(limits).all(|(v, limit)| *v > 0 && *v <= limit);
-        let threads = self.block.iter().try_fold(1_u32, |product, side| product.checked_mul(*side));
+        let within =
+            |values: [u32; 3], limits: [u32; 3]| values.iter().zip(limits).all(|(v, limit)| *v > 0 && *v <= limit);
+        let threads = self
+            .block
+            .iter()
+            .try_fold(1_u32, |product, side| product.checked_mul(*side));
         let fits = within(self.grid, MAX_GRID)
             && within(self.block, MAX_BLOCK)
             && threads.is_some_and(|threads| threads <= MAX_THREADS);
@@ -104,7 +108,12 @@ impl Launch {
         shape.check(&function)?;
         check_attributes(&function, &shape, &attributes)?;
         let params = given.pack(&function)?;
-        Ok(Launch { function, shape, params, attributes })
+        Ok(Launch {
+            function,
+            shape,
+            params,
+            attributes,
+        })
     }
 
     /// The kernel's symbol.
@@ -114,7 +123,14 @@ impl Launch {
 
     fn device(&self) -> DeviceLaunch {
         let Shape { grid, block, shared } = self.shape;
-        DeviceLaunch { name: self.function.name_id, grid, block, shared, duration: None, held: false }
+        DeviceLaunch {
+            name: self.function.name_id,
+            grid,
+            block,
+            shared,
+            duration: None,
+            held: false,
+        }
     }
 
     /// Puts it on the device.
@@ -140,7 +156,14 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         graph::may_use_legacy(&stream)?;
     }
     let Shape { grid, block, shared } = shape;
-    let mut op = DeviceLaunch { name: function.name_id, grid, block, shared, duration: None, held: false };
+    let mut op = DeviceLaunch {
+        name: function.name_id,
+        grid,
+        block,
+        shared,
+        duration: None,
+        held: false,
+    };
     let effect = match &function.executed {
         None => None,
         Some(_) => execute::effect(&function, &given.pack(&function)?, &mut op),

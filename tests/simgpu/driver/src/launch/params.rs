@@ -40,20 +40,28 @@ impl Given {
             }
             at += 2;
         }
-        if buffer == 0 { Ok(Given::Nothing) } else { Ok(Given::Buffer(In::from_address(buffer), size)) }
+        if buffer == 0 {
+            Ok(Given::Nothing)
+        } else {
+            Ok(Given::Buffer(In::from_address(buffer), size))
+        }
     }
 
     /// Copies them, as far as the image says what there is.
     pub(crate) fn pack(self, function: &Function) -> R<Params> {
         match self {
             Given::Nothing => Ok(Params::default()),
-            Given::Buffer(bytes, size) => Ok(Params { buffer: bytes.bytes(size)? }),
+            Given::Buffer(bytes, size) => Ok(Params {
+                buffer: bytes.bytes(size)?,
+            }),
             Given::Each(each) => {
                 let mut buffer = vec![0; function.param_bytes()];
                 for (at, param) in function.params().iter().enumerate() {
                     let address = each.at(at).get()?;
                     let bytes = In::<u8>::from_address(address).bytes(param.size as usize)?;
-                    let place = buffer.get_mut(param.offset as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+                    let place = buffer
+                        .get_mut(param.offset as usize..)
+                        .and_then(|rest| rest.get_mut(..bytes.len()));
                     place.ok_or(Error::INVALID_VALUE)?.copy_from_slice(&bytes);
                 }
                 Ok(Params { buffer })

@@ -4,10 +4,10 @@
 use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::{Context, current};
 use crate::export::export;
+use crate::graph;
 use crate::memory::space::{PAGE, space};
 use crate::memory::{Allocation, Kind, find, insert, ipc, pool, remove, with_heap};
 use crate::state::{self, Driver};
-use crate::graph;
 
 /// Rows of a pitched allocation begin at multiples of this, as on the A100.
 const PITCH: usize = 512;
@@ -38,7 +38,9 @@ pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
     if at == 0 || graph::owns(at) {
         return Ok(());
     }
-    let allocation = find(at).filter(|allocation| allocation.start == at).ok_or(Error::INVALID_VALUE)?;
+    let allocation = find(at)
+        .filter(|allocation| allocation.start == at)
+        .ok_or(Error::INVALID_VALUE)?;
     if !matches!(allocation.kind, Kind::Device | Kind::Managed | Kind::Pool(_)) {
         return Err(Error::INVALID_VALUE);
     }

@@ -67,15 +67,29 @@ fn create(out: Out<Handle>, shape: Shape3) -> R {
         return Err(Error::INVALID_VALUE);
     }
     let row = element(shape.format)? * u64::from(shape.channels) * shape.width as u64;
-    let rows = (shape.height.max(1) as u64).checked_mul(shape.depth.max(1) as u64).ok_or(Error::OUT_OF_MEMORY)?;
+    let rows = (shape.height.max(1) as u64)
+        .checked_mul(shape.depth.max(1) as u64)
+        .ok_or(Error::OUT_OF_MEMORY)?;
     let size = row.checked_mul(rows).ok_or(Error::OUT_OF_MEMORY)?;
     let start = take(state::driver()?, &context, size, Kind::Device)?;
     out.set(ARRAYS.add(Array { shape, start, row }))
 }
 
 fn flat(shape: Shape2) -> Shape3 {
-    let Shape2 { width, height, format, channels } = shape;
-    Shape3 { width, height, depth: 0, format, channels, flags: 0 }
+    let Shape2 {
+        width,
+        height,
+        format,
+        channels,
+    } = shape;
+    Shape3 {
+        width,
+        height,
+        depth: 0,
+        format,
+        channels,
+        flags: 0,
+    }
 }
 
 export! {

@@ -40,11 +40,17 @@ pub(crate) struct Heap {
 impl Heap {
     /// A block of at least `size` bytes.
     pub(crate) fn take(&mut self, driver: &Driver, size: u64) -> R<(u64, u64)> {
-        let size = size.max(1).checked_next_multiple_of(ALIGN).ok_or(Error::OUT_OF_MEMORY)?;
+        let size = size
+            .max(1)
+            .checked_next_multiple_of(ALIGN)
+            .ok_or(Error::OUT_OF_MEMORY)?;
         if size >= LARGE {
             let size = size.checked_next_multiple_of(GRANULE).ok_or(Error::OUT_OF_MEMORY)?;
             // A kept chunk that is empty serves if it is not wasteful.
-            let kept = self.chunks.iter_mut().find(|(_, c)| c.used == 0 && c.size >= size && c.size / 2 <= size);
+            let kept = self
+                .chunks
+                .iter_mut()
+                .find(|(_, c)| c.used == 0 && c.size >= size && c.size / 2 <= size);
             if let Some((at, chunk)) = kept {
                 chunk.used = chunk.size;
                 chunk.free.clear();
@@ -72,7 +78,12 @@ impl Heap {
 
     fn take_small(&mut self, size: u64) -> Option<(u64, u64)> {
         for chunk in self.chunks.values_mut().filter(|chunk| chunk.size == GRANULE) {
-            let Some((at, length)) = chunk.free.iter().find(|(_, length)| **length >= size).map(|(a, l)| (*a, *l)) else {
+            let Some((at, length)) = chunk
+                .free
+                .iter()
+                .find(|(_, length)| **length >= size)
+                .map(|(a, l)| (*a, *l))
+            else {
                 continue;
             };
             chunk.free.remove(&at);
@@ -96,13 +107,23 @@ impl Heap {
             return Err(error);
         }
         self.reserved += size;
-        self.chunks.insert(at, Chunk { size, free: BTreeMap::from([(at, size)]), used: 0, fresh: true });
+        self.chunks.insert(
+            at,
+            Chunk {
+                size,
+                free: BTreeMap::from([(at, size)]),
+                used: 0,
+                fresh: true,
+            },
+        );
         Ok(at)
     }
 
     /// Takes a block back that `take` handed out with this size.
     pub(crate) fn give(&mut self, driver: &Driver, at: u64, size: u64) {
-        let Some((base, chunk)) = self.chunks.range_mut(..=at).next_back() else { return };
+        let Some((base, chunk)) = self.chunks.range_mut(..=at).next_back() else {
+            return;
+        };
         let base = *base;
         chunk.used -= size.min(chunk.used);
         let (mut start, mut length) = (at, size);
@@ -133,7 +154,12 @@ impl Heap {
 
     /// Gives empty chunks back to the device until no more than `keep` bytes are reserved.
     pub(crate) fn trim(&mut self, driver: &Driver, keep: u64) {
-        let empty: Vec<u64> = self.chunks.iter().filter(|(_, chunk)| chunk.used == 0).map(|(at, _)| *at).collect();
+        let empty: Vec<u64> = self
+            .chunks
+            .iter()
+            .filter(|(_, chunk)| chunk.used == 0)
+            .map(|(at, _)| *at)
+            .collect();
         for at in empty {
             let size = self.chunks.get(&at).map_or(0, |chunk| chunk.size);
             if self.reserved - size >= keep {

@@ -29,7 +29,12 @@ const NOWHERE: i32 = -2;
 
 impl Default for Advice {
     fn default() -> Self {
-        Advice { read_mostly: false, preferred: NOWHERE, accessed_by: NOWHERE, last_prefetch: NOWHERE }
+        Advice {
+            read_mostly: false,
+            preferred: NOWHERE,
+            accessed_by: NOWHERE,
+            last_prefetch: NOWHERE,
+        }
     }
 }
 
@@ -37,7 +42,9 @@ impl Default for Advice {
 static ADVICE: Mutex<BTreeMap<u64, Advice>> = Mutex::new(BTreeMap::new());
 
 fn managed(pointer: DevicePtr, size: usize) -> R<u64> {
-    let found = find(pointer).filter(|found| found.kind == Kind::Managed).ok_or(Error::INVALID_VALUE)?;
+    let found = find(pointer)
+        .filter(|found| found.kind == Kind::Managed)
+        .ok_or(Error::INVALID_VALUE)?;
     if size == 0 || pointer + size as u64 > found.start + found.room {
         return Err(Error::INVALID_VALUE);
     }
@@ -53,7 +60,11 @@ fn place(location: Location) -> R<i32> {
 }
 
 fn old_place(device: i32) -> R<i32> {
-    if device == HOST { Ok(HOST) } else { device::check(device).map(|()| device) }
+    if device == HOST {
+        Ok(HOST)
+    } else {
+        device::check(device).map(|()| device)
+    }
 }
 
 fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
@@ -79,16 +90,31 @@ fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    let direction = if place == HOST { Direction::DeviceToHost } else { Direction::HostToDevice };
+    let direction = if place == HOST {
+        Direction::DeviceToHost
+    } else {
+        Direction::HostToDevice
+    };
     let moved = {
         let mut all = lock(&ADVICE);
         let kept = all.entry(id).or_default();
         // Pages that are there already do not move; the whole allocation stands for its pages.
-        let was = if kept.last_prefetch == NOWHERE { HOST } else { kept.last_prefetch };
+        let was = if kept.last_prefetch == NOWHERE {
+            HOST
+        } else {
+            kept.last_prefetch
+        };
         kept.last_prefetch = place;
         was != place
     };
-    let op = if moved { Op::Copy { direction, bytes: size as u64 } } else { Op::Marker };
+    let op = if moved {
+        Op::Copy {
+            direction,
+            bytes: size as u64,
+        }
+    } else {
+        Op::Marker
+    };
     stream.submit(driver, op, None, 0).map(drop)
 }
 

@@ -92,9 +92,19 @@ pub(crate) fn find(address: u64) -> Option<Allocation> {
 
 fn insert(context: &Context, start: u64, size: u64, room: u64, kind: Kind) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    let allocation =
-        Allocation { start, size, room, kind, context: context.id, context_handle: context.handle, id };
-    TABLE.write().unwrap_or_else(PoisonError::into_inner).insert(start, allocation);
+    let allocation = Allocation {
+        start,
+        size,
+        room,
+        kind,
+        context: context.id,
+        context_handle: context.handle,
+        id,
+    };
+    TABLE
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(start, allocation);
 }
 
 fn remove(start: u64) -> Option<Allocation> {
@@ -146,7 +156,9 @@ pub(crate) fn is_reachable(address: u64, size: u64) -> bool {
     if size == 0 {
         return true;
     }
-    let Some(last) = address.checked_add(size - 1) else { return false };
+    let Some(last) = address.checked_add(size - 1) else {
+        return false;
+    };
     match (zone(address), zone(last)) {
         (Zone::Reserved, Zone::Reserved) => {
             // Several mappings may follow one another.
@@ -168,7 +180,11 @@ pub(crate) fn is_reachable(address: u64, size: u64) -> bool {
 pub(crate) fn forget_context(driver: &Driver, context: &Arc<Context>) {
     let left: Vec<Allocation> = {
         let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        table.values().filter(|allocation| allocation.context == context.id).cloned().collect()
+        table
+            .values()
+            .filter(|allocation| allocation.context == context.id)
+            .cloned()
+            .collect()
     };
     for allocation in left {
         // Pools and physical allocations belong to the device, not to a context.

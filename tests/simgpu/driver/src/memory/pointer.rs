@@ -11,10 +11,15 @@ const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
 fn is_host(kind: Kind) -> bool {
-    matches!(kind, Kind::Pinned(_) | Kind::Registered(_) | Kind::Mapped { host: true, .. })
+    matches!(
+        kind,
+        Kind::Pinned(_) | Kind::Registered(_) | Kind::Mapped { host: true, .. }
+    )
 }
 
-/// Writes one attribute. What a pointer that nobody allocated answers is the second branch: an error to the single query,
+/// Writes one attribute. Booleans are four bytes, as the runtime reads them.
+///
+///  What a pointer that nobody allocated answers is the second branch: an error to the single query,
 /// zeros to the batch, which is how clients tell host pointers.
 fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocation>) -> R {
     let word = Out::<u64>::from_address(data);
@@ -23,12 +28,16 @@ fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocat
         return match attribute {
             9 => half.set(u32::MAX - 1), // CU_DEVICE_INVALID
             1 | 3 | 4 | 5 | 11 | 12 | 17 => word.set(0),
-            6 | 8 | 10 | 13 | 15 => half.cast::<u8>().set(0),
+            6 | 8 | 10 | 13 | 15 => half.set(0),
             _ => half.set(0),
         };
     };
     match attribute {
-        1 => word.set(if matches!(found.kind, Kind::Pool(_) | Kind::Mapped { .. }) { 0 } else { found.context_handle as u64 }),
+        1 => word.set(if matches!(found.kind, Kind::Pool(_) | Kind::Mapped { .. }) {
+            0
+        } else {
+            found.context_handle as u64
+        }),
         2 => half.set(if is_host(found.kind) { HOST } else { DEVICE }),
         3 => word.set(pointer),
         4 => {
@@ -39,19 +48,19 @@ fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocat
             word.set(0)?;
             Err(Error::INVALID_VALUE)
         }
-        6 => half.cast::<u8>().set(0),
+        6 => half.set(0),
         7 => word.set(found.id),
-        8 => half.cast::<u8>().set(u8::from(found.kind == Kind::Managed)),
+        8 => half.set(u32::from(found.kind == Kind::Managed)),
         9 => half.set(0),
-        10 => half.cast::<u8>().set(u8::from(found.kind == Kind::Device)),
+        10 => half.set(u32::from(found.kind == Kind::Device)),
         11 => word.set(found.start),
         12 => word.set(found.size),
-        13 => half.cast::<u8>().set(1),
+        13 => half.set(1),
         14 => word.set(match found.kind {
             Kind::Mapped { handle_types, .. } => handle_types.into(),
             _ => 0,
         }),
-        15 => half.cast::<u8>().set(0),
+        15 => half.set(0),
         16 => half.set(3), // read and write
         17 => word.set(match found.kind {
             Kind::Pool(pool) => pool as u64,
@@ -60,7 +69,7 @@ fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocat
         18 => word.set(found.room),
         19 => word.set(found.start),
         20 => word.set(found.id),
-        21 => half.cast::<u8>().set(0),
+        21 => half.set(0),
         _ => Err(Error::INVALID_VALUE),
     }
 }
@@ -78,7 +87,7 @@ export! {
             (None, 12) if vmm::reservation(pointer).is_some() => {
                 Out::<u64>::from_address(data).set(vmm::reservation(pointer).map_or(0, |range| range.1))
             }
-            (None, 13) if vmm::reservation(pointer).is_some() => Out::<u8>::from_address(data).set(0),
+            (None, 13) if vmm::reservation(pointer).is_some() => Out::<u32>::from_address(data).set(0),
             (None, _) => Err(Error::INVALID_VALUE),
         }
     }

@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use simgpu_device::{Op, Seq};
 
 use crate::abi::{Error, Handle, R};
-use crate::context::Context;
 use crate::memory::heap::Heap;
-use crate::memory::{Allocation, Kind, find, insert, remove};
+use crate::memory::{Kind, find, insert, remove};
 use crate::registry::{Kind as HandleKind, Registry};
 use crate::state::{Driver, lock};
 use crate::stream::Stream;
@@ -52,8 +51,18 @@ pub(crate) struct Inner {
 pub(crate) fn create(limit: u64, handle_types: u32) -> Handle {
     let mut heap = Heap::default();
     heap.limit = limit;
-    let inner = Mutex::new(Inner { heap, reuse: [1; 3], ..Inner::default() });
-    POOLS.add_with(|handle| Pool { handle, inner, handle_types }).0
+    let inner = Mutex::new(Inner {
+        heap,
+        reuse: [1; 3],
+        ..Inner::default()
+    });
+    POOLS
+        .add_with(|handle| Pool {
+            handle,
+            inner,
+            handle_types,
+        })
+        .0
 }
 
 /// The device's default pool.
@@ -91,7 +100,9 @@ impl Inner {
     }
 
     fn reuse(&mut self, stream: u64, size: u64) -> Option<(u64, u64)> {
-        let fits = |block: &Waiting| block.stream == stream && block.room >= size && block.room - block.room / 4 <= size.max(512);
+        let fits = |block: &Waiting| {
+            block.stream == stream && block.room >= size && block.room - block.room / 4 <= size.max(512)
+        };
         let at = self.waiting.iter().rposition(fits)?;
         let block = self.waiting.swap_remove(at);
         Some((block.at, block.room))
@@ -140,7 +151,12 @@ pub(crate) fn free(driver: &Driver, stream: &Stream, at: u64, graph: u64) -> R {
             let pool = POOLS.get(handle)?;
             let mut inner = lock(&pool.inner);
             inner.used -= found.room.min(inner.used);
-            inner.waiting.push(Waiting { stream: stream.id, seq, at, room: found.room });
+            inner.waiting.push(Waiting {
+                stream: stream.id,
+                seq,
+                at,
+                room: found.room,
+            });
             Ok(())
         }
         // Memory of cuMemAlloc may be freed in stream order too.
@@ -171,23 +187,4 @@ pub(crate) fn drain(driver: &Driver, pool: &Pool) -> R {
     inner.settle(driver);
     inner.heap.trim(driver, 0);
     Ok(())
-}
-
-/// The pool that an allocation came from.
-pub(crate) fn of(allocation: &Allocation) -> Option<Handle> {
-    match allocation.kind {
-        Kind::Pool(pool) => Some(pool),
-        _ => None,
-    }
-}
-
-/// Keeps a context parameter in one place for graph allocation nodes, which have no stream of the client's.
-pub(crate) fn take_for(driver: &Driver, context: &Context, size: u64) -> R<u64> {
-    let pool = POOLS.get(default())?;
-    let mut inner = lock(&pool.inner);
-    let (at, room) = inner.take(driver, size)?;
-    inner.count(room);
-    drop(inner);
-    insert(context, at, size, room, Kind::Pool(pool.handle));
-    Ok(at)
 }

@@ -88,7 +88,11 @@ fn set_attribute(pool: Handle, attribute: u32, value: In<u64>) -> R {
 
 fn on_device(location: In<Location>) -> R {
     let location = location.get()?;
-    if location.kind == Location::DEVICE { device::check(location.id) } else { Err(Error::NOT_SUPPORTED) }
+    if location.kind == Location::DEVICE {
+        device::check(location.id)
+    } else {
+        Err(Error::NOT_SUPPORTED)
+    }
 }
 
 export! {

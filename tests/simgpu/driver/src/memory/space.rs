@@ -80,7 +80,11 @@ impl Ranges {
     }
 
     fn take_at(&mut self, at: u64, size: u64) -> Option<()> {
-        let (start, length) = self.0.range(..=at).next_back().map(|(start, length)| (*start, *length))?;
+        let (start, length) = self
+            .0
+            .range(..=at)
+            .next_back()
+            .map(|(start, length)| (*start, *length))?;
         if at.checked_add(size)? > start + length {
             return None;
         }
@@ -154,7 +158,14 @@ impl Space {
         // SAFETY: as above.
         os(unsafe { rustix::mm::mmap_anonymous(address(PINNED_BASE), PINNED_ROOM as usize, read_write, flags) })?;
         // SAFETY: as above.
-        os(unsafe { rustix::mm::mmap_anonymous(address(RESERVED_BASE), RESERVED_ROOM as usize, ProtFlags::empty(), flags) })?;
+        os(unsafe {
+            rustix::mm::mmap_anonymous(
+                address(RESERVED_BASE),
+                RESERVED_ROOM as usize,
+                ProtFlags::empty(),
+                flags,
+            )
+        })?;
         // SAFETY: the range is ours; keeping it out of core dumps changes nothing else.
         let _ = unsafe { rustix::mm::madvise(address(BASE), (END - BASE) as usize, Advice::LinuxDontDump) };
         let all = |base, room| Mutex::new(Ranges(BTreeMap::from([(base, room)])));
@@ -191,7 +202,9 @@ impl Space {
 
     /// Physical memory for the virtual memory API: an offset in the shared file.
     pub(crate) fn take_physical(&self, size: u64) -> R<u64> {
-        lock(&self.free_physical).take(size, GRANULE).ok_or(Error::OUT_OF_MEMORY)
+        lock(&self.free_physical)
+            .take(size, GRANULE)
+            .ok_or(Error::OUT_OF_MEMORY)
     }
 
     pub(crate) fn give_physical(&self, at: u64, size: u64) {

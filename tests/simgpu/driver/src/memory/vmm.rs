@@ -100,7 +100,13 @@ fn create(driver: &Driver, size: u64, properties: Properties) -> R<Handle> {
         Ok(Backing::Own(file))
     };
     let backing = backing().inspect_err(|_| driver.timeline.release(size))?;
-    Ok(ALLOCATIONS.add(Physical { size, properties, backing, uses: AtomicU32::new(1), counted: true }))
+    Ok(ALLOCATIONS.add(Physical {
+        size,
+        properties,
+        backing,
+        uses: AtomicU32::new(1),
+        counted: true,
+    }))
 }
 
 /// One use less; the last one gives the memory back.
@@ -144,7 +150,10 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
     }
     physical.uses.fetch_add(1, Ordering::AcqRel);
     lock(&MAPPED).insert(at, Mapping { size, handle });
-    let kind = Kind::Mapped { handle_types: physical.properties.handle_types, host: physical.properties.is_host() };
+    let kind = Kind::Mapped {
+        handle_types: physical.properties.handle_types,
+        host: physical.properties.is_host(),
+    };
     insert(&context, at, size, size, kind);
     Ok(())
 }
@@ -159,7 +168,10 @@ fn unmap(driver: &Driver, at: u64, size: u64) -> R {
     let gone: Vec<(u64, Mapping)> = {
         let mut mapped = lock(&MAPPED);
         let starts: Vec<u64> = mapped.range(at..end).map(|(start, _)| *start).collect();
-        starts.into_iter().filter_map(|start| Some((start, mapped.remove(&start)?))).collect()
+        starts
+            .into_iter()
+            .filter_map(|start| Some((start, mapped.remove(&start)?)))
+            .collect()
     };
     if gone.is_empty() {
         return Err(Error::INVALID_VALUE);

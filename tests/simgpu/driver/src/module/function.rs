@@ -57,7 +57,11 @@ impl Function {
             carveout: AtomicI32::new(-1),
             cluster: Default::default(),
             cache_config: AtomicU32::new(0),
-            legacy: Mutex::new(Legacy { block: [1; 3], shared: 0, params: Vec::new() }),
+            legacy: Mutex::new(Legacy {
+                block: [1; 3],
+                shared: 0,
+                params: Vec::new(),
+            }),
             name: kernel.name.clone(),
             kernel,
         }
@@ -78,14 +82,22 @@ impl Function {
     }
 
     fn registers(&self) -> u32 {
-        if self.kernel.registers == 0 { REGISTERS } else { self.kernel.registers }
+        if self.kernel.registers == 0 {
+            REGISTERS
+        } else {
+            self.kernel.registers
+        }
     }
 
     fn max_threads(&self) -> u32 {
         // Registers are handed out in units of 256 a warp.
         let warp = (self.registers() * limits::WARP).next_multiple_of(256);
         let by_registers = limits::REGISTERS / warp * limits::WARP;
-        let compiled = if self.kernel.max_threads == 0 { limits::MAX_THREADS } else { self.kernel.max_threads };
+        let compiled = if self.kernel.max_threads == 0 {
+            limits::MAX_THREADS
+        } else {
+            self.kernel.max_threads
+        };
         compiled.min(by_registers).min(limits::MAX_THREADS)
     }
 
@@ -102,13 +114,17 @@ impl Function {
             return 0;
         }
         let by_shared = limits::SHARED_PER_PROCESSOR / (shared + limits::SHARED_RESERVED).next_multiple_of(128);
-        by_threads.min(by_registers).min(by_shared).min(limits::BLOCKS_PER_PROCESSOR)
+        by_threads
+            .min(by_registers)
+            .min(by_shared)
+            .min(limits::BLOCKS_PER_PROCESSOR)
     }
 
     /// Dynamic shared memory a block may have so that so many blocks fit.
     pub(crate) fn dynamic_for(&self, blocks: u32) -> u32 {
         let each = (limits::SHARED_PER_PROCESSOR / blocks.max(1)) & !127;
-        each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared).min(limits::SHARED_OPTIN)
+        each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared)
+            .min(limits::SHARED_OPTIN)
     }
 
     /// `cuFuncGetAttribute`.

@@ -28,7 +28,9 @@ enum Bytes {
 const LONGEST_TEXT: usize = 256 << 20;
 
 fn text_length(address: usize) -> R<usize> {
-    (0..LONGEST_TEXT).find(|at| In::<u8>::from_address(address + at).get() == Ok(0)).ok_or(Error::INVALID_IMAGE)
+    (0..LONGEST_TEXT)
+        .find(|at| In::<u8>::from_address(address + at).get() == Ok(0))
+        .ok_or(Error::INVALID_IMAGE)
 }
 
 /// The first bytes of an image; PTX may be shorter than a header.
@@ -79,12 +81,18 @@ impl Image {
     }
 
     fn kept(address: usize, length: usize) -> Image {
-        Image { bytes: Bytes::Kept(address, length), read: OnceLock::new() }
+        Image {
+            bytes: Bytes::Kept(address, length),
+            read: OnceLock::new(),
+        }
     }
 
     /// An image the driver has read from a file, say.
     pub(crate) fn owned(bytes: Vec<u8>) -> Image {
-        Image { bytes: Bytes::Owned(bytes), read: OnceLock::new() }
+        Image {
+            bytes: Bytes::Owned(bytes),
+            read: OnceLock::new(),
+        }
     }
 
     /// An image in a file.
@@ -114,9 +122,9 @@ impl Image {
         };
         let result = self.read.get_or_init(|| match &self.bytes {
             Bytes::Owned(bytes) => read(bytes),
-            Bytes::Kept(address, length) => {
-                In::<u8>::from_address(*address).with_bytes(*length, read).and_then(|result| result)
-            }
+            Bytes::Kept(address, length) => In::<u8>::from_address(*address)
+                .with_bytes(*length, read)
+                .and_then(|result| result),
         });
         result.as_ref().map_err(|error| *error)
     }

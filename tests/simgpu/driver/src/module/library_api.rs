@@ -39,7 +39,10 @@ impl Library {
         if let Some(kernel) = kernels.get(name) {
             return Ok(*kernel);
         }
-        let kernel = KERNELS.add(Kernel { library: self.handle, function: self.module.function(name)? });
+        let kernel = KERNELS.add(Kernel {
+            library: self.handle,
+            function: self.module.function(name)?,
+        });
         kernels.insert(name.to_string(), kernel);
         Ok(kernel)
     }
@@ -48,7 +51,11 @@ impl Library {
 /// A library outlives contexts, so its module belongs to none.
 fn load(out: Out<Handle>, image: Image) -> R {
     let module = Module::of_library(image.check()?);
-    let (handle, _) = LIBRARIES.add_with(|handle| Library { handle, module, kernels: Mutex::default() });
+    let (handle, _) = LIBRARIES.add_with(|handle| Library {
+        handle,
+        module,
+        kernels: Mutex::default(),
+    });
     out.set(handle)
 }
 

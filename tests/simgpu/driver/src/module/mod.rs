@@ -56,13 +56,22 @@ impl Module {
 
     /// Takes a library's image in; it does not end with any context.
     pub(crate) fn of_library(image: Image) -> Arc<Module> {
-        let make = |handle| Module { handle, context: 0, image, functions: Mutex::default(), globals: Mutex::default() };
+        let make = |handle| Module {
+            handle,
+            context: 0,
+            image,
+            functions: Mutex::default(),
+            globals: Mutex::default(),
+        };
         MODULES.add_with(make).1
     }
 
     /// Names of all kernels, in the image's order.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.image.module().map_or_else(|_| Vec::new(), |module| module.kernels.iter().map(|k| k.name.clone()).collect())
+        self.image.module().map_or_else(
+            |_| Vec::new(),
+            |module| module.kernels.iter().map(|k| k.name.clone()).collect(),
+        )
     }
 
     /// The function of a name.

@@ -16,10 +16,16 @@ fn blocks(out: Out<i32>, function: Handle, threads: i32, dynamic: usize) -> R {
 
 /// The block size with the most resident threads, the largest among equals, and the grid that fills the device with it.
 fn best(function: &Function, dynamic: impl Fn(u32) -> u32, limit: i32) -> (u32, u32) {
-    let limit = u32::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(MAX_THREADS).min(MAX_THREADS);
+    let limit = u32::try_from(limit)
+        .ok()
+        .filter(|limit| *limit > 0)
+        .unwrap_or(MAX_THREADS)
+        .min(MAX_THREADS);
     let sizes = (1..=limit / WARP).map(|warps| warps * WARP);
     let with = sizes.map(|size| (size, function.resident_blocks(size, dynamic(size))));
-    let (size, resident) = with.max_by_key(|(size, resident)| (size * resident, *size)).unwrap_or((WARP, 1));
+    let (size, resident) = with
+        .max_by_key(|(size, resident)| (size * resident, *size))
+        .unwrap_or((WARP, 1));
     (size, resident * PROCESSORS)
 }
 

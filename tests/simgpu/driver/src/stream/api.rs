@@ -17,7 +17,12 @@ fn create(out: Out<Handle>, flags: u32, priority: i32) -> R {
         return Err(Error::INVALID_VALUE);
     }
     let (least, greatest) = crate::context::api::PRIORITIES;
-    out.set(Stream::create(driver, &context, flags, priority.clamp(greatest, least))?)
+    out.set(Stream::create(
+        driver,
+        &context,
+        flags,
+        priority.clamp(greatest, least),
+    )?)
 }
 
 fn destroy(stream: Handle) -> R {

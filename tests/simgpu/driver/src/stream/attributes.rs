@@ -22,7 +22,11 @@ impl Attributes {
         if !KNOWN.contains(&attribute) {
             return Err(Error::INVALID_VALUE);
         }
-        let default = if attribute == 3 { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0; 8] };
+        let default = if attribute == 3 {
+            [1, 0, 0, 0, 0, 0, 0, 0]
+        } else {
+            [0; 8]
+        };
         Ok(self.0.get(&attribute).copied().unwrap_or(default))
     }
 

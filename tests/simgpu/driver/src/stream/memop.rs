@@ -8,10 +8,10 @@ use simgpu_device::{Op, Seq};
 use crate::abi::{DevicePtr, Error, Handle, In, R};
 use crate::effect::Effect;
 use crate::export::export;
+use crate::memory::{self, raw};
 use crate::state::Driver;
 use crate::stream::{Stream, resolve};
 use crate::work::Work;
-use crate::memory::{self, raw};
 use crate::{op, state};
 
 /// One of them.
@@ -76,15 +76,27 @@ impl Word {
         if address == 0 || !address.is_multiple_of(if wide { 8 } else { 4 }) || !memory::is_mapped(address) {
             return Err(Error::INVALID_VALUE);
         }
-        Ok(Word { address, value: if wide { value } else { value & u64::from(u32::MAX) }, wide })
+        Ok(Word {
+            address,
+            value: if wide { value } else { value & u64::from(u32::MAX) },
+            wide,
+        })
     }
 
     fn read(self) -> u64 {
-        if self.wide { raw::load_64(self.address) } else { raw::load_32(self.address).into() }
+        if self.wide {
+            raw::load_64(self.address)
+        } else {
+            raw::load_32(self.address).into()
+        }
     }
 
     fn write(self) {
-        if self.wide { raw::store_64(self.address, self.value) } else { raw::store_32(self.address, self.value as u32) }
+        if self.wide {
+            raw::store_64(self.address, self.value)
+        } else {
+            raw::store_32(self.address, self.value as u32)
+        }
     }
 }
 
@@ -135,7 +147,10 @@ fn put(stream: Handle, ops: Arc<[MemOp]>) -> R {
 }
 
 fn wait(stream: Handle, address: DevicePtr, value: u64, flags: u32, wide: bool) -> R {
-    put(stream, [MemOp::Wait(Word::new(address, value, wide)?, Compare::new(flags)?)].into())
+    put(
+        stream,
+        [MemOp::Wait(Word::new(address, value, wide)?, Compare::new(flags)?)].into(),
+    )
 }
 
 fn write(stream: Handle, address: DevicePtr, value: u64, wide: bool) -> R {

@@ -63,7 +63,14 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    fn make(driver: &Driver, context: &Arc<Context>, kind: Kind, flags: u32, priority: i32, handle: Handle) -> R<Stream> {
+    fn make(
+        driver: &Driver,
+        context: &Arc<Context>,
+        kind: Kind,
+        flags: u32,
+        priority: i32,
+        handle: Handle,
+    ) -> R<Stream> {
         Ok(Stream {
             handle,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -90,7 +97,11 @@ impl Stream {
     }
 
     fn create(driver: &Driver, context: &Arc<Context>, flags: u32, priority: i32) -> R<Handle> {
-        let kind = if flags & NON_BLOCKING != 0 { Kind::NonBlocking } else { Kind::Blocking };
+        let kind = if flags & NON_BLOCKING != 0 {
+            Kind::NonBlocking
+        } else {
+            Kind::Blocking
+        };
         let mut stream = Stream::make(driver, context, kind, flags, priority, 0)?;
         let (handle, stream) = STREAMS.add_with(|handle| {
             stream.handle = handle;

@@ -34,12 +34,19 @@ impl Order {
     /// Takes a blocking stream in.
     pub(crate) fn join(&mut self, stream: &Arc<Stream>) {
         self.blocking.retain(|member| member.stream.strong_count() > 0);
-        self.blocking.push(Member { stream: Arc::downgrade(stream), waited: 0, behind: 0 });
+        self.blocking.push(Member {
+            stream: Arc::downgrade(stream),
+            waited: 0,
+            behind: 0,
+        });
     }
 
     /// The blocking streams alive.
     pub(crate) fn blocking(&self) -> Vec<Arc<Stream>> {
-        self.blocking.iter().filter_map(|member| member.stream.upgrade()).collect()
+        self.blocking
+            .iter()
+            .filter_map(|member| member.stream.upgrade())
+            .collect()
     }
 
     /// The operations that the next one on `stream` has to wait for.
@@ -57,7 +64,10 @@ impl Order {
             return waits;
         }
         let legacy = self.legacy;
-        let member = self.blocking.iter_mut().find(|member| std::ptr::eq(member.stream.as_ptr(), stream));
+        let member = self
+            .blocking
+            .iter_mut()
+            .find(|member| std::ptr::eq(member.stream.as_ptr(), stream));
         match member {
             Some(member) if legacy > member.behind => {
                 member.behind = legacy;
