@@ -355,3 +355,35 @@ fn doctor_without_a_driver_says_so_and_fails() {
     assert_eq!(row("libweft")["verdict"], "ok");
     assert_eq!(row("broker")["verdict"], "ok");
 }
+
+#[test]
+fn a_profile_of_many_kernels_reaches_its_client_whole() {
+    const KERNELS: u64 = 20_000;
+    let home = Home::new();
+    let mut aggregator = weft_profiles::Aggregator::new();
+    for hash in 0..KERNELS {
+        aggregator.named(hash, KernelId::new(hash, "k", [1; 3], [1; 3], 0));
+        aggregator.sampled(hash, 1_000 + hash, Some(5));
+    }
+    let store = Store::at(home.profiles());
+    store.save(&aggregator.finish("large", 0)).expect("saved");
+    let _broker = home.broker(&[]);
+    let named = Hello {
+        profile: Some("large".to_string()),
+        ..hello(0)
+    };
+    let client = Client::attach(&home.socket(), named);
+    assert_eq!(client.attached.costs.len() as u64, KERNELS);
+    assert!(client.attached.costs.contains(&(7, 1_007)));
+}
+
+#[test]
+fn top_shows_pages_and_ends() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let _client = Client::attach(&home.socket(), hello(3));
+    home.only_client();
+    let output = home.done(&["top", "--interval", "0.1", "--count", "2"]);
+    assert!(output.status.success());
+    assert_eq!(text(&output.stdout).matches("policy fikit, 1 jobs").count(), 2);
+}

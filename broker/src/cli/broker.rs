@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::start;
+use super::{mps, start};
 use crate::core::{Config, PolicyName};
 use crate::daemon::options::{LONGEST_WAIT, Options, Spin};
 use crate::daemon::places::Places;
@@ -39,6 +39,9 @@ pub struct Args {
     /// Turn length of the timeslice policy
     #[arg(long, value_name = "MICROSECONDS")]
     pub turn: Option<u64>,
+    /// What it costs the device to go from one process to another; default 100, under MPS 0
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub switch_cost: Option<u64>,
     /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
     pub dilation: f64,
@@ -97,6 +100,12 @@ fn options(args: &Args) -> Options {
         ..Config::default()
     }
     .scaled(args.dilation);
+    if mps::runs() {
+        core.switch_cost = 0;
+    }
+    if let Some(us) = args.switch_cost {
+        core.switch_cost = us.saturating_mul(1_000);
+    }
     if let Some(us) = args.delay_bound {
         core.delay_bound = us.saturating_mul(1_000);
     }
@@ -147,6 +156,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         ("--delay-bound", args.delay_bound),
         ("--longest-wait", args.longest_wait),
         ("--turn", args.turn),
+        ("--switch-cost", args.switch_cost),
     ] {
         if let Some(value) = value {
             command.arg(flag).arg(value.to_string());

@@ -14,6 +14,7 @@ mod cache;
 mod doctor;
 mod environment;
 mod libraries;
+mod mps;
 mod probe;
 mod profile;
 mod run;
@@ -22,6 +23,7 @@ mod start;
 mod status;
 mod stop;
 mod text;
+mod top;
 
 const EXAMPLES: &str = "\
 Learn two jobs once, serve them side by side, look at them, and see what this machine has:
@@ -45,6 +47,7 @@ enum Command {
     Run(run::Args),
     Profile(profile::Args),
     Status(status::Args),
+    Top(top::Args),
     Set(set::Args),
     Doctor(doctor::Args),
     Broker(broker::Args),
@@ -63,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Profile(args) => profile::main(args),
         Command::Status(args) => status::main(args),
+        Command::Top(args) => top::main(args),
         Command::Set(args) => set::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Broker(args) => broker::main(args),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Row;
 use crate::cli::libraries::{self, Driver};
-use crate::cli::{probe, text};
+use crate::cli::{mps, probe, text};
 
 /// A driver that has not come up after so long hangs. The first start after boot takes a few seconds on real machines.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ pub fn rows(rows: &mut Vec<Row>) -> Option<Driver> {
             "see whether nvidia-smi works; look into dmesg",
         )),
     }
-    rows.push(mps());
+    rows.push(mps_row());
     Some(driver)
 }
 
@@ -122,7 +122,7 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .map_err(|error| format!("the probe did not start: {error}"))?;
     let deadline = Instant::now() + PATIENCE;
@@ -138,8 +138,11 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
             Err(error) => return Err(format!("the probe was lost: {error}")),
         }
     };
-    // A pipe holds 64 KiB, far more than a probe says, so waiting first cannot block it. A process that the driver
-    // started may hold the pipe open: what is read is a bounded amount that is there already.
+    if !status.success() {
+        return Err(format!("a process that opened the driver ended with {status}"));
+    }
+    // A pipe holds 64 KiB, far more than a probe says, so waiting first cannot block it. A process that the driver started may hold the pipe
+    // open, so what is read is what is there already: a probe that ended well has printed its line.
     let mut said = Vec::new();
     if let Some(mut out) = child.stdout.take() {
         let mut block = [0u8; 65536];
@@ -147,29 +150,14 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
             said.extend(&block[..length]);
         }
     }
-    if !status.success() {
-        return Err(format!("a process that opened the driver ended with {status}"));
-    }
     // The driver may print lines of its own; the probe's is the last.
     let text = String::from_utf8_lossy(&said);
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or("");
     serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
 }
 
-/// Whether the MPS control daemon runs: under MPS several processes share the device without taking turns.
-fn mps() -> Row {
-    const DAEMONS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
-    let running = std::fs::read_dir("/proc").is_ok_and(|entries| {
-        entries.flatten().any(|entry| {
-            // The name that the kernel keeps is cut at 15 bytes; the command line is whole.
-            std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| {
-                let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
-                let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                DAEMONS.iter().any(|daemon| daemon.as_bytes() == name)
-            })
-        })
-    });
-    match running {
+fn mps_row() -> Row {
+    match mps::runs() {
         true => Row::ok(
             "mps",
             "the control daemon runs: jobs share the device without taking turns",

@@ -1,0 +1,40 @@
+//! Whether NVIDIA's multi-process service runs: under it several processes share the device without taking turns.
+#![forbid(unsafe_code)]
+
+use std::fs;
+
+/// The service's programs.
+const DAEMONS: [&[u8]; 2] = [b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server"];
+
+/// Whether a process of that name is there.
+pub fn runs() -> bool {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        // The name that the kernel keeps is cut at 15 bytes; the command line is whole.
+        fs::read(entry.path().join("cmdline")).is_ok_and(|line| is_daemon(&line))
+    })
+}
+
+fn is_daemon(command_line: &[u8]) -> bool {
+    let program = command_line
+        .split(|byte| *byte == 0 || *byte == b' ')
+        .next()
+        .unwrap_or_default();
+    let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    DAEMONS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_decides_not_its_arguments() {
+        assert!(is_daemon(b"/usr/bin/nvidia-cuda-mps-control\0-d\0"));
+        assert!(is_daemon(b"nvidia-cuda-mps-server"));
+        assert!(!is_daemon(b"grep\0nvidia-cuda-mps-control\0"));
+        assert!(!is_daemon(b""));
+    }
+}
