@@ -21,6 +21,7 @@
 
 mod autostart;
 mod bell;
+mod busy;
 mod clock;
 mod costs;
 mod driver;

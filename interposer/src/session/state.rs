@@ -4,7 +4,7 @@
 //! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
@@ -12,6 +12,7 @@ use weft_broker::protocol::lane::{Kind, Lane, Mode, Record, flags};
 use weft_broker::transport::{self, map::Place as Mapping};
 
 use super::bell::Bell;
+use super::busy::{Busy, Left};
 use super::costs::Costs;
 use super::driver::Driver;
 use super::gate::Want;
@@ -31,11 +32,6 @@ const HOST_BANDWIDTH: u64 = 20;
 
 /// Bytes a nanosecond on the device, read and written: about half of an A100's 1.5 TB/s.
 const DEVICE_BANDWIDTH: u64 = 700;
-
-/// No work of the process is on the device.
-const IDLE: usize = usize::MAX;
-/// Work on more than one stream.
-const MANY: usize = usize::MAX - 1;
 
 /// What is left to do after a launch.
 #[derive(Debug)]
@@ -92,8 +88,8 @@ pub struct Session {
     pub standstill: AtomicU64,
     /// Device memory held.
     memory: AtomicI64,
-    /// The stream that work was sent to since the device was last idle, [`IDLE`] or [`MANY`].
-    busy: AtomicUsize,
+    /// The streams with work.
+    busy: Busy,
 }
 
 impl Session {
@@ -119,7 +115,7 @@ impl Session {
             captures: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             memory: AtomicI64::new(0),
-            busy: AtomicUsize::new(IDLE),
+            busy: Busy::default(),
         })
     }
 
@@ -215,7 +211,7 @@ impl Session {
             .raise(self.lane.orders.priority.load(Ordering::Relaxed) as usize);
         let now = clock::now();
         self.launched(launch, now, self.cost(launch));
-        if self.now_busy(own_stream(launch.stream)) {
+        if self.busy.mark(own_stream(launch.stream)) {
             self.ring();
         }
     }
@@ -242,7 +238,7 @@ impl Session {
         let now = clock::now();
         self.issue(&want, now);
         self.launched(launch, now, cost);
-        self.now_busy(own_stream(launch.stream));
+        self.busy.mark(own_stream(launch.stream));
         Step::Filler {
             stream: launch.stream,
             place,
@@ -302,7 +298,7 @@ impl Session {
         };
         let cost = bytes / bandwidth;
         let own = own_stream(stream);
-        let stirs = self.busy.load(Ordering::Relaxed) == IDLE;
+        let stirs = self.busy.is_idle();
         if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
             let want = Want {
                 kernel: 0,
@@ -318,21 +314,10 @@ impl Session {
             self.write(Kind::Stir, now, 0, 0, stream as u64);
         }
         self.write(Kind::Transfer, now, 0, cost, bytes);
-        if self.now_busy(own) {
+        if self.busy.mark(own) {
             fence(Ordering::SeqCst);
             self.ring();
         }
-    }
-
-    /// Notes that work goes to a stream. True if the process was idle before.
-    fn now_busy(&self, own: usize) -> bool {
-        let before = self.busy.load(Ordering::Relaxed);
-        if before == own || before == MANY {
-            return false;
-        }
-        self.busy
-            .store(if before == IDLE { own } else { MANY }, Ordering::Relaxed);
-        before == IDLE
     }
 
     /// See [`super::synced`].
@@ -347,16 +332,21 @@ impl Session {
         if mode == Mode::Alone {
             return;
         }
-        let idle = match what {
-            Synced::Context => true,
-            Synced::Stream(stream) => self.busy.load(Ordering::Relaxed) == own_stream(stream),
-            Synced::Event => false,
+        // Whether the process has just become idle, and whether nothing of it is left for certain.
+        let (idle, certain) = match what {
+            Synced::Context => (self.busy.all_synced(), true),
+            Synced::Stream(stream) => match self.busy.synced(own_stream(stream)) {
+                Left::AsBefore => (false, false),
+                Left::NothingProbably => (true, false),
+                Left::Nothing => (true, true),
+            },
+            Synced::Event => (false, false),
         };
         let now = clock::now();
         if mode == Mode::Filler {
-            self.settle_after(what, idle, now);
+            self.settle_after(what, certain, now);
         }
-        if idle && self.busy.swap(IDLE, Ordering::Relaxed) != IDLE {
+        if idle {
             self.write(Kind::Idle, now, 0, 0, 0);
             self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
             self.ring();

@@ -69,11 +69,20 @@ impl Pause {
 
     /// A new pause of up to `most` launches.
     pub fn begin(&mut self, most: u32) {
+        self.left = 1 + self.random() % most.max(1);
+    }
+
+    /// True once in so many times.
+    pub fn chance(&mut self, of: u32) -> bool {
+        self.random().is_multiple_of(of.max(1))
+    }
+
+    fn random(&mut self) -> u32 {
         // Xorshift: good enough to fall out of step with anything.
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 17;
         self.seed ^= self.seed << 5;
-        self.left = 1 + self.seed % most.max(1);
+        self.seed
     }
 }
 

@@ -4,8 +4,8 @@
 //! and go to the broker as records. Nothing here ever waits for the device.
 //!
 //! * The share of the job's time that goes into it is measured and kept ([`budget`]).
-//! * A kernel that was hardly sampled yet opens a small window of its own (itself and its follower), so that every identity gets samples; so does
-//!   one that was last before a synchronising call, after which the big gaps are.
+//! * A kernel that was hardly sampled yet opens a small window of its own, so that every identity gets samples; so does now and then
+//!   one that was last before a synchronising call, after which the big gaps are. The launch after a window gets one event, which ends its last gap.
 //! * No driver call at all while anything captures. One lock, only ever tried: a launch of another thread in between goes unsampled, and the
 //!   gap before it is then not told.
 //! * [`window`] takes the instrument's own cost off.
@@ -30,11 +30,17 @@ use super::{LaunchInfo, Stream, clock};
 /// Launches of a full window.
 const WINDOW: usize = 32;
 
-/// Windows whose events wait to be read.
-const WINDOWS: usize = 8;
+/// Windows whose events wait to be read. Most are small.
+const WINDOWS: usize = 128;
 
-/// Events kept: each launch of every window has two, one window one more to measure an event itself; and the anchor.
-const EVENTS: usize = 2 * WINDOW * WINDOWS + 2 * WINDOWS + 2;
+/// Events kept: enough for eight full windows. A driver takes some hundred bytes for each.
+const EVENTS: usize = 8 * (2 * WINDOW + 2);
+
+/// No event.
+const NONE: Event = 0;
+
+/// One launch in so many is sampled of an identity that was last before a synchronising call.
+const TAIL_CHANCE: u32 = 8;
 
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
@@ -142,41 +148,56 @@ impl Sampler {
         let inside = &mut *inside;
         let after_sync = std::mem::take(&mut inside.after_sync);
         inside.last = launch.kernel_hash;
-        if inside.wanted == 0 {
-            let counted = self.counts().get(launch.kernel_hash).unwrap_or(1) - 1;
-            let tail = self.tails().get(launch.kernel_hash).is_some();
-            let pause_over = inside.pause.over();
-            let rare = counted < RARE;
-            if !rare && !tail && !pause_over {
-                return Step::Nothing;
-            }
-            let now = clock::now();
-            if !inside.budget.allows(now, rare) {
-                inside.pause.begin(PAUSE);
-                return Step::Nothing;
-            }
-            if now.saturating_sub(inside.looked) > LOOK {
-                self.read(inside, session, now);
-            }
-            inside.wanted = if rare || tail { 2 } else { WINDOW };
-            if inside.closed.len() >= WINDOWS {
-                inside.wanted = 0;
-                inside.pause.begin(PAUSE);
-                return Step::Nothing;
-            }
+        let full = inside.open.taken.len() >= WINDOW;
+        let sampled = !full && (inside.wanted > 0 || self.choose(inside, session, launch.kernel_hash));
+        // A launch behind a sampled one tells when the gap after that ended, be it sampled itself or not.
+        if !sampled && inside.open.taken.is_empty() {
+            return Step::Nothing;
         }
         let entered = clock::now();
-        let half = inside.half(driver, launch, sequence, entered, after_sync);
-        let Some(mut half) = half else {
-            inside.wanted = 0;
-            inside.pause.begin(PAUSE);
+        let half = inside.half(driver, launch, sampled);
+        let Some((start, end, epoch)) = half else {
             inside.close();
             inside.budget.spend(clock::now().saturating_sub(entered));
             return Step::Nothing;
         };
-        half.launched = clock::now();
-        inside.budget.spend(half.launched.saturating_sub(entered));
-        Step::Sampled(half)
+        let launched = clock::now();
+        inside.budget.spend(launched.saturating_sub(entered));
+        Step::Sampled(Half {
+            start,
+            end,
+            stream: launch.stream,
+            kernel: launch.kernel_hash,
+            sequence,
+            entered,
+            launched,
+            after_sync,
+            epoch,
+        })
+    }
+
+    /// Whether this launch is sampled, and how many after it.
+    fn choose(&self, inside: &mut Inside, session: &Session, kernel: u64) -> bool {
+        let counted = self.counts().get(kernel).unwrap_or(1) - 1;
+        let rare = counted < RARE;
+        let tail = !rare && self.tails().get(kernel).is_some() && inside.pause.chance(TAIL_CHANCE);
+        let wanted = match inside.pause.over() {
+            true => WINDOW,
+            false if rare || tail => 1,
+            false => return false,
+        };
+        let now = clock::now();
+        if now.saturating_sub(inside.looked) > LOOK {
+            self.read(inside, session, now);
+        }
+        if !inside.budget.allows(now, rare) || inside.closed.len() >= WINDOWS {
+            if wanted == WINDOW {
+                inside.pause.begin(PAUSE);
+            }
+            return false;
+        }
+        inside.wanted = wanted;
+        true
     }
 
     /// After it: the second event.
@@ -189,13 +210,14 @@ impl Sampler {
             return;
         }
         let driver = &session.driver;
+        let ends = half.end != NONE;
         if result != 0
             || session.captures.load(Ordering::Acquire) != 0
-            || !driver.relaxed(|| driver.record(half.end, half.stream))
+            || (ends && !driver.relaxed(|| driver.record(half.end, half.stream)))
         {
-            inside.spare.push(half.start);
-            inside.spare.push(half.end);
-            inside.wanted = 0;
+            inside
+                .spare
+                .extend([half.start, half.end].into_iter().filter(|event| *event != NONE));
             inside.close();
             return;
         }
@@ -207,7 +229,7 @@ impl Sampler {
                 kernel: half.kernel,
                 sequence: half.sequence,
                 start: 0.0,
-                end: 0.0,
+                end: f64::INFINITY,
                 entered: half.entered,
                 launched: half.launched,
                 returned,
@@ -215,14 +237,14 @@ impl Sampler {
             },
             after_sync: half.after_sync,
         });
-        let counted = self.counts().get(half.kernel).unwrap_or(1);
-        self.counts().set(half.kernel, counted + 1);
-        if inside.open.taken.len() == 1 && inside.wanted >= WINDOW {
-            inside.measure_event(driver, half.stream);
-        }
-        inside.wanted = inside.wanted.saturating_sub(1);
-        if inside.wanted == 0 {
-            inside.pause.begin(PAUSE);
+        if ends {
+            let counted = self.counts().get(half.kernel).unwrap_or(1);
+            self.counts().set(half.kernel, counted + 1);
+            if inside.open.taken.len() == 1 && inside.wanted >= WINDOW {
+                inside.measure_event(driver, half.stream);
+            }
+            inside.wanted = inside.wanted.saturating_sub(1);
+        } else {
             inside.close();
         }
         inside.budget.spend(clock::now().saturating_sub(returned));
@@ -292,40 +314,23 @@ impl Inside {
         Some(event)
     }
 
-    fn half(
-        &mut self,
-        driver: &Driver,
-        launch: &LaunchInfo,
-        sequence: u64,
-        entered: Ns,
-        after_sync: bool,
-    ) -> Option<Half> {
+    /// The event before a launch, recorded, and the one for behind it if there is to be one.
+    fn half(&mut self, driver: &Driver, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event, u64)> {
         let context = driver.current()?;
         // Events belong to the first context that was sampled; a process with several is sampled in that one.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
         let start = self.event(driver)?;
-        let Some(end) = self.event(driver) else {
-            self.spare.push(start);
-            return None;
-        };
-        if !driver.relaxed(|| driver.record(start, launch.stream)) {
-            self.spare.push(start);
-            self.spare.push(end);
-            return None;
+        let end = if ends { self.event(driver) } else { Some(NONE) };
+        match end {
+            Some(end) if driver.relaxed(|| driver.record(start, launch.stream)) => Some((start, end, self.epoch)),
+            end => {
+                self.spare.push(start);
+                self.spare.extend(end.filter(|event| *event != NONE));
+                None
+            }
         }
-        Some(Half {
-            start,
-            end,
-            stream: launch.stream,
-            kernel: launch.kernel_hash,
-            sequence,
-            entered,
-            launched: entered,
-            after_sync,
-            epoch: self.epoch,
-        })
     }
 
     fn measure_event(&mut self, driver: &Driver, stream: Stream) {
@@ -337,7 +342,12 @@ impl Inside {
         }
     }
 
+    /// The open window is complete, or as complete as it gets.
     fn close(&mut self) {
+        if self.wanted > 0 || self.open.taken.len() > 1 {
+            self.wanted = 0;
+            self.pause.begin(PAUSE);
+        }
         let window = std::mem::take(&mut self.open);
         if !window.taken.is_empty() {
             self.closed.push_back(window);
@@ -352,19 +362,26 @@ impl Inside {
         let last = window
             .extra
             .into_iter()
-            .chain(window.taken.iter().rev().map(|taken| taken.end));
-        for event in last {
+            .chain(window.taken.iter().rev().map(|taken| taken.end))
+            .filter(|event| *event != NONE);
+        let follower = window.taken.last().map(|taken| taken.start);
+        for event in last.chain(follower) {
             match driver.query(event) {
                 Reached::Yes => {}
                 other => return other,
             }
         }
         for taken in &mut window.taken {
-            let (Some(start), Some(end)) = (driver.elapsed(base, taken.start), driver.elapsed(base, taken.end)) else {
+            let Some(start) = driver.elapsed(base, taken.start) else {
                 return Reached::Never;
             };
             taken.point.start = start;
-            taken.point.end = end;
+            if taken.end != NONE {
+                let Some(end) = driver.elapsed(base, taken.end) else {
+                    return Reached::Never;
+                };
+                taken.point.end = end;
+            }
         }
         if let (Some(extra), Some(first)) = (window.extra, window.taken.first())
             && let Some(tick) = driver.elapsed(first.end, extra)
@@ -385,7 +402,7 @@ impl Inside {
             let Some((anchor, at)) = self.anchor else {
                 // The anchor keeps its event; the window goes on with none to give back.
                 self.anchor = Some((taken.start, taken.point.launched));
-                taken.start = 0;
+                taken.start = NONE;
                 continue;
             };
             let host = taken.point.launched.saturating_sub(at);
@@ -426,6 +443,6 @@ impl Inside {
     fn take_back(&mut self, window: Window) {
         let events = window.taken.iter().flat_map(|taken| [taken.start, taken.end]);
         self.spare
-            .extend(events.chain(window.extra).filter(|event| *event != 0));
+            .extend(events.chain(window.extra).filter(|event| *event != NONE));
     }
 }

@@ -20,7 +20,7 @@ pub struct Point {
     pub sequence: u64,
     /// Device: the event before the launch was reached.
     pub start: f64,
-    /// Device: the event behind it.
+    /// Device: the event behind it. Infinite for the launch after the window, which only ends the last gap.
     pub end: f64,
     /// Host: the sampler began its work before the launch.
     pub entered: Ns,
@@ -86,6 +86,9 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         .collect();
     (0..points.len()).filter_map(move |at| {
         let (point, &(begin, _)) = (points.get(at)?, real.get(at)?);
+        if point.end == f64::INFINITY {
+            return None;
+        }
         let time = (point.end - begin - scale.tick).max(SHORTEST.min((point.end - point.start).max(1.0)));
         let follower = points.get(at + 1).zip(real.get(at + 1));
         let gap = match follower {
@@ -199,6 +202,14 @@ mod tests {
         ];
         let got: Vec<Sample> = samples(&points, REAL).collect();
         assert_eq!((got[0].gap, got[1].gap), (0, 0));
+    }
+
+    #[test]
+    fn the_launch_after_a_window_ends_its_last_gap_and_is_no_sample() {
+        let points = [point(1, 0, 0.0, 10_500.0), point(2, 600_000, 610_000.0, f64::INFINITY)];
+        let got: Vec<Sample> = samples(&points, REAL).collect();
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].gap, 610_000 + 2_000 - 10_500 - 500 - 2_000);
     }
 
     #[test]

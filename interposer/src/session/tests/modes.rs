@@ -77,14 +77,17 @@ fn a_holder_raises_its_sign_and_records_and_never_waits() {
 }
 
 #[test]
-fn two_streams_are_idle_only_when_the_context_is() {
+fn two_streams_are_idle_when_both_are() {
     let (session, mut broker) = attached(Mode::Holder);
+    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     launch(session, &kernel(7, 0x100));
     launch(session, &kernel(7, 0x200));
     session.synced(Synced::Stream(0x100));
-    session.synced(Synced::Stream(0x200));
-    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     assert_eq!(idle(broker.records()), 0);
+    session.synced(Synced::Stream(0x200));
+    assert_eq!(idle(broker.records()), 1);
+    launch(session, &kernel(7, 0x100));
+    launch(session, &kernel(7, 0x200));
     session.synced(Synced::Context);
     assert_eq!(idle(broker.records()), 1);
     // The two names of the legacy default stream are one stream.
