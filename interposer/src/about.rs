@@ -112,8 +112,9 @@ pub extern "C" fn weft_graph(exec: usize) -> u64 {
     hooks::graph::identity(exec)
 }
 
-/// The path of the real driver, or the names of driver functions that were handed out though the table lacks them (one a line),
-/// written as a C string of at most `size` bytes; returns the length it would like. `what` is `driver` or `unknown`.
+/// A text about this process, written as a C string of at most `size` bytes; returns the length it would like. `what` is
+/// `driver` (the path of the real driver), `unknown` (names, one a line, of driver functions that were handed out though the symbol
+/// table lacks them) or `beyond` (names of all functions that the open driver has beyond the table).
 ///
 /// # Safety
 /// `what` is null or a C string, `buffer` has `size` writable bytes.
@@ -129,6 +130,9 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
             .map(|driver| driver.path().as_os_str().as_bytes().to_vec())
             .unwrap_or_default(),
         b"unknown" => resolve::counts::unknown_names().join("\n").into_bytes(),
+        b"beyond" => loader::opened()
+            .map(|driver| driver.beyond_the_table().join("\n").into_bytes())
+            .unwrap_or_default(),
         _ => return 0,
     };
     if !buffer.is_null() && size > 0 {

@@ -2,6 +2,7 @@
  * Built by the tests; LINKED builds the variant that is linked against libcuda.so.1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,11 @@ static void say_counters(void) {
     const char *names[] = {"bound", "lookups", "unknown", "opened", "troubles"};
     for (int i = 0; i < 5; i++) printf("counter_%s %lld\n", names[i], counter(names[i]));
     printf("called_cuInit %d\n", called("cuInit"));
+    size_t (*text)(const char *, char *, size_t) = (size_t (*)(const char *, char *, size_t))dlsym(RTLD_DEFAULT, "weft_text");
+    char buffer[4096] = "";
+    if (text && text("driver", buffer, sizeof buffer)) printf("driver %s\n", buffer);
+    buffer[0] = 0;
+    if (text && text("beyond", buffer, sizeof buffer)) printf("beyond %s\n", buffer);
 }
 
 static int mapped(const char *what) {
@@ -150,6 +156,58 @@ static int launch(const char *driver) {
     return 0;
 }
 
+/* Threads that launch, while others load code, look kernels up and unload it again. */
+enum { LAUNCHERS = 3, LOADERS = 2, TURNS = 20000 };
+static void *shared_handle;
+static void *shared_kernels[4];
+
+static void *launcher(void *number) {
+    Launch launch = (Launch)must(shared_handle, "cuLaunchKernel");
+    for (int i = 0; i < TURNS; i++)
+        launch(shared_kernels[(i + (long)number) % 4], 1 + i % 3, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    return NULL;
+}
+
+static void *loader(void *number) {
+    int (*load)(void **, const void *) = (int (*)(void **, const void *))must(shared_handle, "cuModuleLoadData");
+    int (*get)(void **, void *, const char *) = (int (*)(void **, void *, const char *))must(shared_handle, "cuModuleGetFunction");
+    int (*unload)(void *) = (int (*)(void *))must(shared_handle, "cuModuleUnload");
+    Launch launch = (Launch)must(shared_handle, "cuLaunchKernel");
+    for (int i = 0; i < TURNS / 100; i++) {
+        void *module, *function;
+        char image[64];
+        snprintf(image, sizeof image, ".version 8.0 // %ld %d", (long)number, i);
+        load(&module, image);
+        get(&function, module, "passing");
+        launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+        unload(module);
+    }
+    return NULL;
+}
+
+static int threads(const char *driver) {
+    shared_handle = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!shared_handle) return 2;
+    ((Init)must(shared_handle, "cuInit"))(0);
+    int (*load)(void **, const void *) = (int (*)(void **, const void *))must(shared_handle, "cuModuleLoadData");
+    int (*get)(void **, void *, const char *) = (int (*)(void **, void *, const char *))must(shared_handle, "cuModuleGetFunction");
+    void *module;
+    load(&module, ".version 8.0 // shared");
+    for (int i = 0; i < 4; i++) {
+        char name[] = {'k', (char)('0' + i), 0};
+        get(&shared_kernels[i], module, name);
+    }
+    pthread_t all[LAUNCHERS + LOADERS];
+    for (long i = 0; i < LAUNCHERS + LOADERS; i++)
+        if (pthread_create(&all[i], NULL, i < LAUNCHERS ? launcher : loader, (void *)i)) return 5;
+    for (int i = 0; i < LAUNCHERS + LOADERS; i++) pthread_join(all[i], NULL);
+    void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
+    unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "countcuda_launches") : NULL;
+    if (arrived) printf("arrived %llu\nexpected %d\n", arrived(), LAUNCHERS * TURNS + LOADERS * (TURNS / 100));
+    say_counters();
+    return 0;
+}
+
 /* An explicit graph and every way it can change. Each launch shows which graph it is now: the tests read the log. */
 static int graph(void) {
     void *handle = dlopen("libcuda.so.1", RTLD_NOW);
@@ -214,6 +272,7 @@ int main(int count, char **words) {
     if (!strcmp(mode, "open")) return open_and_ask(words[2]);
     if (!strcmp(mode, "launch")) return launch(count > 2 ? words[2] : "");
     if (!strcmp(mode, "graph")) return graph();
+    if (!strcmp(mode, "threads")) return threads(count > 2 ? words[2] : "");
     if (!strcmp(mode, "other")) { /* Opens any other library, and looks up names that only look like the driver's. */
         void *handle = dlopen(words[2], RTLD_NOW);
         printf("opened %d\n", handle != NULL);

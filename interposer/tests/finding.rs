@@ -229,6 +229,8 @@ fn a_driver_of_another_time() {
     // The table does not know this one: the driver's own, and counted.
     assert_eq!(said.get("unknown"), "libcuda.so.1 cuFutureThing");
     assert!(said.number("counter_unknown") >= 1);
+    assert_eq!(said.get("beyond"), "cuFutureThing");
+    assert_eq!(said.get("driver"), library.to_str().unwrap());
     // The driver hands out an address of its own: the table says whose it is.
     assert_eq!(said.get("v2_launch"), "libweft.so cuLaunchKernel");
     assert_eq!(said.get("v2_alloc_old"), "libweft.so cuMemAlloc_v2");

@@ -74,3 +74,26 @@ fn a_graph_is_what_it_is_made_of_now() {
         said.stderr
     );
 }
+
+#[test]
+fn threads_launch_while_others_load_and_unload() {
+    let said = run(under_weft(&stage().client)
+        .arg("threads")
+        .arg(&stage().counting)
+        .env("WEFT_LOG", "debug"));
+    assert!(said.success, "{said:#?}");
+    assert_eq!(said.number("arrived"), said.number("expected"));
+    assert_eq!(said.number("counter_troubles"), 0);
+    let told = |name: &str| {
+        said.stderr
+            .lines()
+            .filter(|line| line.contains(&format!(" is {name} of module")))
+            .count()
+    };
+    // Four kernels in three shapes each, told once each however many threads launch them.
+    for name in ["k0", "k1", "k2", "k3"] {
+        assert_eq!(told(name), 3, "{name}");
+    }
+    // Each of these came from an image of its own.
+    assert_eq!(told("passing"), 400);
+}

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::resolve::next;
-use crate::{about, report};
+use crate::resolve::{elf, next};
+use crate::{about, report, table};
 
 /// The opened driver.
 #[derive(Debug)]
@@ -100,6 +100,18 @@ impl Library {
     /// What `dlopen` returned.
     pub fn handle(&self) -> *mut c_void {
         self.handle as *mut c_void
+    }
+
+    /// Driver functions (`cu...`) that it exports and weft's symbol table lacks: calls of these pass weft by.
+    pub fn beyond_the_table(&self) -> Vec<String> {
+        // SAFETY: the handle came from dlopen and is never closed.
+        let names = unsafe { elf::functions(self.handle()) };
+        let ours = |name: &String| CString::new(name.as_str()).is_ok_and(|name| table::find(&name).is_some());
+        // "cudbg" is the debugger's interface, which nobody launches through.
+        let driver = |name: &String| name.starts_with("cu") && !name.starts_with("cudbg");
+        let mut names: Vec<String> = names.into_iter().filter(|name| driver(name) && !ours(name)).collect();
+        names.sort();
+        names
     }
 
     /// Where it lies.

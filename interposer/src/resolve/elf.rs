@@ -1,9 +1,10 @@
-//! Finds a function in the symbol tables of the loaded objects that come after us.
+//! Reads the symbol tables of loaded objects.
 //!
-//! This is what `dlsym(RTLD_NEXT, name)` does, for the one case where `dlsym` itself is what we look for. Only what the
-//! dynamic linker has mapped and relocated is read, and nothing is allocated.
+//! [`after_us`] finds a function in the objects that come after us: what `dlsym(RTLD_NEXT, name)` does, for the one case where
+//! `dlsym` itself is what we look for. Nothing is allocated there. [`functions`] lists what an object defines. Only what the dynamic linker
+//! has mapped and relocated is read.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Something of ours, by whose address our own object is known.
 static HERE: u8 = 0;
@@ -91,80 +92,119 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
 /// # Safety
 /// `dynamic` is the dynamic section of an object loaded at `base`.
 unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut ()> {
-    let (mut texts, mut symbols, mut gnu, mut sysv) = (0u64, 0u64, 0u64, 0u64);
-    for at in 0.. {
-        // SAFETY: the section ends with DT_NULL, where this loop stops.
-        let entry = unsafe { dynamic.add(at) };
-        // SAFETY: as above.
-        let Dynamic { tag, value } = unsafe { entry.read() };
-        // The linker relocates these addresses in place, except in objects whose dynamic section is read-only.
-        let address = if value < base { base.wrapping_add(value) } else { value };
-        match tag {
-            DT_NULL => break,
-            DT_STRTAB => texts = address,
-            DT_SYMTAB => symbols = address,
-            DT_GNU_HASH => gnu = address,
-            DT_HASH => sysv = address,
-            _ => {}
-        }
-    }
-    if texts == 0 || symbols == 0 {
-        return None;
-    }
-    let table = Table {
-        base,
-        texts: texts as *const u8,
-        symbols: symbols as *const Symbol,
-        name,
-    };
-    if gnu != 0 {
+    // SAFETY: the caller's promise.
+    let table = unsafe { Table::of(base, dynamic) }?;
+    if !table.gnu.is_null() {
         // SAFETY: the object's own dynamic section says that its hash table is there.
-        return unsafe { table.by_gnu_hash(gnu as *const u32) };
+        return unsafe { table.by_gnu_hash(name) };
     }
-    if sysv != 0 {
+    if !table.sysv.is_null() {
         // SAFETY: as above.
-        return unsafe { table.by_hash(sysv as *const u32) };
+        return unsafe { table.by_hash(name) };
     }
     None
 }
 
-struct Table<'a> {
+/// The names of the functions that an object defines.
+///
+/// # Safety
+/// `handle` came from `dlopen` and is open.
+pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
+    /// The public part of what the dynamic linker keeps of an object (glibc's `struct link_map`), which its handle points at.
+    #[repr(C)]
+    struct LinkMap {
+        base: u64,
+        name: *const c_char,
+        dynamic: *const Dynamic,
+    }
+    if handle.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise; glibc's handles are pointers to this.
+    let map = unsafe { &*handle.cast::<LinkMap>() };
+    // SAFETY: the linker's own record of the object.
+    let Some(table) = (unsafe { Table::of(map.base, map.dynamic) }) else {
+        return Vec::new();
+    };
+    // SAFETY: the table is of a loaded object.
+    let count = unsafe { table.count() };
+    // SAFETY: numbers below the count are symbols.
+    let names = (0..count).filter_map(|at| unsafe { table.function(at) });
+    names.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+}
+
+/// An object's symbol table.
+struct Table {
     base: u64,
     texts: *const u8,
     symbols: *const Symbol,
-    name: &'a CStr,
+    gnu: *const u32,
+    sysv: *const u32,
 }
 
-impl Table<'_> {
-    /// The function, if symbol `at` defines it.
+impl Table {
+    /// # Safety
+    /// `dynamic` is the dynamic section of an object loaded at `base`.
+    unsafe fn of(base: u64, dynamic: *const Dynamic) -> Option<Table> {
+        let (mut texts, mut symbols, mut gnu, mut sysv) = (0u64, 0u64, 0u64, 0u64);
+        for at in 0.. {
+            // SAFETY: the section ends with DT_NULL, where this loop stops.
+            let Dynamic { tag, value } = unsafe { dynamic.wrapping_add(at).read() };
+            // The linker relocates these addresses in place, except in objects whose dynamic section is read-only.
+            let address = if value < base { base.wrapping_add(value) } else { value };
+            match tag {
+                DT_NULL => break,
+                DT_STRTAB => texts = address,
+                DT_SYMTAB => symbols = address,
+                DT_GNU_HASH => gnu = address,
+                DT_HASH => sysv = address,
+                _ => {}
+            }
+        }
+        (texts != 0 && symbols != 0).then_some(Table {
+            base,
+            texts: texts as *const u8,
+            symbols: symbols as *const Symbol,
+            gnu: gnu as *const u32,
+            sysv: sysv as *const u32,
+        })
+    }
+
+    /// A function that symbol `at` defines: its name and address.
     ///
     /// # Safety
     /// `at` is the number of a symbol of this table.
-    unsafe fn matching(&self, at: u32) -> Option<*mut ()> {
+    unsafe fn function(&self, at: u32) -> Option<(&CStr, *mut ())> {
         // SAFETY: the caller's promise.
-        let symbol = unsafe { self.symbols.add(at as usize) };
-        // SAFETY: as above.
-        let symbol = unsafe { symbol.read() };
+        let symbol = unsafe { self.symbols.wrapping_add(at as usize).read() };
         if symbol.section == 0 || symbol.value == 0 || symbol.info & 15 != FUNCTION {
             return None;
         }
+        let text = self.texts.wrapping_add(symbol.name as usize);
         // SAFETY: a symbol's name is a C string in the object's string table.
-        let text = unsafe { self.texts.add(symbol.name as usize) };
-        // SAFETY: as above.
         let text = unsafe { CStr::from_ptr(text.cast()) };
-        (text == self.name).then(|| self.base.wrapping_add(symbol.value) as *mut ())
+        Some((text, self.base.wrapping_add(symbol.value) as *mut ()))
+    }
+
+    /// The function, if symbol `at` defines it under that name.
+    ///
+    /// # Safety
+    /// `at` is the number of a symbol of this table.
+    unsafe fn matching(&self, at: u32, name: &CStr) -> Option<*mut ()> {
+        // SAFETY: the caller's promise.
+        let (text, address) = unsafe { self.function(at) }?;
+        (text == name).then_some(address)
     }
 
     /// # Safety
-    /// `words` is the GNU hash table of this object.
-    unsafe fn by_gnu_hash(&self, words: *const u32) -> Option<*mut ()> {
-        let hash = self
-            .name
+    /// The table is of a loaded object and has a GNU hash table.
+    unsafe fn by_gnu_hash(&self, name: &CStr) -> Option<*mut ()> {
+        let hash = name
             .to_bytes()
             .iter()
             .fold(5381u32, |h, byte| h.wrapping_mul(33).wrapping_add(u32::from(*byte)));
         // SAFETY: the table starts with four counts; every access below stays inside by the table's own counts.
-        let word = |at: usize| unsafe { words.wrapping_add(at).read() };
+        let word = |at: usize| unsafe { self.gnu.wrapping_add(at).read() };
         let (buckets, first, filters) = (word(0), word(1), word(2));
         if buckets == 0 {
             return None;
@@ -180,7 +220,7 @@ impl Table<'_> {
             let value = word(chain_at + (at - first) as usize);
             if value | 1 == hash | 1 {
                 // SAFETY: the table speaks of existing symbols only.
-                let found = unsafe { self.matching(at) };
+                let found = unsafe { self.matching(at, name) };
                 if found.is_some() {
                     return found;
                 }
@@ -193,12 +233,42 @@ impl Table<'_> {
     }
 
     /// # Safety
-    /// `words` is the System V hash table of this object.
-    unsafe fn by_hash(&self, words: *const u32) -> Option<*mut ()> {
-        // SAFETY: the second word counts the symbols.
-        let count = unsafe { words.wrapping_add(1).read() };
+    /// The table is of a loaded object and has a System V hash table.
+    unsafe fn by_hash(&self, name: &CStr) -> Option<*mut ()> {
+        // SAFETY: the caller's promise.
+        let count = unsafe { self.count() };
         // SAFETY: numbers below the count are symbols.
-        (0..count).find_map(|at| unsafe { self.matching(at) })
+        (0..count).find_map(|at| unsafe { self.matching(at, name) })
+    }
+
+    /// How many symbols there are. A GNU hash table tells by its last chain.
+    ///
+    /// # Safety
+    /// The table is of a loaded object.
+    unsafe fn count(&self) -> u32 {
+        if !self.sysv.is_null() {
+            // SAFETY: the second word counts the symbols.
+            return unsafe { self.sysv.wrapping_add(1).read() };
+        }
+        if self.gnu.is_null() {
+            return 0;
+        }
+        // SAFETY: as in `by_gnu_hash`.
+        let word = |at: usize| unsafe { self.gnu.wrapping_add(at).read() };
+        let (buckets, first, filters) = (word(0), word(1), word(2));
+        let bucket_at = 4 + 2 * filters as usize;
+        let chain_at = bucket_at + buckets as usize;
+        let mut last = (0..buckets as usize)
+            .map(|bucket| word(bucket_at + bucket))
+            .max()
+            .unwrap_or(0);
+        if last < first {
+            return first;
+        }
+        while word(chain_at + (last - first) as usize) & 1 == 0 {
+            last += 1;
+        }
+        last + 1
     }
 }
 
@@ -216,5 +286,20 @@ mod tests {
         let getpid = unsafe { dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
         assert_eq!(getpid as usize, libc::getpid as *const () as usize);
         assert!(after_us(c"weft has no such function").is_none());
+    }
+
+    #[test]
+    fn an_object_s_functions_are_listed() {
+        // SAFETY: a C string and valid flags.
+        let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW) };
+        // SAFETY: just opened.
+        let names = unsafe { functions(libc) };
+        assert!(names.len() > 1000, "{}", names.len());
+        for name in ["getpid", "fopen", "strlen", "dlsym"] {
+            // strlen is chosen at load time and is no plain function.
+            assert_eq!(names.iter().any(|other| other == name), name != "strlen", "{name}");
+        }
+        // SAFETY: null is allowed.
+        assert!(unsafe { functions(std::ptr::null_mut()) }.is_empty());
     }
 }
