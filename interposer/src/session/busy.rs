@@ -87,7 +87,11 @@ impl Busy {
 
     /// Whether no stream has work.
     pub fn is_idle(&self) -> bool {
-        !self.more.load(Ordering::Relaxed) && self.slots.iter().all(|slot| slot.stream.load(Ordering::Relaxed) == NONE)
+        !self.more.load(Ordering::Relaxed)
+            && self
+                .slots
+                .iter()
+                .all(|slot| slot.stream.load(Ordering::Relaxed) == NONE)
     }
 
     /// All work of a stream has ended.
@@ -187,7 +191,11 @@ mod tests {
             busy.mark(stream);
         }
         for stream in 0..=STREAMS {
-            assert_eq!(busy.synced(stream), Left::AsBefore, "the one that did not fit may be at work");
+            assert_eq!(
+                busy.synced(stream),
+                Left::AsBefore,
+                "the one that did not fit may be at work"
+            );
         }
         assert!(!busy.is_idle());
         assert!(busy.all_synced());

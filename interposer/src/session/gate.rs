@@ -8,6 +8,7 @@
 //! * What goes through without credit is taken from the credit word all the same: the word is given = taken + revoked + left at any time.
 #![forbid(unsafe_code)]
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex::{self, Flags};
@@ -27,6 +28,12 @@ const LONGEST_NAP: Ns = 1_000_000;
 
 /// The shortest: below that a nap takes as long as going to sleep and waking up.
 const SHORTEST_NAP: Ns = 50_000;
+
+/// A mark that is late is asked about after this part of its lateness.
+const LATENESS: Ns = 4;
+
+/// A thread's timers may fire so much late, unless told otherwise 50 us: as long as the naps here.
+const TIMER_SLACK: u64 = 1_000;
 
 /// Without an order of the broker's a wait ends here.
 const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
@@ -170,7 +177,12 @@ impl Session {
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
         }
+        let slack = rustix::thread::current_timer_slack();
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         let passed = self.sleep_for_credit(want, arrived, deadline, longest, heartbeat);
+        if let Ok(slack) = slack {
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(slack));
+        }
         reports.waiting.store(0, Ordering::Release);
         let waited = clock::now().saturating_sub(arrived);
         lane.counters.waits.fetch_add(1, Ordering::Relaxed);
@@ -214,16 +226,21 @@ impl Session {
                 self.standstill.store(u64::from(heartbeat) + 1, Ordering::Relaxed);
                 return Passed::Standstill;
             }
-            let outstanding = self.streams.outstanding();
-            let least = if outstanding > 0 {
-                outstanding.clamp(SHORTEST_NAP, LONGEST_NAP)
-            } else {
-                LONGEST_NAP
-            };
-            let length = least.min(deadline.saturating_sub(now));
+            let length = self.nap_length(now).min(deadline.saturating_sub(now));
             // Woken, interrupted or timed out: look again.
             let _ = futex::wait(&orders.bell, Flags::empty(), bell, Some(&nap(length)));
         }
+    }
+
+    /// Until the next mark should be reached; a mark that is late is asked about ever more rarely.
+    fn nap_length(&self, now: Ns) -> Ns {
+        let length = match self.settle.expects(&self.streams) {
+            Some(end) if end > now => end - now,
+            Some(end) => (now - end) / LATENESS,
+            None if self.streams.outstanding() > 0 => LONGEST_NAP / 2,
+            None => LONGEST_NAP,
+        };
+        length.clamp(SHORTEST_NAP, LONGEST_NAP)
     }
 
     /// Sees what has ended on the device, and reports it. True if anything has.

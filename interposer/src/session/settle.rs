@@ -18,7 +18,7 @@ use super::streams::{Place, Streams};
 /// outstanding is no coarser than a fifth of the usual delay bound (500 us).
 pub const QUANTUM: Ns = 100_000;
 
-/// And no two within this time: the broker is told no more often than a sleeping core wakes.
+/// And no two within this time while there is plenty of credit: nobody waits for them then.
 const PAUSE: Ns = 50_000;
 
 /// Marks under way. When all are in use the next quanta go unmarked until one is reached.
@@ -129,6 +129,18 @@ impl Settle {
     /// Predicted work of the process has ended without an event: a synchronising call says so.
     pub fn ended(&self, now: Ns) {
         self.progress.store(now, Ordering::Relaxed);
+    }
+
+    /// When the next mark should be reached, by its predicted work; `None` if there is no mark.
+    pub fn expects(&self, streams: &Streams) -> Option<Ns> {
+        let inside = self.inside.try_lock().ok()?;
+        let begin = self.progress.load(Ordering::Relaxed);
+        let marks = inside.marks.iter().flatten();
+        let ends = marks.filter_map(|mark| {
+            let settled = streams.account(mark.at)?.settled.load(Ordering::Relaxed);
+            Some(begin.saturating_add(mark.upto.saturating_sub(settled)))
+        });
+        ends.min()
     }
 
     /// Whether a mark of ours waits to be reached: the device itself says that something is outstanding.

@@ -33,6 +33,9 @@ const HOST_BANDWIDTH: u64 = 20;
 /// Bytes a nanosecond on the device, read and written: about half of an A100's 1.5 TB/s.
 const DEVICE_BANDWIDTH: u64 = 700;
 
+/// Credit for so many times the unmarked work is plenty.
+const PLENTY: Ns = 4;
+
 /// What is left to do after a launch.
 #[derive(Debug)]
 pub enum Step {
@@ -268,7 +271,13 @@ impl Session {
         let Some(account) = self.streams.account(place.at) else {
             return;
         };
-        if account.unmarked() < QUANTUM || result != 0 || !self.settle.due(at) {
+        let unmarked = account.unmarked();
+        if unmarked < QUANTUM || result != 0 {
+            return;
+        }
+        // With little credit left the next launch will wait for just these ends; with much of it nobody waits for them.
+        let left = u64::try_from(self.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
+        if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
             return;
         }
         if self.captures.load(Ordering::Acquire) == 0 {
