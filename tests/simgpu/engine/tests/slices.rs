@@ -243,3 +243,37 @@ fn switches_are_reported_with_their_times() {
         .collect();
     assert_eq!(switches, [(contexts[1], 1_000_000, 1_000_000 + SWITCH)]);
 }
+
+#[test]
+fn one_that_dies_in_line_is_passed_over_at_no_cost() {
+    let mut engine = Engine::new(sliced());
+    let contexts = [engine.add_context(), engine.add_context(), engine.add_context()];
+    for (tag, context) in (0..).zip(contexts) {
+        let stream = engine.add_stream(context, 0).unwrap();
+        engine.submit(0, stream, kernel(SLICE / 2), tag).unwrap();
+    }
+    engine.advance_to(1_000);
+    engine.remove_context(contexts[1]).unwrap();
+    engine.advance_to(100 * SLICE);
+    assert_eq!(drain(&mut engine)[&2].start, SLICE / 2 + SWITCH);
+    assert_eq!(engine.usage().switches, 1);
+}
+
+#[test]
+fn the_copies_of_the_dead_free_their_engine() {
+    let mut engine = Engine::new(bare());
+    let (dying, living) = (engine.add_context(), engine.add_context());
+    let copy = |bytes| Work::Copy {
+        direction: Direction::DeviceToHost,
+        bytes,
+    };
+    let a = engine.add_stream(dying, 0).unwrap();
+    let b = engine.add_stream(living, 0).unwrap();
+    engine.submit(0, a, copy(u64::MAX), 0).unwrap();
+    engine.submit(0, a, copy(1_000), 1).unwrap();
+    engine.submit(0, b, copy(1_000), 2).unwrap();
+    engine.advance_to(5_000);
+    engine.remove_context(dying).unwrap();
+    engine.advance_to(100_000);
+    assert_eq!((drain(&mut engine)[&2].start, engine.usage().copies[1]), (5_000, 6_000));
+}

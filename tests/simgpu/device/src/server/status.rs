@@ -44,6 +44,8 @@ impl Device {
         json!({
             "pid": std::process::id(),
             "now": self.engine.now(),
+            // The reading of CLOCK_MONOTONIC at device time 0: device time is (reading - epoch) / dilation.
+            "epoch": self.clock.wall(0),
             "dilation": self.config.device.dilation,
             "mode": self.config.device.mode,
             "slice_ns": self.config.device.slice_ns,
