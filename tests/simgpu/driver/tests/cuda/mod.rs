@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(non_snake_case, reason = "the API's own names")]
 #![allow(missing_docs, reason = "the API's own names")]
+#![allow(clippy::too_many_arguments, reason = "the API's own signatures")]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -72,7 +72,7 @@ fn count(call: &Call<'_>) -> Result<u64, Fault> {
 }
 
 /// Result and operands, from their addresses and types.
-fn tensors(pointers: &[u8], types: [Type; 3], functor: &Functor) -> Result<Vec<Tensor>, Fault> {
+fn tensors(pointers: &[u8], types: [Type; 4], functor: &Functor) -> Result<Vec<Tensor>, Fault> {
     let pointers = pointers.as_chunks::<8>().0;
     if pointers.len() != functor.inputs() + 1 {
         return Err(Fault::Parameters);
@@ -89,7 +89,7 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
     if own.len() != functor.layout().0 {
         return Err(Fault::Parameters);
     }
-    let mut types = [functor.to, functor.of, functor.of];
+    let mut types = functor.types();
     if family == Family::Cast {
         types[0] = dynamic(call.bytes(6)?, 1)?[0];
         if functor.inputs() > 0 {
@@ -97,12 +97,13 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
         }
     }
     let tensors = tensors(call.bytes(2)?, types, &functor)?;
+    let within = functor.types();
     let constants = functor.constants(own).ok_or(Fault::Parameters)?;
     let result = tensors[0];
     let size = result.of.size();
     if functor.op == Op::Fill {
         let value = functor
-            .apply(&constants, [Value::Int(0); 2])
+            .apply(&constants, [Value::Int(0); 3])
             .cast(functor.to)
             .bytes(result.of);
         return pieces(count, size, |first, items| {
@@ -120,14 +121,16 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
         return Ok(());
     }
     pieces(count, 8, |first, items| {
-        let mut columns: [Vec<Value>; 2] = Default::default();
-        for (column, tensor) in columns.iter_mut().zip(&tensors[1..]) {
-            *column = load(*tensor, functor.of, first, items, memory)?;
+        let mut columns: [Vec<Value>; 3] = Default::default();
+        for (n, column) in columns.iter_mut().enumerate().take(functor.inputs()) {
+            *column = load(tensors[n + 1], within[n + 1], first, items, memory)?;
         }
         let mut out = Vec::with_capacity(size * items);
         for item in 0..items {
             let operand = |n: usize| columns[n].get(item).copied().unwrap_or(Value::Int(0));
-            let value = functor.apply(&constants, [operand(0), operand(1)]).cast(functor.to);
+            let value = functor
+                .apply(&constants, [operand(0), operand(1), operand(2)])
+                .cast(functor.to);
             out.extend_from_slice(&value.bytes(result.of)[..size]);
         }
         memory.write(result.at + first * size as u64, &out)
@@ -137,13 +140,14 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
 fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
     let (count, inputs) = (count(call)?, functor.inputs());
     let lambda = Lambda::read(call.bytes(1)?, inputs + 1, functor.layout(), cast).ok_or(Fault::Parameters)?;
-    let mut types = [functor.to, functor.of, functor.of];
+    let mut types = functor.types();
     if cast {
         for (of, number) in types.iter_mut().zip(lambda.types) {
             *of = Type::of_scalar_type(*number).ok_or(Fault::Parameters)?;
         }
     }
     let tensors = tensors(lambda.pointers, types, &functor)?;
+    let within = functor.types();
     let constants = functor.constants(lambda.functor).ok_or(Fault::Parameters)?;
     if count > LARGEST {
         return Ok(());
@@ -151,13 +155,13 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
     let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(Fault::Parameters)?;
     for n in 0..count {
         let offsets = walk.offsets(n);
-        let mut operands = [Value::Int(0); 2];
+        let mut operands = [Value::Int(0); 3];
         for (at, tensor) in tensors.iter().enumerate().skip(1) {
             let shifted = Tensor {
                 at: tensor.at + offsets[at],
                 of: tensor.of,
             };
-            operands[at - 1] = *load(shifted, functor.of, 0, 1, memory)?
+            operands[at - 1] = *load(shifted, within[at], 0, 1, memory)?
                 .first()
                 .ok_or(Fault::Parameters)?;
         }
@@ -169,12 +173,12 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
 }
 
 /// The element types in a loader or a storer: `{ScalarType types[n]; uint32_t sizes[n]}`.
-fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 2], Fault> {
+fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], Fault> {
     let sizes = tensors.next_multiple_of(4);
     if bytes.len() != sizes + 4 * tensors {
         return Err(Fault::Parameters);
     }
-    let mut types = [Type::U8; 2];
+    let mut types = [Type::U8; 3];
     for (n, of) in types.iter_mut().enumerate().take(tensors) {
         *of = Type::of_scalar_type(bytes[n]).ok_or(Fault::Parameters)?;
         if unsigned(&bytes[sizes + 4 * n..][..4])? != of.size() as u64 {

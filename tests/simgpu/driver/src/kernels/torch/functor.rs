@@ -18,6 +18,12 @@ pub(super) enum Op {
     Add,
     /// `a * b`.
     Mul,
+    /// The larger, or a NaN.
+    Max,
+    /// The smaller, or a NaN.
+    Min,
+    /// The second operand where the first is true, else the third.
+    Where,
     /// `GE`, `GT`, `LE`, `LT` by the constant's number.
     Compare,
     /// `EQ`, `NE` by the constant's number.
@@ -41,6 +47,8 @@ pub(super) enum Operands {
     One,
     /// Two tensors.
     Two,
+    /// Three tensors.
+    Three,
     /// The constant, then a tensor.
     ConstantFirst,
     /// A tensor, then the constant.
@@ -52,7 +60,7 @@ pub(super) enum Operands {
 pub(super) struct Functor {
     pub(super) op: Op,
     pub(super) operands: Operands,
-    /// Type of the operands.
+    /// Type of the operands, but for the condition of [`Op::Where`].
     pub(super) of: Type,
     /// Type of the result.
     pub(super) to: Type,
@@ -77,7 +85,14 @@ impl Functor {
             Operands::Constant => 0,
             Operands::One | Operands::ConstantFirst | Operands::ConstantSecond => 1,
             Operands::Two => 2,
+            Operands::Three => 3,
         }
+    }
+
+    /// Types of the result and of the tensors it reads.
+    pub(super) fn types(&self) -> [Type; 4] {
+        let first = if self.op == Op::Where { Type::Bool } else { self.of };
+        [self.to, first, self.of, self.of]
     }
 
     /// Bytes that it has, and their alignment.
@@ -93,6 +108,8 @@ impl Functor {
                 ((4usize.next_multiple_of(size) + size).next_multiple_of(8) + 8, 8)
             }
             (Op::Compare | Op::CompareEqual, Operands::Two) => (4, 4),
+            // The same pointer alone.
+            (Op::Where, _) => (8, 8),
             (_, Operands::ConstantFirst | Operands::ConstantSecond) => {
                 let align = math.max(if self.inner == 4 { 4 } else { 1 });
                 (
@@ -136,6 +153,14 @@ impl Functor {
             let (of, _) = rest.element()?;
             return Some(Functor::new(Op::Compare, Operands::Two, of, Type::Bool));
         }
+        if let Some(rest) = symbol
+            .after("ZZZNS0_")
+            .and_then(|rest| local_name(rest, "17where_kernel_implE"))
+        {
+            let (of, rest) = last_lambda(rest)?.after("b")?.element()?;
+            let (other, _) = rest.element_or(of)?;
+            return (of == other).then_some(Functor::new(Op::Where, Operands::Three, of, of));
+        }
         if let Some(rest) = symbol.after("ZNS0_21compare_scalar_kernelI") {
             let (of, _) = rest.element()?;
             return Some(Functor::new(Op::Compare, Operands::ConstantSecond, of, Type::Bool));
@@ -178,6 +203,8 @@ impl Functor {
                 ("NS0_16BitwiseOrFunctorI", Op::BitOr),
                 ("NS0_17BitwiseXorFunctorI", Op::BitXor),
                 ("NS0_15binary_internal10MulFunctorI", Op::Mul),
+                ("ZZZNS0_19maximum_kernel_cudaE", Op::Max),
+                ("ZZZNS0_19minimum_kernel_cudaE", Op::Min),
                 ("ZZZNS0_23logical_and_kernel_cudaE", Op::And),
                 ("ZZZNS0_22logical_or_kernel_cudaE", Op::Or),
                 ("ZZZNS0_23logical_xor_kernel_cudaE", Op::Xor),
@@ -240,10 +267,10 @@ impl Functor {
     }
 
     /// The result for one set of operands, in the result's type.
-    pub(super) fn apply(&self, constants: &Constants, operands: [Value; 2]) -> Value {
+    pub(super) fn apply(&self, constants: &Constants, operands: [Value; 3]) -> Value {
         let (a, b) = match self.operands {
             Operands::Constant => return constants.scalar,
-            Operands::One | Operands::Two => (operands[0], operands[1]),
+            Operands::One | Operands::Two | Operands::Three => (operands[0], operands[1]),
             Operands::ConstantFirst => (constants.scalar, operands[0]),
             Operands::ConstantSecond => (operands[0], constants.scalar),
         };
@@ -253,6 +280,15 @@ impl Functor {
             Op::Add => plus(a, times(constants.alpha, b)),
             // bool * bool is a logical and, which is the product as well.
             Op::Mul => times(a, b),
+            Op::Max => extreme(a, b, |order| order.is_ge()),
+            Op::Min => extreme(a, b, |order| order.is_le()),
+            Op::Where => {
+                if a.is_true() {
+                    b
+                } else {
+                    operands[2]
+                }
+            }
             Op::Compare => {
                 let order = compare(a, b);
                 truth(order.is_some_and(|order| match constants.relation {
@@ -324,6 +360,26 @@ fn bits(a: Value, b: Value, with: impl Fn(i128, i128) -> i128) -> Value {
     match (a, b) {
         (Value::Int(a), Value::Int(b)) => Value::Int(with(a, b)),
         (other, _) => other,
+    }
+}
+
+/// The first where `first` likes their order; a NaN goes before everything.
+fn extreme(a: Value, b: Value, first: impl Fn(std::cmp::Ordering) -> bool) -> Value {
+    match compare(a, b) {
+        Some(order) => {
+            if first(order) {
+                a
+            } else {
+                b
+            }
+        }
+        None => {
+            if a.float().is_nan() {
+                a
+            } else {
+                b
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 mod arange;
 mod elementwise;
 mod functor;
+mod reduce;
 mod strided;
 mod symbol;
 mod value;
@@ -25,5 +26,7 @@ const LARGEST: u64 = 1 << 16;
 
 /// What the kernel of this symbol computes.
 pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
-    elementwise::find(name).or_else(|| arange::find(name))
+    elementwise::find(name)
+        .or_else(|| arange::find(name))
+        .or_else(|| reduce::find(name))
 }

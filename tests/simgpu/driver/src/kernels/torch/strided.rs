@@ -43,18 +43,18 @@ impl<'a> Lambda<'a> {
 
 /// Sizes and strides, innermost dimension first.
 pub(super) struct Walk {
-    dimensions: Vec<(u64, [u64; 3])>,
+    dimensions: Vec<(u64, [u64; 4])>,
 }
 
 impl Walk {
-    /// Reads an offset calculator for up to three tensors.
+    /// Reads an offset calculator for up to four tensors.
     pub(super) fn read(bytes: &[u8], tensors: usize) -> Option<Walk> {
         let word = |at: usize| unsigned(bytes.get(at..at + 4)?).ok();
         let count = usize::try_from(word(0)?).ok().filter(|count| *count <= DIMENSIONS)?;
         let mut dimensions = Vec::with_capacity(count);
         for n in 0..count {
             let size = word(4 + DIVIDER * n).filter(|size| *size > 0)?;
-            let mut strides = [0; 3];
+            let mut strides = [0; 4];
             for (tensor, stride) in strides.iter_mut().enumerate().take(tensors) {
                 *stride = word(4 + DIVIDER * DIMENSIONS + 4 * (tensors * n + tensor))?;
             }
@@ -64,8 +64,8 @@ impl Walk {
     }
 
     /// The byte offset of element `n` in each tensor.
-    pub(super) fn offsets(&self, mut n: u64) -> [u64; 3] {
-        let mut offsets = [0u64; 3];
+    pub(super) fn offsets(&self, mut n: u64) -> [u64; 4] {
+        let mut offsets = [0u64; 4];
         for (size, strides) in &self.dimensions {
             for (offset, stride) in offsets.iter_mut().zip(strides) {
                 *offset = offset.wrapping_add(n % size * stride);

@@ -17,6 +17,8 @@ const COPY_STRIDED: &str = "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22g
 const ADD_STRIDED_CAST: &str = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_15gpu_kernel_implINS0_15CUDAFunctor_addIlEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_";
 const ADD_HALF: &str = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIN3c104HalfEEESt5arrayIPcLm3EELb0EEEviT0_T1_";
 const ADD_HALF_SCALAR: &str = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_21CUDAFunctorOnSelf_addIN3c104HalfEEESt5arrayIPcLm2EELb0EEEviT0_T1_";
+const WHERE: &str = "_ZN2at6native29vectorized_elementwise_kernelILi4EZZZNS0_49_GLOBAL__N__037c6ad9_16_TensorCompare_cu_71e06f4e17where_kernel_implERNS_14TensorIteratorEENKUlvE_clEvENKUlvE2_clEvEUlbmmE_St5arrayIPcLm4EELb0EEEviT0_T1_";
+const MAXIMUM: &str = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13BinaryFunctorIlllZZZNS0_19maximum_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE_clEvENKUlvE2_clEvEUlllE_EESt5arrayIPcLm3EELb0EEEviT0_T1_";
 const ARANGE: &str = "_ZN50_GLOBAL__N__2fa45684_17_RangeFactories_cu_38772b0829elementwise_kernel_with_indexIiZZZN2at6native15arange_cuda_outERKN3c106ScalarES6_S6_RNS1_6TensorEENKUlvE_clEvENKUlvE2_clEvEUllE_EEvT_T0_PN15function_traitsISD_E11result_typeE";
 
 /// Lays parameters out one after another at these offsets, and runs the kernel.
@@ -239,6 +241,29 @@ fn small_arithmetic_and_ranges() {
     )
     .unwrap();
     assert_eq!(longs(&memory, 64, 4), [5, 3, 1, -1]);
+}
+
+#[test]
+fn choices() {
+    let memory = Bytes::new(128);
+    let n = 3i32.to_le_bytes();
+    put(&memory, 0, &[1, -2, 3]);
+    put(&memory, 32, &[0, 5, 3]);
+    memory.write(memory.base + 64, &[1, 0, 1]).unwrap();
+    run(
+        WHERE,
+        &[(0, &n), (8, &[0xee; 8]), (16, &pointers(&memory, &[96, 64, 0, 32]))],
+        &memory,
+    )
+    .unwrap();
+    assert_eq!(longs(&memory, 96, 3), [1, 5, 3]);
+    run(
+        MAXIMUM,
+        &[(0, &n), (4, &[0]), (8, &pointers(&memory, &[96, 0, 32]))],
+        &memory,
+    )
+    .unwrap();
+    assert_eq!(longs(&memory, 96, 3), [1, 5, 3]);
 }
 
 #[test]
