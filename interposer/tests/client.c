@@ -85,6 +85,7 @@ static int open_and_ask(const char *name) {
         {"v2_launch_legacy", "cuLaunchKernel", 13020, 1}, {"v2_alloc_old", "cuMemAlloc", 2000, 0},
         {"v2_alloc", "cuMemAlloc", 13020, 0},          {"v2_self", "cuGetProcAddress", 12000, 0},
         {"v2_self_old", "cuGetProcAddress", 11030, 0}, {"v2_tables", "cuGetExportTable", 13020, 0},
+        {"v2_alias", "cuGraphInstantiate", 13020, 0},
     };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         function = NULL;

@@ -186,6 +186,8 @@ const OTHER_TIMES: &str = r#"
 int cuInit(unsigned flags) { return 0; }
 int cuDriverGetVersion(int *version) { *version = 99000; return 0; }
 int cuFutureThing(void) { return 42; }
+int cuGraphInstantiate_v2(void) { return 1; }
+int cuGraphInstantiateWithFlags(void) { return 2; }
 static int hidden_launch(void) { return 0; }
 int cuLaunchKernel(void) { return 0; }
 int cuMemAlloc_v2(void) { return 0; }
@@ -193,6 +195,7 @@ int cuMemAlloc_v3(void) { return 0; }
 int cuGetProcAddress(const char *name, void **out, int version, unsigned long flags) {
     *out = !strcmp(name, "cuLaunchKernel") ? (void *)hidden_launch
          : !strcmp(name, "cuMemAlloc") ? (version >= 99000 ? (void *)cuMemAlloc_v3 : (void *)cuMemAlloc_v2)
+         : !strcmp(name, "cuGraphInstantiate") ? (void *)cuGraphInstantiateWithFlags
          : !strcmp(name, "cuFutureThing") ? (void *)cuFutureThing
          : !strcmp(name, "cuGetProcAddress") ? (void *)cuGetProcAddress : 0;
     return *out ? 0 : 500;
@@ -234,5 +237,81 @@ fn a_driver_of_another_time() {
     // The driver hands out an address of its own: the table says whose it is.
     assert_eq!(said.get("v2_launch"), "libweft.so cuLaunchKernel");
     assert_eq!(said.get("v2_alloc_old"), "libweft.so cuMemAlloc_v2");
+    // A name that means another function by now.
+    assert_eq!(said.get("v2_alias"), "libweft.so cuGraphInstantiateWithFlags");
     assert_eq!(said.number("counter_troubles"), 0);
+}
+
+/// A driver that takes its time to open, and a library whose constructor calls the driver: the constructor runs under the linker's lock.
+const SLOW_DRIVER: &str = r#"
+#include <unistd.h>
+__attribute__((constructor)) static void slow(void) { usleep(300000); }
+int cuInit(unsigned flags) { return 0; }
+"#;
+const EAGER_LIBRARY: &str = r#"
+extern int cuInit(unsigned);
+int result = -1;
+__attribute__((constructor)) static void eager(void) { result = cuInit(0); }
+"#;
+const TWO_THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+extern int cuInit(unsigned);
+static void *first(void *out) { *(int *)out = cuInit(0); return 0; }
+int main(int count, char **words) {
+    int mine = -1;
+    pthread_t thread;
+    pthread_create(&thread, 0, first, &mine);
+    void *eager = dlopen(words[1], RTLD_NOW);
+    pthread_join(thread, 0);
+    printf("mine %d\ntheirs %d\n", mine, eager ? *(int *)dlsym(eager, "result") : -2);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_constructor_that_calls_the_driver_and_a_thread_do_not_wait_for_each_other() {
+    let folder = stage().folder.join("constructors");
+    fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| {
+        fs::write(folder.join(name), text).unwrap();
+        folder.join(name)
+    };
+    let driver = folder.join("libcuda.so.1");
+    let shared = ["-shared", "-fPIC"].map(std::ffi::OsStr::new);
+    let soname = std::ffi::OsStr::new("-Wl,-soname,libcuda.so.1");
+    let out = std::ffi::OsStr::new("-o");
+    let source = write("driver.c", SLOW_DRIVER);
+    compile(&[
+        shared[0],
+        shared[1],
+        soname,
+        source.as_os_str(),
+        out,
+        driver.as_os_str(),
+    ]);
+    let (source, eager) = (write("eager.c", EAGER_LIBRARY), folder.join("libeager.so"));
+    compile(&[
+        shared[0],
+        shared[1],
+        source.as_os_str(),
+        out,
+        eager.as_os_str(),
+        driver.as_os_str(),
+    ]);
+    let (source, client) = (write("client.c", TWO_THREADS), folder.join("two-threads"));
+    compile(&[
+        source.as_os_str(),
+        out,
+        client.as_os_str(),
+        driver.as_os_str(),
+        "-lpthread".as_ref(),
+    ]);
+    for _ in 0..5 {
+        let said = run(under_weft(&client).arg(&eager).env("LD_LIBRARY_PATH", &folder));
+        assert_eq!((said.get("mine"), said.get("theirs")), ("0", "0"), "{said:#?}");
+    }
 }

@@ -7,11 +7,11 @@
 mod cache;
 mod search;
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::resolve::{elf, next};
 use crate::{about, report, table};
@@ -48,35 +48,37 @@ enum Error {
 
 static OPENED: OnceLock<Option<Library>> = OnceLock::new();
 
-/// The thread that is opening the driver; 0 for none.
-static OPENING: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Is this thread opening the driver?
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The driver, opened if this is the first call.
+///
+/// Threads whose first calls come at once open it each for itself (the linker gives all of them the same handle) and the first to be
+/// done counts. None may wait for another: the other may wait for the linker's lock, which a thread in a constructor holds.
 pub fn driver() -> Driver {
-    if let Some(opened) = OPENED.get() {
-        return opened.as_ref().map_or(Driver::Missing, Driver::Open);
-    }
-    let me = thread_id();
-    if OPENING.load(Ordering::Acquire) == me {
-        return Driver::Opening;
-    }
-    let opened = OPENED.get_or_init(|| {
-        OPENING.store(me, Ordering::Release);
+    if OPENED.get().is_none() {
+        if OPENING.get() {
+            return Driver::Opening;
+        }
+        OPENING.set(true);
         report::start();
         let library = open();
-        OPENING.store(0, Ordering::Release);
-        match library {
-            Ok(library) => {
-                log::debug!("driver: {}", library.path.display());
-                Some(library)
-            }
-            Err(error) => {
-                report::always(&explain(&error));
-                None
+        OPENING.set(false);
+        let (library, why) = match library {
+            Ok(library) => (Some(library), None),
+            Err(error) => (None, Some(error)),
+        };
+        if OPENED.set(library).is_ok() {
+            match (opened(), why) {
+                (_, Some(error)) => report::always(&explain(&error)),
+                (Some(library), None) => log::debug!("driver: {}", library.path.display()),
+                (None, None) => {}
             }
         }
-    });
-    opened.as_ref().map_or(Driver::Missing, Driver::Open)
+    }
+    opened().map_or(Driver::Missing, Driver::Open)
 }
 
 /// The driver, if it is open already.
@@ -182,10 +184,4 @@ fn explain(error: &Error) -> String {
             )
         }
     }
-}
-
-/// A number that tells this thread from others; never 0.
-fn thread_id() -> u64 {
-    // SAFETY: takes nothing, cannot fail.
-    (unsafe { libc::pthread_self() }) as u64
 }

@@ -5,7 +5,9 @@
 //! address that the driver answered is held against it, because a driver newer than the table may mean another function. The
 //! empty name, which the CUDA runtime probes with, and unknown names are the driver's business alone.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
 
 use super::counts;
 use crate::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
@@ -56,6 +58,10 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = table::of_base(name).find(exported) {
         return Some(at);
     }
+    // A name that became another function: some drivers answer `cuGraphInstantiate` with `cuGraphInstantiateWithFlags`.
+    if let Some(at) = exported_at(answered) {
+        return Some(at);
+    }
     // The driver hands out an address of its own, as it may. The table is right unless there is a version it has not heard of.
     let at = meant?;
     if version > HEADER_VERSION && has_newer(name) {
@@ -65,6 +71,19 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
         table::learn(at, answered);
     }
     Some(at)
+}
+
+/// The symbol under which the driver exports this address.
+fn exported_at(address: *mut ()) -> Option<usize> {
+    // Read once, and only if some answer was not what the table says: seven hundred lookups take about half a millisecond.
+    static ADDRESSES: OnceLock<HashMap<usize, usize>> = OnceLock::new();
+    let driver = crate::loader::opened()?;
+    let addresses = ADDRESSES.get_or_init(|| {
+        let all = ENTRIES.iter().enumerate();
+        all.filter_map(|(at, entry)| Some((driver.symbol(entry.symbol)? as usize, at)))
+            .collect()
+    });
+    addresses.get(&(address as usize)).copied()
 }
 
 /// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where there is one.
