@@ -106,7 +106,8 @@ struct Plan {
     environment: Vec<*const c_char>,
 }
 
-fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
+/// Starts that program.
+pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Failure::NoProgram);
     let program = text(program.as_os_str().as_bytes())?;
     let mut variables = Vec::new();

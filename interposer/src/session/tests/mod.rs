@@ -1,6 +1,7 @@
 //! The session against a broker that the test plays, and a driver that does what the test says.
 
 mod attach;
+mod autostart;
 mod fake;
 mod gate;
 mod modes;

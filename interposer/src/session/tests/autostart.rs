@@ -1,0 +1,65 @@
+//! The start of a broker, with a script in its place that tells what it was given.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::super::autostart;
+use super::until;
+
+const SCRIPT: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+{
+    echo "arguments $*"
+    echo "preload ${LD_PRELOAD-none}"
+    echo "socket $WEFT_SOCKET"
+    echo "pid $$"
+    echo "session $(cut -d' ' -f6 /proc/$$/stat)"
+    echo "blocked $(grep SigBlk /proc/$$/status)"
+    for fd in /proc/$$/fd/*; do echo "fd ${fd##*/} $(readlink $fd)"; done
+} > "$here/told.new"
+mv "$here/told.new" "$here/told"
+exit 3
+"#;
+
+fn line<'a>(told: &'a str, name: &str) -> &'a str {
+    let found = told.lines().find_map(|line| line.strip_prefix(name));
+    found.unwrap_or_else(|| panic!("no {name} in {told}")).trim()
+}
+
+#[test]
+fn the_broker_gets_nothing_of_the_jobs_and_the_job_never_hears_of_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = folder.path().join("weft");
+    fs::write(&program, SCRIPT).expect("written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let pipe = std::io::pipe().expect("a pipe");
+    // One that survives an exec, as pipes of a job's children do.
+    // SAFETY: the descriptor is open.
+    assert!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&pipe.1), libc::F_SETFD, 0) } == 0);
+    let socket = folder.path().join("broker.sock");
+    autostart::launch(&program, &socket).expect("started");
+    let file = folder.path().join("told");
+    until("the script tells", || file.exists());
+    let told = fs::read_to_string(&file).expect("read");
+    assert_eq!(line(&told, "arguments"), "broker --background --idle-exit 30");
+    assert_eq!(line(&told, "preload"), "none");
+    assert_eq!(Path::new(line(&told, "socket")), socket);
+    assert_eq!(line(&told, "session"), line(&told, "pid"));
+    assert_eq!(line(&told, "blocked"), "SigBlk:\t0000000000000000");
+    // The script itself redirects the second.
+    for standard in [0, 2] {
+        assert_eq!(line(&told, &format!("fd {standard} ")), "/dev/null");
+    }
+    assert!(!told.contains("pipe:"), "{told}");
+    // A wait that does not ask for children without an exit signal does not see it, running, ended or reaped.
+    let pid: libc::id_t = line(&told, "pid").parse().expect("a number");
+    let mut facts = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: the pointer is to a local.
+    let seen = unsafe { libc::waitid(libc::P_PID, pid, facts.as_mut_ptr(), libc::WEXITED | libc::WNOHANG) };
+    assert_eq!(seen, -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ECHILD));
+    until("it is reaped", || !Path::new(&format!("/proc/{pid}")).exists());
+    drop(pipe);
+}
