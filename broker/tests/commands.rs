@@ -294,6 +294,32 @@ fn profiling_a_job_that_uses_no_gpu_says_so_and_returns_its_code() {
     assert_eq!(killed.status.code(), Some(128 + 15));
 }
 
+#[test]
+fn a_broker_that_dies_while_a_profile_is_taken_leaves_the_job_its_exit_code() {
+    let home = Home::new();
+    let mut broker = home.broker(&[]);
+    let mut command = home.weft();
+    let ready = home.path().join("ready");
+    let script = format!(
+        "touch {}; while [ -e {0} ]; do sleep 0.01; done; exit 6",
+        ready.display()
+    );
+    command
+        .args(["profile", "--name", "x", "--", "sh", "-c", &script])
+        .stderr(Stdio::piped());
+    let job = command.spawn().expect("started");
+    until("the job runs", || ready.exists());
+    broker.kill();
+    fs::remove_file(&ready).expect("removed");
+    let output = job.wait_with_output().expect("waited");
+    assert_eq!(output.status.code(), Some(6));
+    assert!(
+        text(&output.stderr).contains("no broker answers"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
 /// Not a test: a job that samples.
 #[test]
 #[ignore = "a helper process of another test"]

@@ -318,6 +318,43 @@ fn who_waits_without_any_bell_is_found() {
 }
 
 #[test]
+fn no_wake_up_is_lost() {
+    // Each round sleeps and wakes the broker. A ring that is lost costs a round the broker's longest sleep, 0.2 s: 1000 of them outlast the patience.
+    const ROUNDS: u64 = 1000;
+    const COST: u64 = 50_000;
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let main = Client::attach(&home.socket(), hello(0));
+    let other = Client::attach(&home.socket(), hello(5));
+    main.launch(1, 1000);
+    until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
+    main.record(Kind::Idle, 0, 0, 0);
+    let begin = std::time::Instant::now();
+    let mut dice = Dice(3);
+    for round in 0..ROUNDS {
+        assert!(begin.elapsed() < common::PATIENCE, "only {round} rounds");
+        other.come_to_gate(2, COST);
+        until("the filler may go", || other.may_go());
+        let lane = other.lane();
+        lane.orders.credit.fetch_sub(COST as i64, Ordering::AcqRel);
+        lane.reports.issued.fetch_add(COST, Ordering::AcqRel);
+        lane.reports.waiting.store(0, Ordering::Release);
+        other.record(Kind::Launch, 2, COST, 0);
+        lane.reports.settled.fetch_add(COST, Ordering::AcqRel);
+        // Some rounds long enough for the broker to fall asleep, some not.
+        std::thread::sleep(Duration::from_micros(dice.below(3_000)));
+    }
+    let filler = home.status().clients.remove(1);
+    assert_eq!(filler.outstanding_ns, 0);
+    let books = filler.granted_ns as i64 - filler.revoked_ns - filler.credit_ns;
+    assert_eq!(
+        books,
+        (ROUNDS * COST) as i64,
+        "credit given = taken + taken back + left: {filler:?}"
+    );
+}
+
+#[test]
 fn a_priority_can_be_changed_while_a_job_runs() {
     let home = Home::new();
     let _broker = home.broker(&[]);

@@ -102,8 +102,8 @@ fn variables(
     }
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
-    } else if current("WEFT_MODE") == "profile" || current("WEFT_MODE") == "off" {
-        // `weft run` serves, whatever shell it is typed in.
+    } else if current("WEFT_MODE") == "profile" {
+        // `weft run` serves, also in a shell that took a profile. Who says off means it.
         set.push(("WEFT_MODE", "serve".into()));
     }
     set

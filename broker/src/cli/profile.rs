@@ -114,12 +114,24 @@ fn learn(args: Args) -> Result<ExitCode> {
         }
     };
     let status = wait(child, signals)?;
-    let sampled = settle(&places, &called)?;
+    let sampled = match settle(&places, &called) {
+        Ok(sampled) => sampled,
+        Err(error) => {
+            // The job's own end counts more than what was to be learnt of it.
+            eprintln!(
+                "weft: {error:#}: profile {} has what was written before, if anything",
+                store::short(&called)
+            );
+            return Ok(code(status));
+        }
+    };
     summary(store::short(&called), &sampled, &file);
     if let Some(out) = &args.out {
         match sampled.file.is_some() {
             true => {
-                fs::copy(&file, out).with_context(|| format!("cannot write {}", out.display()))?;
+                if let Err(error) = fs::copy(&file, out) {
+                    eprintln!("weft: cannot write {}: {error}", out.display());
+                }
             }
             false => eprintln!("weft: {} was not written", out.display()),
         }

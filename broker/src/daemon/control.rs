@@ -152,7 +152,9 @@ impl Control {
     }
 
     fn said(&mut self, client: u64, message: ToBroker) {
-        let Some(peer) = self.peers.get_mut(&client) else { return };
+        let Some(peer) = self.peers.get_mut(&client) else {
+            return;
+        };
         let entry = &peer.entry;
         match message {
             ToBroker::Kernel { hash, id } => {

@@ -220,7 +220,8 @@ impl LaneWatch {
     pub fn tell_mode(&mut self, mode: Mode) {
         let orders = &self.entry.lane.orders;
         if (mode == Mode::Filler) != (self.mode == Mode::Filler) {
-            orders.credit.swap(0, Ordering::AcqRel);
+            let left = orders.credit.swap(0, Ordering::AcqRel);
+            self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         }
         self.mode = mode;
         orders.mode.store(mode as u32, Ordering::Release);
