@@ -128,6 +128,11 @@ pub fn export(at: usize) -> Option<*mut ()> {
     EXPORTS.get(at).map(|export| *export as *mut ())
 }
 
+/// The symbol whose entry point of ours this is.
+pub fn exported_as(address: *mut ()) -> Option<usize> {
+    EXPORTS.iter().position(|export| *export as *mut () == address)
+}
+
 /// The driver's function for a symbol, looked up if need be. `None` if the driver lacks it or there is no driver.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);

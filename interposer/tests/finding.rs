@@ -210,7 +210,16 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long
 
 #[test]
 fn a_driver_of_another_time() {
-    let folder = stage().folder.join("other-times");
+    other_times("other-times", "-Wl,-Bsymbolic,-soname,libcuda.so.1");
+}
+
+#[test]
+fn a_driver_whose_own_references_come_out_at_us() {
+    other_times("not-symbolic", "-Wl,-soname,libcuda.so.1");
+}
+
+fn other_times(name: &str, link: &str) {
+    let folder = stage().folder.join(name);
     fs::create_dir_all(&folder).unwrap();
     let source = folder.join("driver.c");
     fs::write(&source, OTHER_TIMES).unwrap();
@@ -218,7 +227,7 @@ fn a_driver_of_another_time() {
     compile(&[
         "-shared".as_ref(),
         "-fPIC".as_ref(),
-        "-Wl,-Bsymbolic,-soname,libcuda.so.1".as_ref(),
+        link.as_ref(),
         source.as_os_str(),
         "-o".as_ref(),
         library.as_os_str(),

@@ -58,6 +58,10 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = table::of_base(name).find(exported) {
         return Some(at);
     }
+    // A driver whose references to its own names come out at us hands out our own entry points.
+    if let Some(at) = table::exported_as(answered) {
+        return Some(at);
+    }
     // A name that became another function: some drivers answer `cuGraphInstantiate` with `cuGraphInstantiateWithFlags`.
     if let Some(at) = exported_at(answered) {
         return Some(at);
