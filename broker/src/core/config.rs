@@ -104,6 +104,9 @@ pub struct Config {
     ///
     /// 200 us: a program that synchronises after every kernel launches the next within some 20 us, a Python framework within 100 us.
     pub open_after: Ns,
+    /// The same where no synchronising call told the end of its work, so that it is only predicted. 1 ms: a job that launches ahead and loses its
+    /// core for a moment is no job that waits for a request.
+    pub open_unseen: Ns,
     /// How much longer than predicted the work of a holder without a profile may take, as a part of it, until its own ends have taught better.
     pub doubt: f64,
     /// The part of the device's time that fillers get who find no gap, all of them together. Nobody starves.
@@ -135,6 +138,7 @@ impl Default for Config {
             small_gap: 100 * US,
             switch_cost: 100 * US,
             open_after: 200 * US,
+            open_unseen: MS,
             doubt: 0.25,
             minimum_share: 0.02,
             stuck_after: 5 * MS,
@@ -155,6 +159,7 @@ impl Config {
         scale(&mut self.small_gap);
         scale(&mut self.switch_cost);
         scale(&mut self.open_after);
+        scale(&mut self.open_unseen);
         scale(&mut self.stuck_after);
         scale(&mut self.write_off_after);
         scale(&mut self.idle_grace);

@@ -200,13 +200,13 @@ impl Core {
                 .and_then(|client| client.queued)
                 .map_or(1, |entry| entry.cost);
             if !self.state.admits(slot, cost) {
-                let again = match policy::make_room(&self.state, slot, self.now) {
+                let again = match policy::make_room(&self.state, slot, cost, self.now) {
                     Verdict::Revoke(other) => {
                         self.order_revocation(other, out);
-                        self.state.drained(slot, self.now)
+                        self.state.drained(slot, cost, self.now)
                     }
                     Verdict::Nothing(Some(again)) => again,
-                    _ => self.state.drained(slot, self.now),
+                    _ => self.state.drained(slot, cost, self.now),
                 };
                 self.wake_at(Some(again));
                 return;

@@ -209,18 +209,24 @@ impl State {
         self.exposure.saturating_sub(own)
     }
 
-    /// Whether a kernel may be queued now: everything fits into the delay bound, or so little is left before it that the device would
-    /// run dry while the next grant is on its way. So at most the larger of the bound and half of it plus one kernel is out.
+    /// Whether a kernel may be queued now: it fits into the delay bound, or so little is out before it that the device would run dry while the next
+    /// grant is on its way. So at most the larger of the bound and half of it plus one kernel is out. A trip between broker and filler
+    /// carries an eighth of the bound at least: waking both costs as much as launching dozens of small kernels.
     pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
-        let before = self.exposure_before(slot);
-        before.saturating_add(cost) <= self.config.delay_bound || before <= self.config.delay_bound / 2
+        self.exposure_before(slot) <= self.most_before(cost)
+    }
+
+    /// The most that may be out when a kernel is queued.
+    fn most_before(&self, cost: Ns) -> Ns {
+        let bound = self.config.delay_bound;
+        bound.saturating_sub(cost.max(bound / 8)).max(bound / 2)
     }
 
     /// When to look again at a kernel that is not admitted: when enough of what is out is predicted to have ended.
-    pub(super) fn drained(&self, slot: Slot, now: Ns) -> Ns {
+    pub(super) fn drained(&self, slot: Slot, cost: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
-        let excess = self.exposure_before(slot).saturating_sub(bound / 2);
-        now.saturating_add(excess.clamp(bound / 8, bound).max(1))
+        let excess = self.exposure_before(slot).saturating_sub(self.most_before(cost));
+        now.saturating_add(excess.clamp(bound / 16, bound).max(1))
     }
 
     /// What the holders, all together, leave to others.

@@ -451,7 +451,7 @@ fn a_more_important_filler_takes_the_credit_of_the_others() {
     bench.attach(OTHER, 3);
     bench.now += 100 * MS;
     assert_eq!(bench.waits(TRAINING, 400 * US), [grant(TRAINING, 500 * US, true)]);
-    assert_eq!(bench.waits(OTHER, 400 * US), [Decision::Revoke(TRAINING)]);
+    assert_eq!(bench.waits(OTHER, 300 * US), [Decision::Revoke(TRAINING)]);
     // 100 us were used meanwhile.
     bench.progress(TRAINING, 100 * US, 0);
     assert_eq!(
@@ -463,12 +463,12 @@ fn a_more_important_filler_takes_the_credit_of_the_others() {
     );
     // While it works on its credit nobody less important comes between.
     assert_eq!(bench.waits(TRAINING, 50 * US), []);
-    assert_eq!(bench.progress(OTHER, 100 * US, 100 * US), []);
+    assert_eq!(bench.progress(OTHER, 300 * US, 300 * US), []);
     bench.now += 201 * US;
     assert_eq!(
         bench.play(Event::Tick),
-        [grant(TRAINING, 100 * US, true)],
-        "it has gone silent with 300 us left"
+        [grant(TRAINING, 300 * US, true)],
+        "it has gone silent with 100 us left"
     );
 }
 

@@ -83,7 +83,10 @@ impl Timeline {
         let horizon = at.max(self.last_launch).saturating_add(longest);
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
-        self.last_kernel = kernel;
+        // A transfer is no kernel: the gap is that after the last one.
+        if kernel != 0 {
+            self.last_kernel = kernel;
+        }
         self.launched = true;
         self.idle_at = None;
         self.stirred_at = None;
@@ -168,7 +171,13 @@ impl Timeline {
                 _ => Phase::Open { since: over },
             };
         }
-        let silent = end.saturating_add(config.open_after);
+        // An end that nobody saw may be a launching thread that lost its core for a moment.
+        let patience = if self.idle_at.is_some() {
+            config.open_after
+        } else {
+            config.open_unseen
+        };
+        let silent = end.saturating_add(patience);
         if now < silent {
             return Phase::Busy { until: silent };
         }
@@ -257,6 +266,15 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_does_not_hide_the_kernel_before_it() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        timeline.launch(0, 3 * US, 0, 0, LONGEST);
+        assert!(timeline.idle(MS + 5 * US));
+        assert!(matches!(phase(&timeline, MS + 5 * US), Phase::Gap { .. }));
+    }
+
+    #[test]
     fn a_small_or_unknown_gap_opens_after_silence() {
         for kernel in [SHORT, UNKNOWN] {
             let mut timeline = Timeline::new(0.0);
@@ -272,7 +290,7 @@ mod tests {
         let mut timeline = Timeline::new(0.25);
         timeline.launch(UNKNOWN, 8 * MS, 0, 0, LONGEST);
         assert_eq!(timeline.busy_until(), 10 * MS);
-        let silent = 10 * MS + 200 * US;
+        let silent = 10 * MS + 1_000 * US;
         assert_eq!(phase(&timeline, 10 * MS), Phase::Busy { until: silent });
         assert_eq!(phase(&timeline, silent), Phase::Open { since: silent });
     }

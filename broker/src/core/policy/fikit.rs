@@ -54,22 +54,24 @@ impl Policy for Fikit {
 fn fill(state: &State, until: Ns, over: Ns, now: Ns) -> Verdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
-    // BestPrioFit takes what is shorter than the gap; the bound may be met exactly.
-    let best = state.queue.best_prio_fit(gap.min(room.saturating_add(1))).or_else(|| {
-        let alone = state.exposure <= state.config.delay_bound / 2;
-        alone.then(|| state.queue.best_prio_fit(gap)).flatten()
-    });
     let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
+    // BestPrioFit takes what is shorter than the gap. First within the bound, which may be met exactly; else one longer kernel, alone.
+    let within = gap.min(room.saturating_add(1));
+    let best = state
+        .queue
+        .best_prio_fit(within)
+        .or_else(|| state.queue.best_prio_fit(gap));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
-        // Something may fit once what is out has ended; nothing new fits into the same gap later.
-        return match state.queue.best_prio_fit(until.saturating_sub(now)) {
-            Some(slot) if state.exposure > 0 => match make_room(state, slot, now) {
-                Verdict::Nothing(again) => no_later_than(again),
-                other => other,
-            },
-            _ => Verdict::Nothing(Some(over)),
-        };
+        // Nothing new fits into a gap that only becomes shorter, but what is out may end earlier than predicted.
+        let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
+        return no_later_than(Some(drained.unwrap_or(over)));
     };
+    if !state.admits(entry.slot, entry.cost) {
+        return match make_room(state, entry.slot, entry.cost, now) {
+            Verdict::Nothing(again) => no_later_than(again),
+            other => other,
+        };
+    }
     // A more important filler that works on its credit keeps the device; switching to this one and back would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));

@@ -107,7 +107,7 @@ pub(super) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
         return Verdict::Nothing(None);
     };
     if !state.admits(slot, entry.cost) {
-        return make_room(state, slot, now);
+        return make_room(state, slot, entry.cost, now);
     }
     let room = state.config.delay_bound.saturating_sub(state.exposure_before(slot));
     Verdict::Grant {
@@ -119,10 +119,10 @@ pub(super) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
 
 /// Others' credit that lies unused makes room for this one: at once if they are less important or have had their turn, else when it
 /// has lain for a while.
-pub(in crate::core) fn make_room(state: &State, slot: Slot, now: Ns) -> Verdict {
+pub(in crate::core) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -> Verdict {
     let class_of = |slot: Slot| state.get(slot).map_or(PRIORITIES, |client| client.class);
     let class = class_of(slot);
-    let mut again = state.drained(slot, now);
+    let mut again = state.drained(slot, cost, now);
     for other in state.exposed.iter().copied().filter(|other| *other != slot) {
         let Some(client) = state.get(other).filter(|_| revocable(state, other)) else {
             continue;
