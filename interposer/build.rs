@@ -143,6 +143,7 @@ fn op(entry: &Entry<'_>) -> &'static str {
         Class::Copy if named(["DtoH", "AtoH"]) => "StreamOp::CopyToHost",
         Class::Copy => "StreamOp::CopyOnDevice",
         Class::Memset => "StreamOp::Memset",
+        Class::Event => "StreamOp::EventRecord",
         _ => "StreamOp::Other",
     }
 }

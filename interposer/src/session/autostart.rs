@@ -1,7 +1,8 @@
 //! Starts a broker for a job that finds none: the `weft` beside this library, in the background, gone by itself when idle.
 //!
-//! * The job does not become its parent in any way it could notice: the child is made without an exit signal, so no SIGCHLD reaches the
-//!   job and its `wait()` never sees it; it gets a session of its own, /dev/null for the standard descriptors, no other descriptor, no `LD_PRELOAD`.
+//! * The job does not become its parent in any way it could notice: a child without an exit signal, which no SIGCHLD and no `wait()` tells of,
+//!   starts the broker and ends. (An exec gives a process its exit signal back, hence one between.) The broker gets a session of its
+//!   own, /dev/null for the standard descriptors, no other descriptor, no `LD_PRELOAD`.
 //! * Of many jobs that start at once one starts the broker; the others see the lock and wait for it to answer.
 #![allow(unsafe_code)]
 
@@ -18,7 +19,7 @@ use weft_broker::transport::path;
 /// Seconds after which a broker without clients ends.
 const IDLE_EXIT: &CStr = c"30";
 
-/// Stack of the child between its birth and its exec. It makes some 75 system calls there and calls nothing deep.
+/// Stack of a child between its birth and its exec or end. It makes some 75 system calls there and calls nothing deep.
 const STACK: usize = 64 * 1024;
 
 /// Why no broker was started.
@@ -104,6 +105,7 @@ struct Plan {
     program: CString,
     arguments: Vec<*const c_char>,
     environment: Vec<*const c_char>,
+    stack: *mut c_void,
 }
 
 /// Starts that program.
@@ -124,6 +126,13 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     line.extend_from_slice(socket.as_os_str().as_bytes());
     variables.push(text(&line)?);
     let words: [&CStr; 5] = [&program, c"broker", c"--background", c"--idle-exit", IDLE_EXIT];
+    let mut stacks = vec![0u8; 2 * STACK];
+    // Stacks grow down, and their ends are multiples of 16.
+    let mut end = |bytes: usize| {
+        let end = bytes - (stacks.as_ptr() as usize + bytes) % 16;
+        stacks.as_mut_ptr().wrapping_add(end).cast::<c_void>()
+    };
+    let (upper, lower) = (end(2 * STACK), end(STACK));
     let mut plan = Plan {
         arguments: words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect(),
         environment: variables
@@ -132,35 +141,39 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
             .chain([ptr::null()])
             .collect(),
         program: program.clone(),
+        stack: lower,
     };
-    let mut stack = vec![0u8; STACK];
-    // Stacks grow down, and their end is a multiple of 16.
-    let end = stack.as_mut_ptr().wrapping_add(STACK);
-    let end = end.wrapping_sub(end as usize % 16);
-    // No exit signal: the job never hears of this child. VFORK: we sleep until it has exec'ed or ended, so it may use our memory.
+    // No exit signal. VFORK: we sleep until the child has ended, so it may use our memory.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // SAFETY: `child` keeps to what is allowed between clone and exec; stack and plan outlive it, since VFORK suspends us until it is done with them.
-    let pid = unsafe { libc::clone(child, end.cast(), flags, (&raw mut plan).cast()) };
+    // SAFETY: `between` keeps to what is allowed in a child that shares our memory; stacks and plan outlive it, since VFORK suspends us
+    // until it has ended.
+    let pid = unsafe { libc::clone(between, upper, flags, (&raw mut plan).cast()) };
     if pid < 0 {
         return Err(Failure::System(std::io::Error::last_os_error()));
     }
+    let mut status: c_int = 0;
+    // SAFETY: the pointer is to a local; __WALL takes a child that has no exit signal. It has ended, so this does not wait.
+    unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
     drop(variables);
-    // `--background` returns once the broker proper is on its own. It is waited for by the helper thread's own clock, not here: reap it
-    // when it is over, without holding up the attempt to attach.
-    let reaper = move || {
-        let mut status: c_int = 0;
-        // SAFETY: the pointer is to a local; __WALL takes a child that has no exit signal.
-        unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
-    };
-    std::thread::Builder::new()
-        .name("weft".into())
-        .stack_size(STACK)
-        .spawn(reaper)
-        .map(|_| ())
-        .map_err(Failure::System)
+    if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
+        Ok(())
+    } else {
+        Err(Failure::System(std::io::Error::from_raw_os_error(libc::EAGAIN)))
+    }
 }
 
-/// The child. It shares the parent's memory until it execs: system calls only, all results ignored but the exec's.
+/// The child between: starts the broker and ends.
+extern "C" fn between(plan: *mut c_void) -> c_int {
+    // SAFETY: `launch` passes its plan and sleeps until we have ended.
+    let stack = unsafe { &*plan.cast::<Plan>() }.stack;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: as in `launch`, with the other stack.
+    let pid = unsafe { libc::clone(child, stack, flags, plan) };
+    // SAFETY: ends the child alone, with no handlers run.
+    unsafe { libc::_exit(if pid < 0 { 1 } else { 0 }) }
+}
+
+/// The broker to be. It shares the job's memory until it execs: system calls only, all results ignored but the exec's.
 extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: `launch` passes its plan and sleeps until we are done.
     let plan = unsafe { &*plan.cast::<Plan>() };

@@ -5,6 +5,7 @@
 //! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
 //!   this process that is on the device makes no progress (a program may queue a kernel that spins until a later launch of its own is
 //!   queued: XLA's tuner does, and would wait for ever).
+//! * A burst of launches by which the job times kernels (auto-tuning) is not split: a wait in its middle would be taken for the kernel's time.
 //! * What goes through without credit is taken from the credit word all the same: the word is given = taken + revoked + left at any time.
 #![forbid(unsafe_code)]
 
@@ -70,6 +71,8 @@ pub enum Passed {
     Expired,
     /// Work on the device makes no progress.
     Stuck,
+    /// It belongs to a burst that the job times.
+    Unsplit,
     /// The broker stands still.
     Standstill,
 }
@@ -138,16 +141,18 @@ impl Session {
         let arrived = clock::now();
         let longest = self.longest_wait();
         let deadline = arrived.saturating_add(longest);
-        let passed = if self.turn.wait(ticket, deadline) {
+        let unsplit = || self.tuning.goes_on(arrived, self.streams.outstanding());
+        let passed = if self.turn.come(ticket) && unsplit() {
+            Passed::Unsplit
+        } else if self.turn.wait(ticket, deadline) {
             self.wait_for_credit(want, arrived, deadline, longest)
         } else {
             Passed::Expired
         };
         let counters = &self.lane.counters;
         match passed {
-            Passed::Credit => {}
-            Passed::Mode => {}
-            Passed::Expired | Passed::Stuck | Passed::Standstill => {
+            Passed::Credit | Passed::Mode => {}
+            Passed::Expired | Passed::Stuck | Passed::Standstill | Passed::Unsplit => {
                 self.overdraw(want.cost);
                 counters.waits_expired.fetch_add(1, Ordering::Relaxed);
             }

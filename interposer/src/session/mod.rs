@@ -13,7 +13,7 @@
 //! | `state` | the session: what each call does in each mode |
 //! | `gate`, `turn` | where fillers wait, and in which order |
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
-//! | `costs` | predicted times |
+//! | `costs`, `tuning` | predicted times; when kernels are being timed by the job itself |
 //! | `sampler` | stage 1: kernel times and gaps |
 //! | `helper`, `messages`, `autostart`, `bell` | attach, the control channel, a broker's start and death |
 //! | `settings` | the environment |
@@ -38,6 +38,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod tuning;
 mod turn;
 
 use std::ptr;
@@ -95,7 +96,9 @@ pub enum StreamOp {
     CopyOnDevice,
     /// Memset.
     Memset,
-    /// Everything else that has a place in a stream: event record and wait, host function, memory operation, asynchronous allocation.
+    /// Event record: what auto-tuners time kernels with.
+    EventRecord,
+    /// Everything else that has a place in a stream: wait for an event, host function, memory operation, asynchronous allocation.
     Other,
 }
 
@@ -278,7 +281,11 @@ pub fn memory_changed(delta: i64) {
 }
 
 /// A module or library was loaded: auto-tuners time kernels right after it.
-pub fn module_loaded() {}
+pub fn module_loaded() {
+    if let Some(session) = session() {
+        session.tuning.code_loaded(clock::now());
+    }
+}
 
 /// A capture began on `stream` (any mode). While any capture is on, the session makes no driver call of its own.
 pub fn capture_began(_stream: Stream) {

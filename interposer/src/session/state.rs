@@ -21,6 +21,7 @@ use super::sampler::{Half, Sampler};
 use super::settings::Settings;
 use super::settle::{QUANTUM, Settle};
 use super::streams::{Place, Streams};
+use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
 
@@ -71,6 +72,8 @@ pub struct Session {
     pub settings: Settings,
     /// Predicted times.
     pub costs: Costs,
+    /// Whether the job times its own kernels just now.
+    pub tuning: Tuning,
     /// Predicted times of graphs, added up from their kernels'.
     pub sums: Costs,
     /// Whose turn it is.
@@ -109,6 +112,7 @@ impl Session {
             settings,
             costs: Costs::default(),
             sums: Costs::few(),
+            tuning: Tuning::default(),
             turn: Turn::default(),
             streams: Streams::default(),
             settle: Settle::default(),
@@ -293,6 +297,10 @@ impl Session {
         if mode == Mode::Free || op == StreamOp::Other {
             return;
         }
+        if op == StreamOp::EventRecord {
+            self.tuning.event_recorded();
+            return;
+        }
         self.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
         if mode == Mode::Alone || self.captures.load(Ordering::Acquire) != 0 {
             return;
@@ -303,7 +311,7 @@ impl Session {
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
         let bandwidth = match op {
             StreamOp::CopyToDevice | StreamOp::CopyToHost => HOST_BANDWIDTH,
-            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::Other => DEVICE_BANDWIDTH,
+            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::EventRecord | StreamOp::Other => DEVICE_BANDWIDTH,
         };
         let cost = bytes / bandwidth;
         let own = own_stream(stream);

@@ -269,3 +269,26 @@ fn big_copies_are_charged_and_small_ones_pass() {
     assert_eq!(broker.lane.counters.transfers.load(Ordering::Relaxed), 2);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn a_burst_that_times_new_code_is_not_split() {
+    let (session, broker) = attached(Mode::Filler);
+    session.costs.set(7, 1_000_000);
+    broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
+    session.tuning.code_loaded(clock::now());
+    broker.grant(1_000_000);
+    let timed = || {
+        session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
+        launch(session, &kernel(7, 0xc000));
+        session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
+    };
+    for _ in 0..10 {
+        timed();
+    }
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
+    assert_eq!(broker.issued(), 10_000_000);
+    assert_eq!(broker.credit(), -9_000_000, "all of it is owed");
+    // At the bound it waits like any other.
+    timed();
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
+}
