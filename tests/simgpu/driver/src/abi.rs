@@ -35,6 +35,7 @@ impl Error {
     pub(crate) const CONTEXT_IS_DESTROYED: Error = Error(709);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Error = Error(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Error = Error(713);
+    pub(crate) const LAUNCH_FAILED: Error = Error(719);
     pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Error = Error(720);
     pub(crate) const NOT_SUPPORTED: Error = Error(801);
     pub(crate) const STREAM_CAPTURE_UNSUPPORTED: Error = Error(900);

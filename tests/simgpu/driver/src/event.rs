@@ -201,7 +201,7 @@ export! {
         let driver = state::driver()?;
         let (seq, _) = EVENTS.get(event)?.recorded()?;
         graph::may_query()?;
-        if driver.timeline.is_done(seq) { Ok(()) } else { Err(Error::NOT_READY) }
+        if driver.timeline.is_done(seq) { Ok(()) } else { Err(driver.timeline.not_ready()) }
     }
 
     fn cuEventSynchronize(event: Handle) {

@@ -164,6 +164,16 @@ impl Timeline {
         seq == Seq::NONE || self.link.status(seq).is_done()
     }
 
+    /// The same as far as is known without asking the device. For what may as well be taken as not done: asking costs a round trip.
+    pub(crate) fn is_known_done(&self, seq: Seq) -> bool {
+        self.link.known(seq).is_done()
+    }
+
+    /// What to say of an operation that is not done: that it never will be, if the device is gone.
+    pub(crate) fn not_ready(&self) -> Error {
+        if self.link.is_lost() { Error::LAUNCH_FAILED } else { Error::NOT_READY }
+    }
+
     /// Waits until the operation has ended and its effect has been performed.
     pub(crate) fn wait(&self, seq: Seq) -> R {
         if seq == Seq::NONE {

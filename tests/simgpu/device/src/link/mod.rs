@@ -161,6 +161,11 @@ impl Link {
         Ok(())
     }
 
+    /// Whether the device is gone, as far as this link has noticed: by a call that waited or asked. Nothing on it will end then.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Wall seconds a device second.
     pub fn dilation(&self) -> f64 {
         self.clock.dilation()
@@ -234,6 +239,15 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The copy of the socket that a forked child holds must not keep the device believing in this client; and a child's drop must not end the parent's link.
+        if self.usable() {
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
 /// What the device's tests need to lie with.
 #[cfg(test)]
 pub(crate) mod test_access {
@@ -249,14 +263,5 @@ pub(crate) mod test_access {
 
     pub(crate) fn ask(link: &Link) {
         link.ask();
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // The copy of the socket that a forked child holds must not keep the device believing in this client; and a child's drop must not end the parent's link.
-        if self.usable() {
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        }
     }
 }

@@ -67,7 +67,7 @@ export! {
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
         graph::may_synchronize(&stream)?;
-        if stream.is_idle(driver) { Ok(()) } else { Err(Error::NOT_READY) }
+        if stream.is_idle(driver) { Ok(()) } else { Err(driver.timeline.not_ready()) }
     }
 
     fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) {

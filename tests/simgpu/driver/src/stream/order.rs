@@ -87,7 +87,7 @@ impl Stream {
         }
         let mut order = lock(&self.context.order);
         for seq in order.waits(self) {
-            if !driver.timeline.is_done(seq) {
+            if !driver.timeline.is_known_done(seq) {
                 self.put(driver, Op::WaitFor(seq), None, graph)?;
             }
         }
@@ -106,7 +106,7 @@ impl Stream {
 
     /// Has what is submitted next wait for an operation of another stream.
     pub(crate) fn wait_for(&self, driver: &Driver, seq: Seq) -> R {
-        if !driver.timeline.is_done(seq) {
+        if !driver.timeline.is_known_done(seq) {
             self.submit(driver, Op::WaitFor(seq), None, 0)?;
         }
         Ok(())
