@@ -322,8 +322,13 @@ fn captured_allocation_replays_and_is_freed_outside() {
     assert_eq!(c.cuStreamSynchronize(s), SUCCESS);
     c.run(exec, s);
     assert_eq!(c.cuMemFree_v2(at), SUCCESS);
+    // What the last launch leaves allocated outlives the graphs, until the client frees it.
+    c.run(exec, s);
     assert_eq!(c.cuGraphExecDestroy(exec), SUCCESS);
     assert_eq!(c.cuGraphDestroy(graph), SUCCESS);
+    assert_eq!(c.read(at, 4), [8; 4]);
+    assert_eq!(c.cuMemFreeAsync(at, s), SUCCESS);
+    assert_eq!(c.cuMemFreeAsync(at, s), INVALID_VALUE);
 }
 
 /// `CUgraphNodeParams` of a conditional node.

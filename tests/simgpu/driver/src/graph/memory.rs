@@ -1,9 +1,10 @@
 //! Memory that belongs to graphs: allocation and free nodes, made by hand or by capturing stream-ordered allocation.
 //!
-//! The address is fixed when the node is made, so that later nodes can name it; here the memory is taken then too, once, and given
-//! back when the last graph that holds the node is gone. Between launches it is the graph's: freeing it outside (`cuMemFree`,
-//! `cuMemFreeAsync`) ends the client's use of it and no more. So a graph's memory shows as used from its making to its end, where
-//! CUDA shows it from its first launch.
+//! The address is fixed when the node is made, so that later nodes can name it; here the memory is taken then too, once. While a
+//! graph holds the node, freeing the address outside (`cuMemFree`, `cuMemFreeAsync`) ends the client's use of it and no more. When
+//! the last graph that holds it is gone the memory is given back, unless a launch has left it in the client's hands: then it is an
+//! ordinary allocation from then on. So a graph's memory shows as used from its making to its end, where CUDA shows it from its
+//! first launch.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -40,14 +41,21 @@ pub(crate) struct Allocation {
     pub(crate) params: AllocParams,
 }
 
-/// Graphs' memory by address, with bytes.
-static OWNED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// One of the graphs' allocations.
+struct Owned {
+    bytes: u64,
+    /// A launch has made it the client's, and nobody has freed it since.
+    in_use: bool,
+}
+
+/// Graphs' memory by address.
+static OWNED: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_HIGH` and `CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH`.
 static HIGH: AtomicU64 = AtomicU64::new(0);
 
-fn total(owned: &BTreeMap<u64, u64>) -> u64 {
-    owned.values().sum()
+fn total(owned: &BTreeMap<u64, Owned>) -> u64 {
+    owned.values().map(|owned| owned.bytes).sum()
 }
 
 impl Allocation {
@@ -59,7 +67,7 @@ impl Allocation {
         let bytes = params.bytes as u64;
         params.address = memory::take(state::driver()?, context, bytes, memory::Kind::Device)?;
         let mut owned = lock(&OWNED);
-        owned.insert(params.address, bytes);
+        owned.insert(params.address, Owned { bytes, in_use: false });
         COUNT.store(owned.len(), Ordering::Release);
         HIGH.fetch_max(total(&owned), Ordering::Relaxed);
         Ok(Arc::new(Allocation { params }))
@@ -69,19 +77,45 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let mut owned = lock(&OWNED);
-        owned.remove(&self.params.address);
+        let left = owned.remove(&self.params.address);
         COUNT.store(owned.len(), Ordering::Release);
         drop(owned);
-        if let Ok(driver) = state::driver() {
+        if !left.is_some_and(|left| left.in_use)
+            && let Ok(driver) = state::driver()
+        {
             // Refused only where the context that it was taken in has gone, and the memory with it.
             let _ = memory::free(driver, self.params.address);
         }
     }
 }
 
-/// Does a graph own this address? Then freeing it is over with this question.
+/// A launch came to an allocation node (`in_use`) or to a free node, or the client frees the address. Says whether the address is
+/// a graph's: freeing it is over with that.
+fn mark(address: u64, in_use: bool) -> bool {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let mut owned = lock(&OWNED);
+    let found = owned.get_mut(&address);
+    if let Some(owned) = found {
+        owned.in_use = in_use;
+        return true;
+    }
+    false
+}
+
+/// A launch makes a graph's memory the client's.
+pub(crate) fn begins(allocation: &Allocation) {
+    mark(allocation.params.address, true);
+}
+
+/// A client's free, or a free node: ends the use of a graph's memory, and says whether it was one's.
 #[inline]
-pub(crate) fn owns(address: u64) -> bool {
+pub(crate) fn ends(address: u64) -> bool {
+    mark(address, false)
+}
+
+fn owns(address: u64) -> bool {
     COUNT.load(Ordering::Acquire) != 0 && lock(&OWNED).contains_key(&address)
 }
 

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | an operation, event record or wait on a stream that [`crate::stream::Stream::is_capturing`] | `capture_work`, `capture_record`, `capture_wait` |
 //! | stream-ordered allocation there | `capture_alloc`, `capture_free` |
-//! | any free | `owns`: a graph's memory stays the graph's |
+//! | any free | `ends`: a graph's memory stays the graph's |
 //! | the client waits for, or queries, a stream or a context | `may_synchronize`, `may_synchronize_context` |
 //! | anything else that may synchronise by itself | `may_query` |
 //! | the legacy default stream is used | `may_use_legacy` |
@@ -46,7 +46,7 @@ use model::{Edge, EdgeData, GRAPHS};
 
 pub(crate) use capture::rules::{may_query, may_synchronize, may_synchronize_context, may_use_legacy};
 pub(crate) use capture::{CaptureSlot, CapturedEvent, capture_record, capture_wait, capture_work, stream_destroyed};
-pub(crate) use memory::{capture_alloc, capture_free, owns};
+pub(crate) use memory::{capture_alloc, capture_free, ends};
 
 /// The client's list of earlier nodes.
 fn edges(nodes: In<Handle>, data: In<EdgeData>, count: usize) -> R<Vec<Edge>> {

@@ -35,7 +35,7 @@ pub(crate) fn discard(driver: &Driver, allocation: &Allocation) -> R {
 /// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still uses the memory.
 pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
     // What belongs to a graph stays with it: the client only ends its own use.
-    if at == 0 || graph::owns(at) {
+    if at == 0 || graph::ends(at) {
         return Ok(());
     }
     let allocation = find(at)

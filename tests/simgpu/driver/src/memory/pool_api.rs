@@ -114,7 +114,7 @@ export! {
         if stream.is_capturing() {
             return graph::capture_free(driver, &stream, pointer);
         }
-        if graph::owns(pointer) {
+        if graph::ends(pointer) {
             return Ok(());
         }
         pool::free(driver, &stream, pointer, 0)

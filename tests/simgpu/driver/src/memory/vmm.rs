@@ -137,7 +137,11 @@ pub(crate) fn retain(address: u64) -> R<Handle> {
 }
 
 fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
-    let context = current::get()?;
+    // The virtual memory API belongs to the device: a thread without a context may map too (PyTorch's backward threads do).
+    let context = match current::get() {
+        Ok(context) => context,
+        Err(_) => state::driver()?.primary.clone(),
+    };
     let physical = ALLOCATIONS.get(handle)?;
     let (start, room) = reservation(at).ok_or(Error::INVALID_VALUE)?;
     let whole = at.is_multiple_of(GRANULE) && size.is_multiple_of(GRANULE) && size > 0;

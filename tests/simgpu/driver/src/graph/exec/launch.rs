@@ -14,6 +14,7 @@ use crate::abi::R;
 use crate::graph::body::Body;
 use crate::graph::capture::capture_body;
 use crate::graph::exec::{Exec, Item};
+use crate::graph::memory;
 use crate::op;
 use crate::state::{Driver, lock};
 use crate::stream::Stream;
@@ -138,10 +139,17 @@ fn perform(driver: &Driver, stream: &Arc<Stream>, item: &Item, number: u64) -> R
             // Followers wait for this item, so it needs an operation of its own.
             op::submit(driver, stream, &Work::Empty, number).map(drop)
         }
-        // Its memory is there from the node's making on.
-        Body::Alloc(_) | Body::Free(_) | Body::Child(_) | Body::Conditional(_) => {
+        // The memory is there from the node's making on; whose it is changes in the order of the client's calls.
+        Body::Alloc(allocation) => {
+            memory::begins(allocation);
             op::submit(driver, stream, &Work::Empty, number).map(drop)
         }
+        Body::Free(address) => {
+            memory::ends(*address);
+            op::submit(driver, stream, &Work::Empty, number).map(drop)
+        }
+        // Inlined when the graph was instantiated.
+        Body::Child(_) | Body::Conditional(_) => op::submit(driver, stream, &Work::Empty, number).map(drop),
     }
 }
 
