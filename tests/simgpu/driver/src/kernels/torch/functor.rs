@@ -32,6 +32,7 @@ pub(super) enum Op {
     BitOr,
     BitXor,
     BitNot,
+    Neg,
     And,
     Or,
     Xor,
@@ -169,6 +170,7 @@ impl Functor {
             ("NS0_23direct_copy_kernel_cudaE", Op::Copy),
             ("NS0_23bitwise_not_kernel_cudaE", Op::BitNot),
             ("NS0_23logical_not_kernel_cudaE", Op::Not),
+            ("NS0_15neg_kernel_cudaE", Op::Neg),
         ] {
             let start = symbol.0.trim_start_matches('Z');
             if start.len() < symbol.0.len()
@@ -304,6 +306,7 @@ impl Functor {
             Op::BitXor => bits(a, b, |a, b| a ^ b),
             Op::BitNot if self.of == Type::Bool => truth(!a.is_true()),
             Op::BitNot => bits(a, Value::Int(-1), |a, b| a ^ b),
+            Op::Neg => times(a, Value::Int(-1)),
             Op::And => truth(a.is_true() && b.is_true()),
             Op::Or => truth(a.is_true() || b.is_true()),
             Op::Xor => truth(a.is_true() != b.is_true()),

@@ -107,12 +107,18 @@ impl Reduction {
         let identity_end = match self.op {
             // Nothing, then a value with its index.
             Op::ArgMax | Op::ArgMin => 24,
-            // The factor, then a sum.
-            Op::Mean => 2 * size,
-            // Nothing, which takes a byte, then a value.
+            // The factor, or nothing, which takes a byte; then a value.
             _ => 2 * size,
         };
         identity_end.next_multiple_of(4)
+    }
+
+    /// Bytes of what is carried from input to input: a value, or a value with its index.
+    fn carried(&self) -> u64 {
+        match self.op {
+            Op::ArgMax | Op::ArgMin => 16,
+            _ => self.within.size() as u64,
+        }
     }
 
     /// Whether `b` takes the place of `a` as the extreme; a NaN does, and stays.
@@ -203,7 +209,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
         number(tail_at + 60, 4)?,
     );
     // A reduction in several launches, or with several results, is left alone.
-    if element != reduction.of.size() as u64 || accumulate != 0 || is_final != 1 || results != 1 {
+    if element != reduction.carried() || accumulate != 0 || is_final != 1 || results != 1 {
         return Err(Fault::Parameters);
     }
     if inputs.saturating_mul(outputs) > LARGEST {
@@ -349,7 +355,7 @@ mod tests {
         let (from, to) = (memory.base, memory.base + 32);
         run(MAX, &op(&[0; 8], 4, (4, &[4]), (1, &[4, 4]), from, to), &memory);
         assert_eq!(f32::from_bits(word()), 4.0);
-        run(ARG_MAX, &op(&[0; 24], 4, (4, &[4]), (1, &[8, 4]), from, to), &memory);
+        run(ARG_MAX, &op(&[0; 24], 16, (4, &[4]), (1, &[8, 4]), from, to), &memory);
         assert_eq!(word(), 1, "the first of equals");
         let head = [0.25f32.to_le_bytes(), [0; 4]].concat();
         run(MEAN, &op(&head, 4, (4, &[4]), (1, &[4, 4]), from, to), &memory);
@@ -362,7 +368,7 @@ mod tests {
         memory
             .write(memory.base, &[0x00, 0x3c, 0x00, 0x40, 0x00, 0x3c])
             .unwrap(); // 1, 2, 1 in half precision
-        run(SUM_HALF, &op(&[0; 8], 2, (3, &[2]), (1, &[4, 2]), from, to), &memory);
+        run(SUM_HALF, &op(&[0; 8], 4, (3, &[2]), (1, &[4, 2]), from, to), &memory);
         assert_eq!(f32::from_bits(word()), 4.0);
     }
 }
