@@ -64,6 +64,8 @@ pub const PROC_ADDRESS_PER_THREAD: u64 = 2;
 pub const NODE_KERNEL: u32 = 0;
 /// CU_GRAPH_NODE_TYPE_GRAPH (a child graph).
 pub const NODE_CHILD_GRAPH: u32 = 4;
+/// CU_GRAPH_NODE_TYPE_CONDITIONAL.
+pub const NODE_CONDITIONAL: u32 = 13;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 pub const LOCATION_DEVICE: u32 = 1;
 /// CU_MEMORYTYPE_HOST.
@@ -155,6 +157,24 @@ pub struct NodeParams {
     pub reserved: [i32; 3],
     /// What a kernel node has; something else in other nodes.
     pub kernel: KernelNode,
+}
+
+/// CUgraphNodeParams of a conditional node.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ConditionalParams {
+    /// Type of the node.
+    pub kind: u32,
+    /// Reserved.
+    pub reserved: [i32; 3],
+    /// What the condition is told by.
+    pub handle: u64,
+    /// If, while or switch.
+    pub condition: u32,
+    /// How many bodies.
+    pub size: u32,
+    /// The bodies' graphs, written by the driver when the node is made.
+    pub bodies: *const CuGraph,
 }
 
 /// CUDA_MEMCPY2D (second version).
@@ -257,6 +277,12 @@ mod tests {
             offset_of!(NodeParams, kernel),
             offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1)
         );
+        assert_eq!(
+            offset_of!(ConditionalParams, handle),
+            offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1)
+        );
+        let bodies = offset_of!(ConditionalParams, bodies) - offset_of!(ConditionalParams, handle);
+        assert_eq!(bodies, offset_of!(sys::CUDA_CONDITIONAL_NODE_PARAMS, phGraph_out));
         assert_eq!(size_of::<Copy2d>(), size_of::<sys::CUDA_MEMCPY2D_v2>());
         assert_eq!(
             offset_of!(Copy2d, target_kind),

@@ -263,6 +263,19 @@ static int graph(void) {
     printf("other_child %llx\n", identity(exec));
     update(exec, outer, NULL);
     printf("updated %llx\n", identity(exec));
+    int (*add_node)(void **, void *, void **, void *, size_t, void *) =
+        (int (*)(void **, void *, void **, void *, size_t, void *))must(handle, "cuGraphAddNode_v2");
+    struct { int kind, reserved[3]; uint64_t condition; unsigned what, size; void **bodies; void *rest[27]; } conditional = {
+        13, {0}, 1, 1, 1, NULL, {0}};
+    void *with_loop, *loop;
+    create(&with_loop, 0);
+    add(&ignored, with_loop, NULL, 0, &of_a);
+    add_node(&ignored, with_loop, NULL, NULL, 0, &conditional);
+    make(&loop, with_loop, 0);
+    printf("empty_loop %llx\n", identity(loop));
+    add(&ignored, conditional.bodies[0], NULL, 0, &of_b);
+    make(&loop, with_loop, 0);
+    printf("loop %llx\n", identity(loop));
     end(exec);
     printf("ended %llx\nsame_still %llx\n", identity(exec), identity(same));
     return 0;

@@ -2,8 +2,8 @@
 //!
 //! A graph's identity is that of its kernels in the order of its nodes, so two captures of one model step are one kind of work. It
 //! belongs to the executable graph and follows it: clients rewrite every kernel node before each launch, or update the whole
-//! from a new capture. Child graphs count with their kernels. A conditional node counts as nothing: how often its body runs
-//! is decided on the device. A graph that could not be read (a capture was on, an old driver) has no identity; its launches are
+//! from a new capture. Child graphs count with their kernels. So do the bodies of a conditional node,
+//! once each: how often they run is decided on the device. A graph that could not be read (a capture was on, an old driver) has no identity; its launches are
 //! counted as unnamed.
 
 use std::ffi::c_void;
@@ -15,7 +15,8 @@ use weft_kernel_id::{KernelId, graph_hash};
 
 use super::{capture, hooks, written};
 use crate::abi::{
-    CuFunction, CuGraph, CuGraphExec, CuGraphNode, CuResult, KernelNode, NODE_CHILD_GRAPH, NODE_KERNEL, NodeParams,
+    ConditionalParams, CuFunction, CuGraph, CuGraphExec, CuGraphNode, CuResult, KernelNode, NODE_CHILD_GRAPH,
+    NODE_CONDITIONAL, NODE_KERNEL, NodeParams,
 };
 use crate::names::index::Index;
 use crate::trouble::guarded;
@@ -32,6 +33,14 @@ const MOST_NODES: usize = 1 << 20;
 
 /// Identities by executable graph, for the launch path.
 static IDENTITIES: Index<GRAPHS> = Index::new();
+
+/// The graphs inside each conditional node: the driver tells them when the node is made and not again. A node's handle may live
+/// again as another node; then its type says so.
+static BODIES: LazyLock<DashMap<CuGraphNode, Vec<CuGraph>>> = LazyLock::new(DashMap::new);
+
+/// Conditional nodes remembered, and bodies of one.
+const MOST_CONDITIONALS: usize = 1 << 14;
+const MOST_BODIES: u32 = 1 << 10;
 
 /// What each executable graph is made of.
 static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Made>> = LazyLock::new(DashMap::new);
@@ -136,6 +145,14 @@ fn read(graph: CuGraph, depth: usize) -> Option<Vec<Node>> {
                     return None;
                 }
                 all_kernels(&read(child, depth + 1)?)
+            }
+            NODE_CONDITIONAL if depth < DEEPEST => {
+                let bodies = BODIES.get(&handle).map(|bodies| bodies.clone()).unwrap_or_default();
+                let mut kernels = Vec::new();
+                for body in bodies {
+                    kernels.extend(all_kernels(&read(body, depth + 1)?));
+                }
+                kernels
             }
             _ => continue,
         };
@@ -246,6 +263,34 @@ unsafe fn instantiate(exec: *const CuGraphExec, graph: CuGraph, real: impl FnOnc
     result
 }
 
+/// A node was added.
+///
+/// # Safety
+/// `node` is the out-parameter of `real` and `parameters` what it reads.
+unsafe fn add(node: *const CuGraphNode, parameters: *const NodeParams, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if !result.ok() {
+        return result;
+    }
+    // SAFETY: the driver wrote the one and read the other.
+    let (node, kind) = (unsafe { written(node) }, unsafe { written(parameters.cast::<u32>()) });
+    if let (Some(node), Some(NODE_CONDITIONAL)) = (node, kind) {
+        // SAFETY: parameters of this type have this layout.
+        let conditional = unsafe { written(parameters.cast::<ConditionalParams>()) };
+        guarded(|| {
+            let Some(conditional) = conditional.filter(|it| !it.bodies.is_null() && it.size <= MOST_BODIES) else {
+                return;
+            };
+            // SAFETY: the driver wrote that many handles there.
+            let bodies = unsafe { std::slice::from_raw_parts(conditional.bodies, conditional.size as usize) };
+            if BODIES.len() < MOST_CONDITIONALS {
+                BODIES.insert(node, bodies.to_vec());
+            }
+        });
+    }
+    result
+}
+
 /// # Safety
 /// `launch` is null or what the client gives the driver; its first version is shorter.
 unsafe fn set_kernel(
@@ -271,6 +316,26 @@ unsafe fn set_kernel(
 }
 
 hooks! {
+    fn cuGraphAddNode(
+        node: *mut CuGraphNode, graph: CuGraph, dependencies: usize, count: usize, parameters: *const NodeParams,
+    ) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { add(node, parameters, real) }
+    }
+    fn cuGraphAddNode_v2(
+        node: *mut CuGraphNode, graph: CuGraph, dependencies: usize, edges: usize, count: usize,
+        parameters: *const NodeParams,
+    ) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { add(node, parameters, real) }
+    }
+    fn cuGraphAddNode_v3(
+        node: *mut CuGraphNode, graph: CuGraph, dependencies: usize, edges: usize, count: usize,
+        parameters: *const NodeParams,
+    ) |real| {
+        // SAFETY: the call's own parameters.
+        unsafe { add(node, parameters, real) }
+    }
     fn cuGraphInstantiate(
         exec: *mut CuGraphExec, graph: CuGraph, node: *mut CuGraphNode, log: *mut c_void, size: usize,
     ) |real| {

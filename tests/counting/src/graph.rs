@@ -11,6 +11,8 @@ use super::{INVALID_VALUE, SUCCESS, put};
 const KERNEL: c_int = 0;
 const CHILD: c_int = 4;
 const EMPTY: c_int = 5;
+/// CU_GRAPH_NODE_TYPE_CONDITIONAL.
+const CONDITIONAL: c_int = 13;
 
 /// Words of a CUDA_KERNEL_NODE_PARAMS_v2.
 type Parameters = [u64; 9];
@@ -20,6 +22,7 @@ enum What {
     Kernel(Parameters),
     Child(usize),
     Empty,
+    Conditional,
 }
 
 /// Nodes by handle with the graph each is of, in the order they were made.
@@ -56,6 +59,23 @@ entry_points! {
     fn cuGraphAddEmptyNode(out: *mut usize, graph: usize, dependencies: *const usize, count: usize) {
         add(graph, out, What::Empty)
     }
+    /// Conditional nodes only, with one body.
+    fn cuGraphAddNode_v2(
+        out: *mut usize, graph: usize, dependencies: *const usize, edges: *const c_void, count: usize,
+        parameters: *mut [usize; 32],
+    ) {
+        if parameters.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: the caller of a driver function hands in a structure of this size.
+        let parameters = unsafe { &mut *parameters };
+        if parameters[0] as c_int != CONDITIONAL {
+            return INVALID_VALUE;
+        }
+        // The array of bodies is the driver's own and lives as long as the node: for good, here.
+        parameters[4] = Box::leak(Box::new(fresh())) as *mut usize as usize;
+        add(graph, out, What::Conditional)
+    }
     fn cuGraphGetNodes(graph: usize, out: *mut usize, count: *mut usize) {
         if count.is_null() {
             return INVALID_VALUE;
@@ -77,6 +97,7 @@ entry_points! {
             Some(What::Kernel(_)) => put(out, KERNEL),
             Some(What::Child(_)) => put(out, CHILD),
             Some(What::Empty) => put(out, EMPTY),
+            Some(What::Conditional) => put(out, CONDITIONAL),
             None => INVALID_VALUE,
         }
     }
