@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::abi::{Error, R};
 
@@ -67,21 +68,30 @@ fn level() -> u32 {
 /// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind into C.
 #[inline]
 pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
+    let begin = (level() >= 2).then(Instant::now);
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::UNKNOWN));
     let code = match result {
         Ok(()) => 0,
         Err(Error(code)) => code,
     };
-    if level() >= 2 {
-        trace(name, code);
+    if let Some(begin) = begin {
+        trace(name, code, begin);
     }
     code
 }
 
+/// One line a call: process, thread, microseconds since the first such line, function, result, microseconds it took.
 #[cold]
-fn trace(name: &str, code: u32) {
-    let thread = rustix::thread::gettid().as_raw_nonzero();
-    eprintln!("simcuda[{}/{thread}] {name} -> {code}", std::process::id());
+fn trace(name: &str, code: u32, begin: Instant) {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let since = begin
+        .saturating_duration_since(*FIRST.get_or_init(|| begin))
+        .as_micros();
+    let (process, thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero());
+    eprintln!(
+        "simcuda[{process}/{thread}] {since} {name} -> {code} ({} us)",
+        begin.elapsed().as_micros()
+    );
 }
 
 /// The answer of an entry point that is not implemented; `said` is its own flag.
