@@ -263,8 +263,8 @@ impl Session {
         }
     }
 
-    /// Samples were written.
-    pub fn ring_for_samples(&self) {
+    /// Wakes the broker after plain stores.
+    pub fn fence_and_ring(&self) {
         fence(Ordering::SeqCst);
         self.ring();
     }

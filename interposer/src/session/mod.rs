@@ -173,6 +173,7 @@ extern "C" fn at_end() {
     /// What the lane's state says after a clean end.
     const LEFT: u32 = 2;
     if let Some(session) = session() {
+        session.sampler.farewell(session);
         session.lane.reports.state.store(LEFT, Ordering::Release);
     }
 }

@@ -4,7 +4,7 @@
 //! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
@@ -219,7 +219,7 @@ impl Session {
         let now = clock::now();
         self.launched(launch, now, self.cost(launch));
         if self.busy.mark(own_stream(launch.stream)) {
-            self.ring();
+            self.fence_and_ring();
         }
     }
 
@@ -229,7 +229,7 @@ impl Session {
             LaunchKind::Graph => Kind::Graph,
         };
         self.write(kind, now, launch.kernel_hash, cost, launch.stream as u64);
-        self.lane.reports.last_launch.swap(now, Ordering::SeqCst);
+        self.lane.reports.last_launch.store(now, Ordering::Relaxed);
     }
 
     fn fill(&self, launch: &LaunchInfo) -> Step {
@@ -332,8 +332,7 @@ impl Session {
         }
         self.write(Kind::Transfer, now, 0, cost, bytes);
         if self.busy.mark(own) {
-            fence(Ordering::SeqCst);
-            self.ring();
+            self.fence_and_ring();
         }
     }
 
@@ -365,8 +364,13 @@ impl Session {
         }
         if idle {
             self.write(Kind::Idle, now, 0, 0, 0);
-            self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
-            self.ring();
+            if mode == Mode::Filler {
+                // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
+                self.lane.reports.last_idle.store(now, Ordering::Relaxed);
+            } else {
+                self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
+                self.ring();
+            }
         }
     }
 
@@ -388,7 +392,6 @@ impl Session {
         if gained > 0 {
             self.settle.ended(now);
             self.report_settled(gained);
-            self.ring();
         }
     }
 

@@ -277,6 +277,15 @@ impl Sampler {
         inside.anchor = None;
     }
 
+    /// The process ends: a job too short to tell the rate still tells its samples. No driver call: what was not read yet is lost.
+    pub fn farewell(&self, session: &Session) {
+        if let Ok(mut inside) = self.inside.try_lock()
+            && !inside.kept_back.is_empty()
+        {
+            inside.flush(session);
+        }
+    }
+
     /// Reads the oldest closed windows that the device has passed, and tells the broker.
     fn read(&self, inside: &mut Inside, session: &Session, now: Ns) {
         inside.looked = now;
@@ -427,9 +436,14 @@ impl Inside {
         if self.rate.is_none() && self.kept_back.len() < KEPT_BACK {
             return;
         }
+        self.flush(session);
+    }
+
+    /// Tells what is kept back, with the rate that is known or the likeliest.
+    fn flush(&mut self, session: &Session) {
         let scale = Scale {
             tick: self.tick.unwrap_or(0.0),
-            rate: *self.rate.get_or_insert(1.0),
+            rate: *self.rate.get_or_insert(self.rate_once.unwrap_or(1.0)),
         };
         for points in self.kept_back.drain(..) {
             for (sample, point) in window::samples(&points, scale).zip(&points) {
@@ -437,7 +451,7 @@ impl Inside {
             }
         }
         // The broker reads at least five times a second; what is told at once should not fill the ring before.
-        session.ring_for_samples();
+        session.fence_and_ring();
     }
 
     fn take_back(&mut self, window: Window) {
