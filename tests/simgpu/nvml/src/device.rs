@@ -185,6 +185,14 @@ export! {
         clock(kind, &megahertz)
     }
 
+    fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, capability: u32, status: Out<u32>) {
+        let _ = capability;
+        check(device)?;
+        check(peer)?;
+        // NVML_P2P_STATUS_OK: the only peer is the device itself, and NCCL asks about that too.
+        status.set(0)
+    }
+
     fn nvmlDeviceGetMaxPcieLinkGeneration(device: Handle, generation: Out<u32>) {
         check(device)?;
         generation.set(4)
