@@ -209,6 +209,39 @@ fn a_profile_that_cannot_be_written_is_told_and_hurts_nobody() {
 }
 
 #[test]
+fn a_full_disk_keeps_the_old_profile_and_the_broker() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let home = Home::new();
+    let mut broker = home.broker(&[]);
+    let first = Client::attach(&home.socket(), sampler("resnet"));
+    sample(&first, 5);
+    drop(first);
+    let store = Store::at(home.profiles());
+    until("the first is written", || store.load("resnet").is_ok());
+    until("it is gone", || home.status().clients.is_empty());
+    let again = Client::attach(&home.socket(), sampler("resnet"));
+    home.only_client();
+    // From now on no file of the broker's may be longer: writes fail in the middle, as on a full disk.
+    let limit = Rlimit {
+        current: Some(64),
+        maximum: Some(64),
+    };
+    let pid = Pid::from_raw(broker.pid() as i32);
+    prlimit(pid, Resource::Fsize, limit).expect("limited");
+    sample(&again, 50);
+    drop(again);
+    until("it is told", || home.status().broker.profile_failures > 0);
+    assert!(home.status().broker.last_trouble.expect("told").contains("resnet"));
+    assert_eq!(store.load("resnet").expect("the old one").samples(), 5);
+    assert_eq!(
+        fs::read_dir(home.profiles()).expect("listed").count(),
+        1,
+        "nothing half-written is left"
+    );
+    assert!(broker.alive());
+}
+
+#[test]
 fn a_profile_that_cannot_be_used_is_told_and_the_job_comes_in_without() {
     let home = Home::new();
     let _broker = home.broker(&[]);

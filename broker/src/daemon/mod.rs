@@ -44,6 +44,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
+    // A file that grows past a limit is an error to be told, not the end.
+    let full = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, full).context("cannot take signals")?;
     let trace = match &options.trace {
         Some(path) => trace::Trace::to(path).with_context(|| format!("cannot write {}", path.display()))?,
         None => trace::Trace::none(),
