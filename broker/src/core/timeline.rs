@@ -83,13 +83,17 @@ impl Timeline {
         let horizon = at.max(self.last_launch).saturating_add(longest);
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
-        // A transfer is no kernel: the gap is that after the last one.
+        // A transfer is no kernel (0): behind a kernel it changes nothing about the gap to come. The first thing after an idle time is the input of what is
+        // about to be launched: nobody knows how soon, but the gap before is over.
         if kernel != 0 {
             self.last_kernel = kernel;
+            self.stirred_at = None;
+        } else if self.idle_at.is_some() || !self.launched {
+            self.last_kernel = 0;
+            self.stirred_at = Some(at);
         }
         self.launched = true;
         self.idle_at = None;
-        self.stirred_at = None;
     }
 
     /// It works, on what nobody knows, until about then.
@@ -272,6 +276,26 @@ mod tests {
         timeline.launch(0, 3 * US, 0, 0, LONGEST);
         assert!(timeline.idle(MS + 5 * US));
         assert!(matches!(phase(&timeline, MS + 5 * US), Phase::Gap { .. }));
+    }
+
+    #[test]
+    fn an_input_copy_ends_the_gap() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        timeline.idle(MS);
+        assert!(matches!(phase(&timeline, 2 * MS), Phase::Gap { .. }));
+        timeline.stir(3 * MS);
+        timeline.launch(0, 3 * US, 3 * MS, 0, LONGEST);
+        assert!(timeline.idle(3 * MS + 20 * US));
+        let until = 3 * MS + 200 * US;
+        assert_eq!(phase(&timeline, 3 * MS + 50 * US), Phase::Busy { until });
+        let open = 3 * MS + 220 * US;
+        assert_eq!(
+            phase(&timeline, until),
+            Phase::Busy { until: open },
+            "its launches were to come"
+        );
+        assert_eq!(phase(&timeline, open), Phase::Open { since: open });
     }
 
     #[test]
