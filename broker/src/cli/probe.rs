@@ -83,6 +83,8 @@ pub struct Ways {
     pub ways: Vec<Way>,
     /// `cuInit` through the first way.
     pub init: Option<i32>,
+    /// Driver functions that weft's symbol table lacks; nothing where weft is not in the process.
+    pub beyond: Option<Vec<String>>,
 }
 
 /// Looks and prints.
@@ -343,5 +345,16 @@ fn ways(real: &std::path::Path) -> Ways {
         way: "cuGetProcAddress_v2".to_string(),
         library: found,
     });
+    told.beyond = Library(libc::RTLD_DEFAULT).function::<Text>(c"weft_text").map(beyond);
     told
+}
+
+/// `weft_text` of libweft: what, where to, how much fits; returns the length it would like.
+type Text = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
+
+fn beyond(text: Text) -> Vec<String> {
+    let mut buffer = vec![0u8; 64 * 1024];
+    // SAFETY: a C string, and a buffer of the length that is told.
+    unsafe { text(c"beyond".as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    until_zero(&buffer).lines().map(str::to_string).collect()
 }

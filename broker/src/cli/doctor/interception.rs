@@ -83,4 +83,21 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
         ),
         None => Row::fail("cuInit through weft", "was not found", "the preload did not happen"),
     });
+    if let Some(beyond) = &ways.beyond {
+        rows.push(if beyond.is_empty() {
+            Row::ok("symbol table", "knows every function of this driver")
+        } else {
+            let some: Vec<&str> = beyond.iter().take(5).map(String::as_str).collect();
+            let more = if beyond.len() > some.len() { ", ..." } else { "" };
+            Row::warn(
+                "symbol table",
+                format!(
+                    "lacks {} functions of this driver: {}{more}",
+                    beyond.len(),
+                    some.join(", ")
+                ),
+                "calls of these pass weft by; should a job launch through one of them, weft does not see it",
+            )
+        });
+    }
 }
