@@ -139,6 +139,9 @@ pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
         .spawn(move || {
             // A nap of 50 us must not become one of 100 (the usual slack is 50 us).
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+            // A turn takes some us, and jobs wait for it: where the system lets us, ahead of them. On a machine with more to run than cores a
+            // woken thread else waits 0.4 ms for its core (measured), and fillers get a third of what they could.
+            let _ = rustix::process::setpriority_process(None, -15);
             Scheduler::new(setup, incoming, gauges).run();
         })?;
     Ok((desk, thread))
