@@ -8,6 +8,8 @@
 //! * [`link`]: the client's end. [`server`]: the device process. `shared`: the memory between them. `wire`: the socket's messages.
 //! * [`config`], [`Durations`]: what the device is like and how long kernels take.
 
+use std::io::{Read as _, Seek as _};
+
 pub mod config;
 mod durations;
 pub mod link;
@@ -25,7 +27,11 @@ pub use op::{Ctx, Direction, Effects, Extra, Launch, NameId, NoEffects, Ns, Op, 
 pub fn status(socket: &std::path::Path) -> std::io::Result<String> {
     let connection = link::connect_to(socket)?;
     wire::send(&connection, &wire::Request::Status, &[])?;
-    let answer = wire::receive_bytes(&connection)?;
-    let (text, _) = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
-    String::from_utf8(text).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+    let (_, files) = wire::receive_bytes(&connection)?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let file = files.into_iter().next().ok_or(std::io::ErrorKind::InvalidData)?;
+    let mut file = std::fs::File::from(file);
+    file.rewind()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
 }

@@ -27,7 +27,7 @@ pub(crate) enum Request {
     Attach { version: u32, name: String },
     /// From here on `id` means this name.
     Name { id: u32, name: String },
-    /// How are you? Answered with JSON text.
+    /// How are you? Answered with a file of JSON text.
     Status,
 }
 

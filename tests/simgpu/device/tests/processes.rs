@@ -112,6 +112,22 @@ fn three_hundred_processes_started_at_once_get_one_device() {
 }
 
 #[test]
+fn three_hundred_links_that_end_at_one_instant_are_all_seen_off() {
+    let place = Place::new();
+    let keeper = place.open();
+    // More than the device sees at a time.
+    let links: Vec<_> = (0..300).map(|_| place.open()).collect();
+    assert_eq!(place.status()["clients"].as_array().unwrap().len(), 301);
+    // The device cannot look while they go.
+    let device = Pid::from_raw(keeper.device_pid() as i32).unwrap();
+    kill_process(device, Signal::STOP).unwrap();
+    drop(links);
+    kill_process(device, Signal::CONT).unwrap();
+    let status = place.status_when(|status| status["clients"].as_array().unwrap().len() == 1);
+    assert_eq!(status["cut"], 0);
+}
+
+#[test]
 fn the_device_leaves_with_its_last_client_and_comes_back() {
     let place = Place::new();
     let link = place.open();

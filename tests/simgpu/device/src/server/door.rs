@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -96,33 +96,31 @@ impl Door {
 
 impl Device {
     /// Handles what sockets and processes have to say. Gives back the clients that are gone.
+    ///
+    /// One batch: what there is beyond it is still there in the next turn, which then comes at once. (Asking for more here would bring the same events again: those who are gone
+    /// stay readable until they are lost.)
     pub(super) fn look_at_the_door(&mut self) -> Vec<usize> {
         let mut gone = Vec::new();
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 256];
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        loop {
-            let events: Vec<epoll::Event> = match epoll::wait(&self.door.epoll, &mut space, Some(&at_once)) {
-                Ok((events, _)) => events.to_vec(),
-                Err(_) => return gone,
-            };
-            let full = events.len() == space.len();
-            for event in events {
-                let data = event.data.u64();
-                let number = data as u32;
-                match data & !u64::from(u32::MAX) {
-                    VISITOR => self.hear_visitor(number),
-                    CLIENT if self.hear_client(number as usize) => {}
-                    CLIENT | PROCESS => gone.push(number as usize),
-                    _ if data == LISTENER => self.door.accept(),
-                    _ => {}
-                }
-            }
-            if !full {
-                gone.sort_unstable();
-                gone.dedup();
-                return gone;
+        let events: Vec<epoll::Event> = match epoll::wait(&self.door.epoll, &mut space, Some(&at_once)) {
+            Ok((events, _)) => events.to_vec(),
+            Err(_) => return gone,
+        };
+        for event in events {
+            let data = event.data.u64();
+            let number = data as u32;
+            match data & !u64::from(u32::MAX) {
+                VISITOR => self.hear_visitor(number),
+                CLIENT if self.hear_client(number as usize) => {}
+                CLIENT | PROCESS => gone.push(number as usize),
+                _ if data == LISTENER => self.door.accept(),
+                _ => {}
             }
         }
+        gone.sort_unstable();
+        gone.dedup();
+        gone
     }
 
     fn hear_visitor(&mut self, number: u32) {
@@ -260,11 +258,18 @@ impl Device {
         }
     }
 
-    /// Answers those who asked for the status.
+    /// Answers those who asked for the status. The text goes in a file of its own: with many clients it is longer than a message.
     pub(super) fn answer_questions(&mut self) {
         for socket in std::mem::take(&mut self.door.questions) {
-            let text = self.status().to_string();
-            let _ = wire::send_bytes(&socket, text.as_bytes(), &[]);
+            // Who asked and cannot be answered finds the connection closed.
+            let _ = self.answer(&socket);
         }
+    }
+
+    fn answer(&self, socket: &OwnedFd) -> io::Result<()> {
+        let file = rustix::fs::memfd_create("simgpu-status", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let mut file = std::fs::File::from(file);
+        file.write_all(self.status().to_string().as_bytes())?;
+        wire::send_bytes(socket, b"status", &[file.as_fd()])
     }
 }

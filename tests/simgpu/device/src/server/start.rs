@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Resource;
 
 use crate::link::beside;
 
@@ -64,6 +65,10 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     rustix::process::umask(mask);
     bound?;
     rustix::net::listen(&listener, BACKLOG)?;
+    // Two descriptors a client: the usual limit of 1024 would be reached with half of the clients there is room for. The usual hard limit is far higher; if not, so be it.
+    let mut files = rustix::process::getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    let _ = rustix::process::setrlimit(Resource::Nofile, files);
     // The default of 50 us would be added to every sleep.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     Ok(Some(Started {
