@@ -1,8 +1,11 @@
 //! What holds of the core after every event, whatever comes in whatever order. A failure prints the events that lead to it (and their seed).
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use weft_broker::core::{Client, Config, Core, Decision, Event, Mode, Ns, PolicyName};
+use weft_profiles::{Aggregator, Profile};
 
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
@@ -11,6 +14,17 @@ const MS: Ns = 1_000_000;
 const LONGEST: Ns = 2 * MS;
 
 const CLIENTS: usize = 6;
+
+/// Kernels there are. Of the first few the profile knows the gap that follows.
+const KERNELS: u64 = 9;
+
+fn profile() -> Arc<Profile> {
+    let mut run = Aggregator::new();
+    for (kernel, gap) in [(1, 0), (2, 90 * US), (3, 700 * US), (4, 3 * MS), (5, 40 * MS)] {
+        run.sampled(kernel, 300 * US, Some(gap));
+    }
+    Arc::new(run.finish("job", 0))
+}
 
 /// What may happen.
 #[derive(Debug, Clone)]
@@ -164,7 +178,7 @@ impl World {
                     self.tell(Event::Attached {
                         client: Client(who as u64),
                         priority,
-                        profile: None,
+                        profile: (who % 2 == 0).then(profile),
                     });
                 }
             }
@@ -212,7 +226,7 @@ impl World {
         let client = Client(who as u64);
         let (kernel, cost, since) = lane.waiting.unwrap_or_else(|| {
             self.kernels += 1;
-            (self.kernels, cost, now)
+            (1 + self.kernels % KERNELS, cost, now)
         });
         let launched = Event::Launched {
             client,

@@ -87,14 +87,19 @@ impl Queue {
     pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<Slot> {
         let mut busy = self.busy;
         while busy != 0 {
-            let class = &self.classes[busy.trailing_zeros() as usize].by_cost;
-            let fitting = class.partition_point(|(cost, _, _)| *cost < gap);
-            if fitting > 0 {
-                return Some(class[fitting - 1].2);
+            if let Some(slot) = self.best_fit(busy.trailing_zeros() as usize, gap) {
+                return Some(slot);
             }
             busy &= busy - 1;
         }
         None
+    }
+
+    /// The longest kernel of a class that is shorter than `gap`.
+    pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<Slot> {
+        let by_cost = &self.classes[class].by_cost;
+        let fitting = by_cost.partition_point(|(cost, _, _)| *cost < gap);
+        Some(by_cost.get(fitting.checked_sub(1)?)?.2)
     }
 
     /// Who is due first, and when.

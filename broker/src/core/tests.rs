@@ -259,6 +259,21 @@ fn the_longest_that_fits_of_the_most_important_goes_first() {
 }
 
 #[test]
+fn a_less_important_filler_does_not_slip_in_before_a_long_kernel() {
+    let mut bench = Bench::pair(PolicyName::Fikit);
+    bench.attach(OTHER, 7);
+    let start = bench.now;
+    bench.launch(SERVICE, LAST);
+    bench.waits(OTHER, 50 * US);
+    bench.waits(TRAINING, 600 * US);
+    assert_eq!(
+        bench.at(start + 100 * US, Event::Tick),
+        [grant(TRAINING, 600 * US, true)],
+        "longer than the bound, so alone"
+    );
+}
+
+#[test]
 fn a_holder_that_comes_back_ends_the_filling() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     let start = bench.now;

@@ -55,12 +55,13 @@ fn fill(state: &State, until: Ns, over: Ns, now: Ns) -> Verdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
-    // BestPrioFit takes what is shorter than the gap. First within the bound, which may be met exactly; else one longer kernel, alone.
-    let within = gap.min(room.saturating_add(1));
-    let best = state
-        .queue
-        .best_prio_fit(within)
-        .or_else(|| state.queue.best_prio_fit(gap));
+    // BestPrioFit takes what is shorter than the gap. Of its class rather one that is within the bound (which may be met exactly); a longer one
+    // goes alone. Never a less important one instead: it would only be in the way.
+    let best = state.queue.best_prio_fit(gap).and_then(|slot| {
+        let class = state.get(slot)?.class;
+        let within = gap.min(room.saturating_add(1));
+        state.queue.best_fit(class, within).or(Some(slot))
+    });
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
         // Nothing new fits into a gap that only becomes shorter, but what is out may end earlier than predicted.
         let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
