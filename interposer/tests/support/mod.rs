@@ -54,7 +54,9 @@ fn build() -> Stage {
     cargo.env("CARGO_TARGET_DIR", profile.parent().unwrap());
     assert!(cargo.status().unwrap().success(), "cannot build the libraries");
 
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("interposer-{}", std::process::id()));
+    let all = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    sweep(&all);
+    let folder = all.join(format!("interposer-{}", std::process::id()));
     let driver = folder.join("driver");
     fs::create_dir_all(&driver).unwrap();
     for name in ["libcuda.so.1", "libcuda.so"] {
@@ -77,6 +79,18 @@ fn build() -> Stage {
         driver,
         counting: profile.join("libcountcuda.so"),
         folder,
+    }
+}
+
+/// Removes what test programs left that run no more.
+fn sweep(all: &Path) {
+    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("interposer-"));
+        if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
+            // Another test program may sweep the same folder.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
