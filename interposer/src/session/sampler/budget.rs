@@ -16,17 +16,45 @@ const ADVANCE: Ns = 1_000_000;
 /// An identity sampled less often is rare.
 pub const RARE: u64 = 8;
 
+/// A stretch of own work counts up to so many times what such a stretch usually takes. What is longer was interrupted, as the job's own code
+/// is: on a machine with more to run than cores one interruption is as long as a thousand samples.
+const UNUSUAL: Ns = 4;
+
+/// What a stretch usually takes is an average over about so many.
+const MEMORY: Ns = 16;
+
+/// Before anything is known, this is not unusual.
+const FIRST: Ns = 20_000;
+
 /// Own work against the job's.
 #[derive(Debug, Default)]
 pub struct Budget {
     began: Option<Ns>,
     spent: Ns,
+    usual: [Ns; 2],
+}
+
+/// Which kind of own work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Events around a launch.
+    Record = 0,
+    /// Reading windows.
+    Read = 1,
 }
 
 impl Budget {
     /// Time passed in the sampler.
-    pub fn spend(&mut self, ns: Ns) {
-        self.spent = self.spent.saturating_add(ns);
+    pub fn spend(&mut self, work: Work, ns: Ns) {
+        let [record, read] = &mut self.usual;
+        let usual = match work {
+            Work::Record => record,
+            Work::Read => read,
+        };
+        // Rising costs are followed: the average rises by what is counted.
+        let counted = ns.min(usual.saturating_mul(UNUSUAL).max(FIRST));
+        *usual = (*usual * (MEMORY - 1) + counted) / MEMORY;
+        self.spent = self.spent.saturating_add(counted);
     }
 
     /// Whether more may be spent at this time.
@@ -100,7 +128,7 @@ mod tests {
         for _ in 0..1_000_000 {
             now += 10_000;
             if budget.allows(now, false) {
-                budget.spend(4_000);
+                budget.spend(Work::Record, 4_000);
                 now += 4_000;
                 samples += 1;
             }
@@ -109,6 +137,24 @@ mod tests {
         assert!(share > 0.024 && share < 0.026, "{share}");
         assert_eq!(budget.spent(), samples * 4_000);
         assert!(budget.allows(now, true), "a rare one may still be taken");
+    }
+
+    #[test]
+    fn an_interruption_is_not_paid_for_and_a_slow_driver_is() {
+        let mut budget = Budget::default();
+        for _ in 0..100 {
+            budget.spend(Work::Record, 3_000);
+        }
+        let before = budget.spent();
+        budget.spend(Work::Record, 8_000_000);
+        assert!(budget.spent() - before <= FIRST.max(UNUSUAL * 3_000));
+        // A driver whose events take 200 us from now on is charged in full after a while.
+        for _ in 0..200 {
+            budget.spend(Work::Record, 200_000);
+        }
+        let before = budget.spent();
+        budget.spend(Work::Record, 200_000);
+        assert_eq!(budget.spent() - before, 200_000);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::sync::{Mutex, OnceLock};
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::Kind;
 
-use self::budget::{Budget, Pause, RARE};
+use self::budget::{Budget, Pause, RARE, Work};
 use self::window::{Point, Scale};
 use super::costs::Costs;
 use super::driver::{Context, Driver, Event, Reached};
@@ -158,11 +158,11 @@ impl Sampler {
         let half = inside.half(driver, launch, sampled);
         let Some((start, end, epoch)) = half else {
             inside.close();
-            inside.budget.spend(clock::now().saturating_sub(entered));
+            inside.budget.spend(Work::Record, clock::now().saturating_sub(entered));
             return Step::Nothing;
         };
         let launched = clock::now();
-        inside.budget.spend(launched.saturating_sub(entered));
+        inside.budget.spend(Work::Record, launched.saturating_sub(entered));
         Step::Sampled(Half {
             start,
             end,
@@ -247,7 +247,7 @@ impl Sampler {
         } else {
             inside.close();
         }
-        inside.budget.spend(clock::now().saturating_sub(returned));
+        inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
 
     /// A synchronising call returned: what is closed can be read.
@@ -306,7 +306,7 @@ impl Sampler {
                 inside.take_back(window);
             }
         });
-        inside.budget.spend(clock::now().saturating_sub(now));
+        inside.budget.spend(Work::Read, clock::now().saturating_sub(now));
     }
 }
 
