@@ -75,6 +75,10 @@ impl Core {
             return;
         }
         self.look_after_exposed(out);
+        // Who is due comes before whom the policy likes: else it would give away again and again what was taken back for him.
+        if self.policy.shares_minimum() && !self.share_minimum(out) {
+            return;
+        }
         while !self.state.queue.is_empty() {
             match self.policy.next(&self.state, self.now) {
                 Verdict::Grant { slot, total, bound } => {
@@ -87,9 +91,6 @@ impl Core {
                     break;
                 }
             }
-        }
-        if self.policy.shares_minimum() {
-            self.share_minimum(out);
         }
     }
 
@@ -183,16 +184,17 @@ impl Core {
     }
 
     /// Lets the one who is due go, one at a time, so that all of them together get no more than the minimum share.
-    pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) {
+    /// False where the one who is due waits for what is out to end: nothing more may be given to others before.
+    pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
         let share = self.state.config.minimum_share;
         if share <= 0.0 {
-            return;
+            return true;
         }
         while let Some((due, slot)) = self.state.queue.first_due() {
             let at = due.max(self.next_share);
             if self.now < at {
                 self.wake_at(Some(at));
-                return;
+                return true;
             }
             let cost = self
                 .state
@@ -209,7 +211,7 @@ impl Core {
                     _ => self.state.drained(slot, cost, self.now),
                 };
                 self.wake_at(Some(again));
-                return;
+                return false;
             }
             self.next_share = self.now.saturating_add(self.state.patience(cost));
             self.state.counters.starvation_grants += 1;
@@ -218,5 +220,6 @@ impl Core {
             }
             self.grant(slot, cost, false, out);
         }
+        true
     }
 }

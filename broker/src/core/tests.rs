@@ -431,7 +431,7 @@ fn work_that_never_ends_is_written_off() {
         }
     }
     // The minimum share of 300 us comes after 15 ms already, but not into a full device.
-    assert_eq!(granted, Some((due, vec![grant(OTHER, 500 * US, true)])));
+    assert_eq!(granted, Some((due, vec![grant(OTHER, 300 * US, false)])));
     assert_eq!(bench.core.snapshot().counters.write_offs, 1);
     assert_eq!(bench.view(TRAINING).written_off, 500 * US);
 }
@@ -581,7 +581,7 @@ fn strangers_and_nonsense_are_counted_and_do_no_harm() {
     bench.play(Event::Tick);
     assert_eq!(
         bench.core.snapshot().exposure,
-        500 * US,
+        50 * US,
         "credit that cannot be is forgotten"
     );
 }
