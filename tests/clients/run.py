@@ -38,7 +38,7 @@ OWN_OPERATIONS = {"alone": frozenset(), "holder": frozenset({"event"}), "filler"
 
 # (priority of the client, priority and pattern of the job beside it)
 BESIDE = {
-    "holder": (1, 7, ["--burst", "16"]),
+    "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
     "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
 
