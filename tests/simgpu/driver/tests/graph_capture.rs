@@ -270,7 +270,7 @@ fn capture_tells_its_graph_and_takes_other_dependencies() {
     let info = c.cuStreamGetCaptureInfo_v2(s, &mut status, &mut id, &mut graph, &mut nodes, &mut count);
     assert_eq!((info, status, count), (SUCCESS, 1, 1));
     assert!(id > 0);
-    assert_eq!(nodes.is_null(), false);
+    assert!(!nodes.is_null());
     // A node of our own goes in, and the capture goes on behind it.
     let own = c.add_fill(graph, &c.nodes(graph), a, 2, 4);
     const SET: u32 = 1;

@@ -2,13 +2,14 @@
 //!
 //! Which ones: our own test kernels (`simgpu.rs`, their PTX in `simgpu.ptx`), and the handful of PyTorch kernels on whose
 //! values programs branch: fills, copies, comparisons, ranges, small arithmetic on them and their reductions (`torch/`).
-//! A kernel is found by its symbol alone, [`find`], once when it is loaded; what it needs besides comes with each launch.
+//! A test can give the effect of a kernel by name (`given.rs`). A kernel is found by its symbol alone, [`find`], once when it is loaded; what it needs besides comes with each launch.
 //!
 //! What holds: this module computes and never blocks, and reaches memory through [`Memory`] only, so that an address outside
 //! every allocation is a [`Fault`] and not a crash. A kernel whose name or parameters are not understood to the last bit is
 //! left alone: no effect is better than a wrong one.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod given;
 mod simgpu;
 mod spin;
 mod torch;
@@ -92,7 +93,8 @@ pub(crate) enum Effect {
 
 /// The effect of the kernel of this name; `None` for all that are only timed.
 pub(crate) fn find(name: &str) -> Option<Effect> {
-    simgpu::find(name)
+    given::find(name)
+        .or_else(|| simgpu::find(name))
         .or_else(|| spin::find(name))
         .or_else(|| torch::find(name).map(Effect::Compute))
 }

@@ -1,6 +1,8 @@
 //! Kernels that spin on a word of the host: ours, and the one with which XLA's auto-tuner holds the device back.
 //!
-//! They run on the device as *held* kernels: the driver watches the word and tells the device when it changes.
+//! They run on the device as *held* kernels: the driver watches the word and tells the device when it changes. The simulated device
+//! runs one kernel at a time, so kernels of other streams stand behind a spinning one too; a program whose word is set by another
+//! kernel of its own waits for the limit.
 #![forbid(unsafe_code)]
 
 use super::{Call, Effect, Fault, Memory};

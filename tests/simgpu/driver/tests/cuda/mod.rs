@@ -146,6 +146,7 @@ api! {
     fn cuGraphNodeSetEnabled(exec: Handle, node: Handle, enabled: u32);
     fn cuGraphNodeGetEnabled(exec: Handle, node: Handle, enabled: *mut u32);
     fn cuGraphDebugDotPrint(graph: Handle, path: *const u8, flags: u32);
+    fn simgpuKernelFunction(name: *const u8, function: Option<extern "C" fn(usize, *const usize, usize)>, data: usize);
     fn cuUserObjectCreate(object: *mut Handle, data: *mut Mutex<Vec<u32>>, destructor: extern "C" fn(*mut Mutex<Vec<u32>>), references: u32, flags: u32);
     fn cuUserObjectRelease(object: Handle, count: u32);
     fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: u32, flags: u32);
