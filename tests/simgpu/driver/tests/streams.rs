@@ -255,3 +255,69 @@ fn a_destroyed_stream_ends_its_work() {
         assert_eq!(cu.words(a, 1), [3]);
     });
 }
+
+#[test]
+fn a_full_stream_stops_nobody_else() {
+    isolated("a_full_stream_stops_nobody_else", &[], |cu, _| {
+        let context = cu.start();
+        let (a, full) = (cu.alloc(64), cu.stream(0));
+        let gate = cu.gate(full);
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ok!(cu.cuCtxSetCurrent(context));
+                for n in 1..=3000 {
+                    ok!(cu.cuMemsetD32Async(a, n, 1, full));
+                }
+                done.store(1, Ordering::Release);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert_eq!(done.load(Ordering::Acquire), 0, "more than a channel holds");
+            // Another blocking stream of the same context goes on, and opens the gate.
+            let other = cu.stream(0);
+            ok!(cu.cuMemsetD32Async(a + 4, 7, 1, other));
+            ok!(cu.cuStreamSynchronize(other));
+            gate.open();
+        });
+        ok!(cu.cuStreamSynchronize(full));
+        assert_eq!(cu.words(a, 2), [3000, 7]);
+    });
+}
+
+#[test]
+fn threads_do_not_disturb_each_other() {
+    isolated("threads_do_not_disturb_each_other", &[], |cu, _| {
+        let context = cu.start();
+        std::thread::scope(|scope| {
+            for thread in 0..6u32 {
+                scope.spawn(move || {
+                    ok!(cu.cuCtxSetCurrent(context));
+                    // Streams of all kinds: blocking, non-blocking, the legacy one, the thread's own.
+                    let streams = [cu.stream(0), cu.stream(1), 0, 2];
+                    let (a, b, pinned, event) = (cu.alloc(4096), cu.alloc(4096), cu.pinned(64), cu.event());
+                    for round in 0..300u32 {
+                        let value = thread << 16 | round;
+                        let at = |n: u32| streams[((round + n + thread) % 4) as usize];
+                        ok!(cu.cuMemsetD32Async(a, value, 16, at(0)));
+                        ok!(cu.cuEventRecord(event, at(0)));
+                        ok!(cu.cuStreamWaitEvent(at(1), event, 0));
+                        ok!(cu.cuMemcpyDtoDAsync_v2(b, a, 64, at(1)));
+                        ok!(cu.cuEventRecord(event, at(1)));
+                        ok!(cu.cuStreamWaitEvent(at(2), event, 0));
+                        let mut block = 0;
+                        ok!(cu.cuMemAllocAsync(&mut block, 64, at(2)));
+                        ok!(cu.cuMemcpyDtoDAsync_v2(block, b, 64, at(2)));
+                        ok!(cu.cuMemcpyDtoHAsync_v2(pinned as *mut u8, block, 64, at(2)));
+                        ok!(cu.cuMemFreeAsync(block, at(2)));
+                        if round % 16 == 0 {
+                            ok!(cu.cuLaunchHostFunc(at(2), note, value as usize));
+                        }
+                        ok!(cu.cuStreamSynchronize(at(2)));
+                        assert_eq!(client::load(pinned + 60), value, "thread {thread} round {round}");
+                    }
+                });
+            }
+        });
+        assert_eq!(CALLS.lock().unwrap().len(), 6 * 300usize.div_ceil(16));
+    });
+}

@@ -55,6 +55,8 @@ pub(crate) struct Stream {
     last: AtomicU64,
     /// Keeps `last` in step with the link where the context's order lock is not taken.
     submitting: Mutex<()>,
+    /// How full the stream is.
+    depth: order::Depth,
     /// Set while a capture records the stream: one load tells the launch path.
     capturing: AtomicBool,
     /// What the capture knows; belongs to `graph`.
@@ -81,6 +83,7 @@ impl Stream {
             link: driver.timeline.stream(context.link, priority)?,
             last: AtomicU64::new(0),
             submitting: Mutex::new(()),
+            depth: order::Depth::default(),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
             attributes: Mutex::default(),

@@ -5,7 +5,9 @@
 //! or for what was already waited for, is left out, so a program with one stream never sees one.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use simgpu_device::{Op, Seq};
 
@@ -78,9 +80,53 @@ impl Order {
     }
 }
 
+/// How many operations a stream has outstanding, roughly.
+///
+/// The link waits while a stream is as full as a channel. That wait must not happen under the context's order lock, where
+/// it would stop the very thread that can end it (a stream may stand at a word that another stream writes): so a client
+/// waits here, a little earlier and without a lock.
+#[derive(Default)]
+pub(crate) struct Depth {
+    submitted: AtomicU64,
+    /// Every [`MARK_EVERY`]th operation, oldest first.
+    marks: Mutex<VecDeque<Seq>>,
+}
+
+const MARK_EVERY: u64 = 64;
+/// So many marks may be outstanding: 768 of the link's 1024 operations; the rest is for waits put in front.
+const MARKS: usize = 12;
+
+impl Depth {
+    fn count(&self, seq: Seq) {
+        if (self.submitted.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(MARK_EVERY) {
+            lock(&self.marks).push_back(seq);
+        }
+    }
+
+    fn make_room(&self, driver: &Driver) -> R {
+        // Marks come every so many operations, so only then is there anything to do.
+        if !self.submitted.load(Ordering::Relaxed).is_multiple_of(MARK_EVERY) {
+            return Ok(());
+        }
+        loop {
+            let oldest = {
+                let mut marks = lock(&self.marks);
+                if marks.len() < MARKS {
+                    return Ok(());
+                }
+                marks.pop_front()
+            };
+            if let Some(oldest) = oldest {
+                driver.timeline.wait(oldest)?;
+            }
+        }
+    }
+}
+
 impl Stream {
     /// Puts an operation on the stream, in the order that the default stream's rules demand.
     pub(crate) fn submit(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64) -> R<Seq> {
+        self.depth.make_room(driver)?;
         if self.kind == Kind::NonBlocking {
             let _one = lock(&self.submitting);
             return self.put(driver, op, effect, graph);
@@ -100,7 +146,8 @@ impl Stream {
 
     fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64) -> R<Seq> {
         let seq = driver.timeline.submit(self.link, op, effect, graph)?;
-        self.last.store(seq.0, std::sync::atomic::Ordering::Release);
+        self.last.store(seq.0, Ordering::Release);
+        self.depth.count(seq);
         Ok(seq)
     }
 
