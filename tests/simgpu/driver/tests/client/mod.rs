@@ -169,7 +169,12 @@ const BOUND: Duration = Duration::from_secs(120);
 
 /// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the device's program with
 /// it; where both are up to date that is a look at some files.
-fn library() -> PathBuf {
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(build)
+}
+
+fn build() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let profile = program.parent().and_then(|deps| deps.parent()).expect("cargo's layout");
     let mut build = Command::new(env!("CARGO"));
