@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::super::{Call, Compute, Fault, Memory, pieces};
-use super::LARGEST;
+use super::is_too_large;
 use super::symbol::Symbol;
 use super::value::{Type, Value};
 
@@ -59,7 +59,7 @@ fn run(of: Type, call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
     if lambda.len() != 2 * sum.size() + 8 {
         return Err(Fault::Parameters);
     }
-    if count > LARGEST {
+    if is_too_large(count, &[of]) {
         return Ok(());
     }
     let read = |at: usize| {

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use super::super::{Call, Compute, Fault, Memory, pieces, unsigned};
-use super::LARGEST;
 use super::functor::{Functor, Op};
+use super::is_too_large;
 use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
 use super::value::{Type, Value};
@@ -117,7 +117,7 @@ fn contiguous(functor: Functor, family: Family, call: &Call<'_>, memory: &dyn Me
             memory.write(result.at + first * size as u64, &bytes)
         });
     }
-    if count > LARGEST {
+    if is_too_large(count, &types[..=functor.inputs()]) {
         return Ok(());
     }
     pieces(count, 8, |first, items| {
@@ -149,7 +149,7 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
     let tensors = tensors(lambda.pointers, types, &functor)?;
     let within = functor.types();
     let constants = functor.constants(lambda.functor).ok_or(Fault::Parameters)?;
-    if count > LARGEST {
+    if is_too_large(count, &types[..=functor.inputs()]) {
         return Ok(());
     }
     let walk = Walk::read(lambda.offsets, inputs + 1).ok_or(Fault::Parameters)?;

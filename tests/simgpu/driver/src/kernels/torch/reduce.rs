@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::super::{Call, Compute, Fault, Memory, unsigned};
-use super::LARGEST;
+use super::is_too_large;
 use super::strided::Walk;
 use super::symbol::Symbol;
 use super::value::{Type, Value};
@@ -212,7 +212,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
     if element != reduction.carried() || accumulate != 0 || is_final != 1 || results != 1 {
         return Err(Fault::Parameters);
     }
-    if inputs.saturating_mul(outputs) > LARGEST {
+    if is_too_large(inputs.saturating_mul(outputs), &[reduction.of]) {
         return Ok(());
     }
     let each_input = Walk::read(&bytes[inputs_at..outputs_at], 1).ok_or(Fault::Parameters)?;
