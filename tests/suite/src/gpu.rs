@@ -25,6 +25,11 @@ pub struct Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub sys::CUstream);
 
+// SAFETY: a stream's handle may be used from any thread; the driver orders the calls.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
 /// An event.
 #[derive(Debug, Clone, Copy)]
 pub struct Event(sys::CUevent);
@@ -32,6 +37,11 @@ pub struct Event(sys::CUevent);
 /// A kernel of the test module.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernel(sys::CUfunction);
+
+// SAFETY: a function's handle may be used from any thread; its module is never unloaded.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
 
 /// A graph that can be launched.
 #[derive(Debug, Clone, Copy)]
@@ -188,9 +198,26 @@ impl Gpu {
         Ok(Duration::from_secs_f32(ms.max(0.0) / 1e3))
     }
 
-    /// Records what `body` puts on the stream as a graph.
+    /// Records what `body` puts on the stream as a graph. Other threads may do what they like.
     pub fn capture(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.capture_in(
+            sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            stream,
+            body,
+        )
+    }
+
+    /// The same in global mode: an unsafe call of any thread spoils it.
+    pub fn capture_global(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        self.capture_in(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, stream, body)
+    }
+
+    fn capture_in(
+        &self,
+        mode: sys::CUstreamCaptureMode,
+        stream: Stream,
+        body: impl FnOnce() -> Result<()>,
+    ) -> Result<Graph> {
         // SAFETY: the stream is alive.
         unsafe { result::stream::begin_capture(stream.0, mode) }.context("cuStreamBeginCapture")?;
         body()?;
