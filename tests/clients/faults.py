@@ -74,11 +74,11 @@ class Scene:
         name = name or f"client{self.number}"
         return self.job([CLIENT, self.folder / f"{name}.json"], name, **options)
 
-    def companion(self, name, *, pause=500, **options):
+    def companion(self, name, *, pause=500, more=None, **options):
         """A job that launches until the scene ends."""
         ready = self.folder / f"{name}.ready"
         command = [COMPANION, "--while", self.running, "--ready", ready, "--result", self.folder / f"{name}.json", "--pause", str(pause)]
-        job = self.job(command, name, **options)
+        job = self.job(command, name, more=more, **options)
         assert jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND), f"{name} did not get ready\n{job.explain()}"
         assert job.running(), f"{name} ended\n{job.explain()}"
         return job
@@ -377,6 +377,31 @@ def something_else_in_the_place_of_a_profile(scene):
     file = taken_profile(scene)
     file.write_text("not a profile\n" * 100)
     runs_without_it(scene, "taken", str(file), "not a profile")
+
+
+@case
+def profile_of_another_version(scene):
+    scene.broker.start()
+    file = taken_profile(scene)
+    content = bytearray(file.read_bytes())
+    # The format's version is the byte behind the eight that tell a profile from other files.
+    content[8] += 1
+    file.write_bytes(content)
+    runs_without_it(scene, "taken", str(file), "format")
+
+
+@case
+def profile_of_another_gpu(scene):
+    scene.broker.start()
+    taken_profile(scene)
+    assert scene.device.wait_gone(), "the device stays after its last client"
+    # The same model with less memory is another GPU.
+    job = scene.companion("elsewhere", priority=0, profile="taken", more={"SIMGPU_MEMORY": str(8 << 30)})
+    scene.attached(job)
+    told = jobs.wait_until(lambda: (scene.row(job) or {}).get("profile_trouble"), BOUND, step=0.1)
+    assert told, "weft status does not say that the profile is of another GPU"
+    assert "taken on" in scene.row(job)["profile_trouble"], scene.row(job)["profile_trouble"]
+    scene.finish_companions(job)
 
 
 @case
