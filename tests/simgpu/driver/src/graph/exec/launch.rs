@@ -217,4 +217,64 @@ mod tests {
         assert_eq!(plan.places.iter().filter(|(branch, _)| *branch == 0).count(), 1);
         assert_eq!(plan.open.len(), BRANCHES);
     }
+
+    /// What is known to have ended when an item begins, by streams being first in, first out and by the waits.
+    fn known_before(plan: &Plan) -> Vec<Vec<bool>> {
+        let mut before: Vec<Vec<bool>> = Vec::new();
+        let mut tails: Vec<Option<usize>> = vec![None; plan.width];
+        for (at, (branch, waits)) in plan.places.iter().enumerate() {
+            let mut known = vec![false; plan.places.len()];
+            for earlier in waits.iter().copied().chain(tails[*branch]) {
+                assert!(earlier < at);
+                known[earlier] = true;
+                known
+                    .iter_mut()
+                    .zip(&before[earlier])
+                    .for_each(|(known, too)| *known |= too);
+            }
+            tails[*branch] = Some(at);
+            before.push(known);
+        }
+        before
+    }
+
+    #[test]
+    fn every_edge_is_kept_and_everything_is_waited_for() {
+        // Any generator of numbers does; this one is short (Knuth's MMIX constants).
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) as usize % below
+        };
+        for round in 0..2000 {
+            let count = 1 + random(60);
+            let edges: Vec<Vec<usize>> = (0..count)
+                .map(|at| {
+                    let mut after: Vec<usize> = (0..random(4)).filter(|_| at > 0).map(|_| random(at.max(1))).collect();
+                    after.sort_unstable();
+                    after.dedup();
+                    after
+                })
+                .collect();
+            let items = items(&edges.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let plan = Plan::new(&items);
+            assert!(plan.width <= BRANCHES + 1);
+            let before = known_before(&plan);
+            for (at, after) in edges.iter().enumerate() {
+                assert!(
+                    after.iter().all(|earlier| before[at][*earlier]),
+                    "round {round}: an edge to {at} is lost"
+                );
+            }
+            // The launching stream ends after its own last item and all that it waits for.
+            let own = (0..count).rfind(|at| plan.places[*at].0 == 0);
+            let ends: Vec<usize> = plan.open.iter().copied().chain(own).collect();
+            for at in 0..count {
+                let ended = ends.iter().any(|end| *end == at || before[*end][at]);
+                assert!(ended, "round {round}: nobody waits for {at}");
+            }
+        }
+    }
 }
