@@ -20,6 +20,7 @@ impl Error {
     pub(crate) const OUT_OF_MEMORY: Error = Error(2);
     pub(crate) const NOT_INITIALIZED: Error = Error(3);
     pub(crate) const DEINITIALIZED: Error = Error(4);
+    pub(crate) const DEVICE_UNAVAILABLE: Error = Error(46);
     pub(crate) const NO_DEVICE: Error = Error(100);
     pub(crate) const INVALID_DEVICE: Error = Error(101);
     pub(crate) const INVALID_IMAGE: Error = Error(200);

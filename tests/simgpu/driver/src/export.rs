@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::abi::{Error, R};
+use crate::state;
 
 /// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script finds them by the line that
 /// begins with `fn cu`, so each begins on a line of its own; a second name after `|` is the per-thread-stream twin, and
@@ -65,9 +66,34 @@ fn level() -> u32 {
     })
 }
 
+/// Entry points that need no device, and so work in a child that was forked from an initialised process too.
+const NEED_NO_DEVICE: [&str; 6] = [
+    "cuDriverGetVersion",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetExportTable",
+    "cuGetErrorName",
+    "cuGetErrorString",
+];
+
+/// In a forked child every other call ends here, before it touches a lock that another thread of the parent's may have held.
+#[cold]
+fn in_forked_child(name: &str) -> R {
+    if NEED_NO_DEVICE.contains(&name) {
+        Ok(())
+    } else {
+        Err(Error::NOT_INITIALIZED)
+    }
+}
+
 /// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind into C.
 #[inline]
 pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
+    if state::is_forked()
+        && let Err(Error(code)) = in_forked_child(name)
+    {
+        return code;
+    }
     let begin = (level() >= 2).then(Instant::now);
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::UNKNOWN));
     let code = match result {

@@ -105,7 +105,8 @@ fn run_watches(queue: Receiver<Watch>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         watched.retain_mut(|watch| {
-            if (watch.condition)() {
+            // A condition that panics is met: its stream must not stand for ever.
+            if catch_unwind(AssertUnwindSafe(|| (watch.condition)())).unwrap_or(true) {
                 done(watch.seq);
                 return false;
             }

@@ -37,6 +37,12 @@ pub(crate) fn driver() -> R<&'static Driver> {
     DRIVER.get().ok_or(Error::NOT_INITIALIZED)
 }
 
+/// Is this a child that was forked after its parent's `cuInit`?
+#[inline]
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
 /// Called in the child of every fork.
 pub(crate) fn forked() {
     if DRIVER.get().is_some() {

@@ -8,12 +8,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use simgpu_device::{Effects, Extra, Link, NameId, Op, Options, Seq, Stream as LinkStream, Times};
+use simgpu_device::{Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times};
 
 pub(crate) use simgpu_device::Ctx as LinkContext;
 
@@ -74,7 +75,8 @@ struct Performer(Arc<Pending>);
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
         if let Some(effect) = self.0.take(token) {
-            effect.perform(times);
+            // A panic (an executed kernel's, say) must not end the thread that takes the device's news; it is told on stderr.
+            let _ = catch_unwind(AssertUnwindSafe(|| effect.perform(times)));
         }
     }
 
@@ -94,10 +96,22 @@ pub(crate) struct Timeline {
     news: OnceLock<()>,
 }
 
-fn refused<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error + '_ {
+/// What the client is told of the link's errors. A lost device is told on stderr once, however many calls it fails.
+fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
     move |error| {
-        eprintln!("simcuda[{}] {what}: {error}", std::process::id());
-        Error::UNKNOWN
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let lost = matches!(error, LinkError::Lost);
+        if !lost || !SAID.swap(true, Ordering::Relaxed) {
+            eprintln!("simcuda[{}] {what}: {error}", std::process::id());
+        }
+        match error {
+            LinkError::Lost => Error::LAUNCH_FAILED,
+            LinkError::OutOfMemory => Error::OUT_OF_MEMORY,
+            LinkError::Forked => Error::NOT_INITIALIZED,
+            LinkError::Unreachable(_) => Error::DEVICE_UNAVAILABLE,
+            LinkError::Unknown => Error::INVALID_HANDLE,
+            _ => Error::UNKNOWN,
+        }
     }
 }
 
@@ -171,7 +185,11 @@ impl Timeline {
 
     /// What to say of an operation that is not done: that it never will be, if the device is gone.
     pub(crate) fn not_ready(&self) -> Error {
-        if self.link.is_lost() { Error::LAUNCH_FAILED } else { Error::NOT_READY }
+        if self.link.is_lost() {
+            Error::LAUNCH_FAILED
+        } else {
+            Error::NOT_READY
+        }
     }
 
     /// Waits until the operation has ended and its effect has been performed.

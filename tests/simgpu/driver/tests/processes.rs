@@ -145,3 +145,50 @@ fn a_hidden_device_is_no_device() {
         },
     );
 }
+
+#[test]
+fn a_device_that_dies_fails_its_clients_and_hangs_none() {
+    isolated(
+        "a_device_that_dies_fails_its_clients_and_hangs_none",
+        &[],
+        |cu, role| {
+            if role == "client" {
+                cu.start();
+                let (s, word) = (cu.stream(1), cu.pinned(4));
+                ok!(cu.launch(cu.function("simgpu_spin\0"), &[word, u64::MAX / 4], s));
+                say("waiting");
+                assert_eq!(cu.cuStreamSynchronize(s), client::LAUNCH_FAILED);
+                assert_eq!(cu.cuCtxSynchronize(), client::LAUNCH_FAILED);
+                say("failed");
+                return;
+            }
+            let mut client = Role::start("client");
+            assert_eq!(client.hear(), "waiting");
+            let socket = std::env::var("SIMGPU_SOCKET").unwrap();
+            let pid = device_of(&socket).expect("a device runs");
+            // SAFETY: a process of this test's.
+            assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+            assert_eq!(client.hear(), "failed");
+            client.join();
+            // The next client starts a new one.
+            cu.start();
+            let a = cu.alloc(16);
+            cu.fill(a, 1, 4, 0);
+            assert_eq!(cu.words(a, 4), [1; 4]);
+        },
+    );
+}
+
+/// The process whose environment names this socket and whose program is `simgpu-device`.
+fn device_of(socket: &str) -> Option<i32> {
+    let processes = std::fs::read_dir("/proc").ok()?;
+    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .find(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let names = |bytes: &[u8]| bytes.windows(socket.len()).any(|part| part == socket.as_bytes());
+            name.starts_with("simgpu-device") && (names(&command) || names(&environment))
+        })
+}

@@ -24,6 +24,7 @@ pub const INVALID_CONTEXT: u32 = 201;
 pub const INVALID_HANDLE: u32 = 400;
 pub const NOT_FOUND: u32 = 500;
 pub const NOT_READY: u32 = 600;
+pub const LAUNCH_FAILED: u32 = 719;
 
 macro_rules! api {
     ($(fn $name:ident($($arg:ident: $ty:ty),*);)*) => {
