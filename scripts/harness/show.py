@@ -1,5 +1,6 @@
 """Prints for people: progress on stderr, tables on stdout."""
 
+import os
 import sys
 import time
 
@@ -59,3 +60,15 @@ def quantile(values, q):
         raise ValueError("no values")
     rank = max(0, min(len(ordered) - 1, int(q * len(ordered) + 0.999999) - 1))
     return ordered[rank]
+
+
+def warn_if_busy():
+    """Says so when other work runs on this machine: figures that are taken then tell of it too. Returns the load at the start."""
+    load = os.getloadavg()[0]
+    if load > 1.0:
+        print(
+            f"note: this machine is busy already (load {load:.1f} on {os.cpu_count()} cores): the figures will show it",
+            file=sys.stderr,
+            flush=True,
+        )
+    return load
