@@ -257,6 +257,43 @@ fn a_destroyed_stream_ends_its_work() {
 }
 
 #[test]
+fn what_streams_leave_behind_keeps_its_place() {
+    isolated("what_streams_leave_behind_keeps_its_place", &[], |cu, _| {
+        let context = cu.start();
+        let a = cu.alloc(64);
+        // A destroyed blocking stream's work stays ahead of the legacy stream.
+        let s = cu.stream(0);
+        let gate = cu.gate(s);
+        cu.fill(a, 1, 1, s);
+        ok!(cu.cuStreamDestroy_v2(s));
+        ok!(cu.cuMemcpyDtoDAsync_v2(a + 4, a, 4, 0));
+        assert_eq!(cu.cuStreamQuery(0), client::NOT_READY);
+        gate.open();
+        ok!(cu.cuStreamSynchronize(0));
+        assert_eq!(cu.words(a, 2), [1, 1]);
+        // A thread that ends leaves its own default stream's work, which the context waits for.
+        let word = cu.pinned(4);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ok!(cu.cuCtxSetCurrent(context));
+                ok!(cu.cuStreamWaitValue32_v2(2, word, 1, 1));
+                ok!(cu.cuMemsetD32Async(a + 8, 5, 1, 2));
+            });
+        });
+        std::thread::scope(|scope| {
+            let all = scope.spawn(|| {
+                ok!(cu.cuCtxSetCurrent(context));
+                ok!(cu.cuCtxSynchronize());
+            });
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            assert!(!all.is_finished());
+            client::store(word, 1);
+        });
+        assert_eq!(cu.words(a + 8, 1), [5]);
+    });
+}
+
+#[test]
 fn a_full_stream_stops_nobody_else() {
     isolated("a_full_stream_stops_nobody_else", &[], |cu, _| {
         let context = cu.start();

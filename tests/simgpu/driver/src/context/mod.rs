@@ -37,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) cache_config: AtomicU32,
     /// Orders blocking streams with the legacy default stream; see `stream/order.rs`.
     pub(crate) order: Mutex<stream::order::Order>,
+    /// Work of streams that are gone.
+    pub(crate) orphans: stream::order::Orphans,
     legacy: OnceLock<Arc<Stream>>,
 }
 
@@ -67,6 +69,7 @@ impl Context {
             limits: Mutex::default(),
             cache_config: AtomicU32::new(0),
             order: Mutex::default(),
+            orphans: stream::order::Orphans::default(),
             legacy: OnceLock::new(),
         });
         Ok(context)
@@ -95,6 +98,9 @@ impl Context {
         let streams = stream::of_context(self);
         for stream in streams {
             stream.synchronize(driver)?;
+        }
+        for seq in self.orphans.all(driver) {
+            driver.timeline.wait(seq)?;
         }
         driver.timeline.poll();
         Ok(())

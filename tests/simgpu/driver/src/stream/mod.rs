@@ -144,6 +144,11 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(driver) = state::driver() {
+            if !driver.timeline.is_known_done(self.last()) {
+                self.context
+                    .orphans
+                    .add(driver, self.last(), self.kind == Kind::Blocking);
+            }
             driver.timeline.close_stream(self.link);
         }
     }

@@ -24,6 +24,44 @@ pub(crate) struct Order {
     blocking: Vec<Member>,
 }
 
+/// The last operations of streams that were destroyed, or whose thread has ended, with work outstanding: the context still
+/// waits for them, and so does the legacy stream if they were blocking ones. A lock of its own: a stream may end its life
+/// while the order lock is held.
+#[derive(Default)]
+pub(crate) struct Orphans(Mutex<Vec<Orphan>>);
+
+struct Orphan {
+    seq: Seq,
+    /// The legacy stream has yet to wait for it.
+    ahead_of_legacy: bool,
+}
+
+impl Orphans {
+    /// A stream ends whose last operation is this.
+    pub(crate) fn add(&self, driver: &Driver, seq: Seq, blocking: bool) {
+        let ahead_of_legacy = blocking;
+        let mut orphans = lock(&self.0);
+        orphans.retain(|orphan| !driver.timeline.is_known_done(orphan.seq));
+        orphans.push(Orphan { seq, ahead_of_legacy });
+    }
+
+    /// All that is not known to have ended.
+    pub(crate) fn all(&self, driver: &Driver) -> Vec<Seq> {
+        let mut orphans = lock(&self.0);
+        orphans.retain(|orphan| !driver.timeline.is_known_done(orphan.seq));
+        orphans.iter().map(|orphan| orphan.seq).collect()
+    }
+
+    /// What the legacy stream has to wait for; it is asked once.
+    fn for_legacy(&self) -> Vec<Seq> {
+        let mut orphans = lock(&self.0);
+        let ahead = orphans
+            .iter_mut()
+            .filter_map(|orphan| std::mem::take(&mut orphan.ahead_of_legacy).then_some(orphan.seq));
+        ahead.collect()
+    }
+}
+
 struct Member {
     stream: Weak<Stream>,
     /// The stream's last operation when the legacy stream last waited for it.
@@ -54,7 +92,7 @@ impl Order {
     /// The operations that the next one on `stream` has to wait for.
     fn waits(&mut self, stream: &Stream) -> Vec<Seq> {
         if stream.kind == Kind::Legacy {
-            let mut waits = Vec::new();
+            let mut waits = stream.context.orphans.for_legacy();
             for member in &mut self.blocking {
                 let Some(other) = member.stream.upgrade() else { continue };
                 let last = other.last().0;
