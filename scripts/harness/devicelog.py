@@ -128,15 +128,19 @@ def compare(expected_processes, seen_processes, allowed_extra=frozenset()):
     if len(expected_processes) != len(seen_processes):
         return [f"{len(expected_processes)} processes used the device without weft, {len(seen_processes)} with it"]
     differences = []
+    # Equal processes meet first; of the others each meets the one it is most like.
     left = sorted(expected_processes.values(), key=shape)
     right = sorted(seen_processes.values(), key=shape)
-    for number, (expected, seen) in enumerate(zip(left, right)):
-        differences += [f"process {number}: {line}" for line in compare_process(expected, seen, allowed_extra)]
+    for number, expected in enumerate(left):
+        found = [(compare_process(expected, seen, allowed_extra), at) for at, seen in enumerate(right)]
+        lines, at = min(found, key=lambda pair: len(pair[0]))
+        right.pop(at)
+        differences += [f"process {number}: {line}" for line in lines]
     return differences
 
 
 def shape(process):
-    """Sorts processes so that the same ones of two runs meet: by their kernels."""
+    """An order of processes that does not depend on their numbers: by their kernels."""
     return sorted([item for item in stream if item[0] == "kernel"] for stream in process)
 
 

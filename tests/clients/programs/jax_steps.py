@@ -3,7 +3,11 @@ spins on a host word in a kernel, unless XLA_FLAGS turns it off."""
 
 import client
 import jax
+import jax._src.hardware_utils
 import jax.numpy as jnp
+
+# JAX looks for a /dev/nvidia* node before it asks the driver. A machine with a GPU has one; beside a simulated one this is the answer.
+jax._src.hardware_utils.has_visible_nvidia_gpu = lambda: True
 
 
 def body():
