@@ -19,7 +19,7 @@ use crate::daemon::{self, admin, journal};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How the GPU is shared
-    #[arg(long, default_value_t, value_name = "fikit|exclusive|timeslice")]
+    #[arg(long, default_value_t, value_name = "weft|fikit|exclusive|timeslice")]
     pub policy: PolicyName,
     /// Leave the terminal; the log goes to a file beside the socket
     #[arg(long)]

@@ -21,11 +21,13 @@ pub enum PolicyName {
     /// Gaps of the more important job are filled with kernels of the others (the paper's BestPrioFit).
     #[default]
     Fikit,
+    /// Gaps are filled by what was seen to follow: quantiles of kernel times and gaps, conditioned on what ran before.
+    Weft,
 }
 
 impl PolicyName {
     /// All of them, with what they do in a few words.
-    pub const ALL: [(PolicyName, &'static str, &'static str); 3] = [
+    pub const ALL: [(PolicyName, &'static str, &'static str); 4] = [
         (
             PolicyName::Exclusive,
             "exclusive",
@@ -41,6 +43,11 @@ impl PolicyName {
             "fikit",
             "gaps of the more important job are filled with kernels of the others",
         ),
+        (
+            PolicyName::Weft,
+            "weft",
+            "like fikit, with gaps and kernels predicted from what ran before",
+        ),
     ];
 
     /// What a launch of each kernel of a profile costs under this policy: what its client is told when it attaches. `fikit` follows
@@ -55,6 +62,7 @@ impl PolicyName {
             PolicyName::Exclusive => "exclusive",
             PolicyName::Timeslice => "timeslice",
             PolicyName::Fikit => "fikit",
+            PolicyName::Weft => "weft",
         }
     }
 }
@@ -67,7 +75,7 @@ impl fmt::Display for PolicyName {
 
 /// A policy that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}: choose exclusive, timeslice or fikit")]
+#[error("no policy is called {0:?}: choose weft, fikit, exclusive or timeslice")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -187,7 +195,7 @@ mod tests {
         let error = "fair".parse::<PolicyName>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no policy is called \"fair\": choose exclusive, timeslice or fikit"
+            "no policy is called \"fair\": choose weft, fikit, exclusive or timeslice"
         );
     }
 

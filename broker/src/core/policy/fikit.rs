@@ -51,7 +51,7 @@ impl Policy for Fikit {
 }
 
 /// Fills a gap that lasts until `until`. If the holder has not come back at `over`, it counts as open-ended.
-fn fill(state: &State, until: Ns, over: Ns, now: Ns) -> Verdict {
+pub(super) fn fill(state: &State, until: Ns, over: Ns, now: Ns) -> Verdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));

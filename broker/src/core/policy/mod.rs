@@ -7,6 +7,7 @@ mod exclusive;
 mod fikit;
 mod timeslice;
 mod turns;
+mod weft;
 
 pub(super) use turns::make_room;
 
@@ -57,6 +58,7 @@ pub(super) fn by_name(name: PolicyName) -> Box<dyn Policy> {
         PolicyName::Exclusive => Box::new(exclusive::Exclusive::default()),
         PolicyName::Timeslice => Box::new(timeslice::Timeslice::default()),
         PolicyName::Fikit => Box::new(fikit::Fikit::default()),
+        PolicyName::Weft => Box::new(weft::Weft::default()),
     }
 }
 
