@@ -5,8 +5,9 @@
 //! * [`Aggregator`]: from samples to a profile.
 //! * [`Store`]: profiles by name in a directory; [`codec`] is the only place that knows their bytes.
 //! * [`show`] and [`json`]: for people and for programs.
+//! * [`trace`]: everything that one job asked of the device, step by step, to be played again.
 //!
-//! Pure but for [`Store`]. A file is an allegation: it is checked before it is believed, and no length in it is trusted with memory.
+//! Pure but for [`Store`] and a trace's file. A file is an allegation: it is checked before it is believed, and no length in it is trusted with memory.
 #![forbid(unsafe_code)]
 
 mod aggregate;
@@ -17,6 +18,7 @@ mod profile;
 pub mod show;
 mod sketch;
 mod store;
+pub mod trace;
 
 pub use aggregate::Aggregator;
 pub use error::Error;

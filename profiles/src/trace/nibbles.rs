@@ -1,0 +1,121 @@
+//! Small signed numbers, four bits each where they are small.
+//!
+//! A number is folded (0, -1, 1, -2, ...) so that its sign costs nothing. Below 15 it is one nibble; 15 says that what is above follows
+//! in groups of three bits, least significant first, the fourth bit telling that more come.
+
+/// Numbers go in.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    bytes: Vec<u8>,
+    half: bool,
+}
+
+impl Writer {
+    fn nibble(&mut self, value: u8) {
+        match (self.half, self.bytes.last_mut()) {
+            (true, Some(last)) => *last |= value << 4,
+            _ => self.bytes.push(value & 15),
+        }
+        self.half = !self.half;
+    }
+
+    /// One number.
+    pub(super) fn push(&mut self, number: i32) {
+        let folded = ((i64::from(number) << 1) ^ (i64::from(number) >> 63)) as u64;
+        if folded < 15 {
+            return self.nibble(folded as u8);
+        }
+        self.nibble(15);
+        let mut rest = folded - 15;
+        loop {
+            let more = if rest > 7 { 8 } else { 0 };
+            self.nibble((rest & 7) as u8 | more);
+            rest >>= 3;
+            if more == 0 {
+                return;
+            }
+        }
+    }
+
+    /// All of them.
+    pub(super) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Numbers come out.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Over what a [`Writer`] made.
+    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, at: 0 }
+    }
+
+    fn nibble(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at / 2)?;
+        let value = if self.at % 2 == 0 { byte & 15 } else { byte >> 4 };
+        self.at += 1;
+        Some(value)
+    }
+
+    /// The next number. `None` at the end, and for one that no [`Writer`] writes.
+    pub(super) fn next(&mut self) -> Option<i32> {
+        let first = u64::from(self.nibble()?);
+        let folded = if first < 15 {
+            first
+        } else {
+            let mut rest = 0u64;
+            // 33 bits in groups of three.
+            for group in 0..11 {
+                let bits = self.nibble()?;
+                rest |= u64::from(bits & 7) << (3 * group);
+                if bits & 8 == 0 {
+                    break;
+                }
+            }
+            rest + 15
+        };
+        let number = (folded >> 1) as i64 ^ -((folded & 1) as i64);
+        i32::try_from(number).ok()
+    }
+
+    /// Whether everything was read, but for the half byte that fills the last one.
+    pub(super) fn finished(&self) -> bool {
+        self.at.div_ceil(2) == self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn small_numbers_take_half_a_byte() {
+        let mut writer = Writer::default();
+        (-7..=7).for_each(|number| writer.push(number));
+        assert_eq!(writer.finish().len(), 8);
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(
+            numbers in prop::collection::vec(prop_oneof![any::<i32>(), -40i32..40, Just(i32::MIN), Just(i32::MAX)], 0..60),
+        ) {
+            let mut writer = Writer::default();
+            numbers.iter().for_each(|number| writer.push(*number));
+            let bytes = writer.finish();
+            let mut reader = Reader::new(&bytes);
+            for number in &numbers {
+                prop_assert_eq!(reader.next(), Some(*number));
+            }
+            prop_assert!(reader.finished());
+        }
+    }
+}
