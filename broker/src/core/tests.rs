@@ -8,6 +8,7 @@ use super::{
     config::{MS, US},
     *,
 };
+use crate::protocol::lane::HOST_COPY;
 
 const SERVICE: Client = Client(1);
 const TRAINING: Client = Client(2);
@@ -202,6 +203,30 @@ fn a_filler_waits_while_the_holder_works_and_fills_the_gap_after_it() {
         })
     );
     assert_eq!(bench.core.snapshot().counters.gaps, 1);
+}
+
+#[test]
+fn a_copy_of_a_filler_goes_beside_the_kernels_of_the_holder() {
+    let copy = |bench: &mut Bench, cost| {
+        let since = bench.now;
+        bench.tell(Event::Waits {
+            client: TRAINING,
+            kernel: HOST_COPY,
+            cost,
+            since,
+        })
+    };
+    let mut bench = Bench::pair(PolicyName::Fikit);
+    bench.launch(SERVICE, STEP);
+    bench.launch(SERVICE, STEP);
+    // Longer than the holder is known to be busy: its next copy might come before this one ends.
+    assert_eq!(copy(&mut bench, 201 * US), []);
+    bench.launch(SERVICE, STEP);
+    assert_eq!(bench.tell(Event::Tick), [grant(TRAINING, 201 * US, false)]);
+    // What is behind the copy waits for the gap, and so does a kernel.
+    bench.progress(TRAINING, 201 * US, 0);
+    assert_eq!(bench.waits(TRAINING, 10 * US), []);
+    assert_eq!(bench.view(TRAINING).left, 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! much longer (or shorter) than predicted this client's work takes; an end that nobody confirms is believed after that much time.
 
 use super::{Config, times::Times};
-use crate::protocol::Ns;
+use crate::protocol::{Ns, lane::is_transfer};
 
 /// What a holder leaves to others at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +83,9 @@ impl Timeline {
         let horizon = at.max(self.last_launch).saturating_add(longest);
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
-        // A transfer is no kernel (0): behind a kernel it changes nothing about the gap to come. The first thing after an idle time is the input of what is
+        // A transfer is no kernel: behind a kernel it changes nothing about the gap to come. The first thing after an idle time is the input of what is
         // about to be launched: nobody knows how soon, but the gap before is over.
-        if kernel != 0 {
+        if !is_transfer(kernel) {
             self.last_kernel = kernel;
             self.stirred_at = None;
         } else if self.idle_at.is_some() || !self.launched {

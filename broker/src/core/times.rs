@@ -9,7 +9,7 @@ use std::{
 
 use weft_profiles::Profile;
 
-use crate::protocol::Ns;
+use crate::protocol::{Ns, lane::is_transfer};
 
 /// Means by kernel.
 #[derive(Debug, Clone, Default)]
@@ -48,11 +48,11 @@ impl Times {
         self.known.get(&kernel)?.gap
     }
 
-    /// How long a launch takes: as the profile says, or as is typical of the job, or else as the client says. 0 is no kernel but a transfer.
+    /// How long a launch takes: as the profile says, or as is typical of the job, or else as the client says, as for transfers.
     pub(super) fn of_launch(&self, kernel: u64, told: Ns) -> Ns {
         match self.known.get(&kernel) {
             Some(mean) => mean.time,
-            None if kernel != 0 => self.typical.unwrap_or(told),
+            None if !is_transfer(kernel) => self.typical.unwrap_or(told),
             None => told,
         }
     }

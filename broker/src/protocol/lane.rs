@@ -153,6 +153,17 @@ pub enum Kind {
     Stir = 7,
 }
 
+/// In the place of a kernel: a memset, or a copy within the device.
+pub const DEVICE_COPY: u64 = 0;
+
+/// In the place of a kernel: a copy between host and device, which has an engine of its own. A kernel's hash comes out as this by a chance of one in 2^64.
+pub const HOST_COPY: u64 = u64::MAX;
+
+/// Whether a record's `kernel` is no kernel but a copy or memset.
+pub fn is_transfer(kernel: u64) -> bool {
+    kernel == DEVICE_COPY || kernel == HOST_COPY
+}
+
 /// The gap of a sample whose follower was not seen.
 pub const NO_GAP: u64 = u64::MAX;
 

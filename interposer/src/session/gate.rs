@@ -50,7 +50,7 @@ const STUCK_LEAST: Ns = 5_000_000;
 /// What is to go through.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Hash of the kernel or graph; 0 for a transfer.
+    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_broker::protocol::lane::HOST_COPY) or `DEVICE_COPY`.
     pub kernel: u64,
     /// Predicted time.
     pub cost: Ns,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
-use weft_broker::protocol::lane::{Kind, Lane, Mode, Record, flags};
+use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Lane, Mode, Record, flags};
 use weft_broker::transport::{self, map::Place as Mapping};
 
 use super::bell::Bell;
@@ -309,16 +309,18 @@ impl Session {
     }
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
-        let bandwidth = match op {
-            StreamOp::CopyToDevice | StreamOp::CopyToHost => HOST_BANDWIDTH,
-            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::EventRecord | StreamOp::Other => DEVICE_BANDWIDTH,
+        let (kernel, bandwidth) = match op {
+            StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
+            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::EventRecord | StreamOp::Other => {
+                (DEVICE_COPY, DEVICE_BANDWIDTH)
+            }
         };
         let cost = bytes / bandwidth;
         let own = own_stream(stream);
         let stirs = self.busy.is_idle();
         if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
             let want = Want {
-                kernel: 0,
+                kernel,
                 cost,
                 stream,
                 place: self.streams.place(own),
@@ -330,7 +332,7 @@ impl Session {
         if stirs {
             self.write(Kind::Stir, now, 0, 0, stream as u64);
         }
-        self.write(Kind::Transfer, now, 0, cost, bytes);
+        self.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.busy.mark(own) {
             self.fence_and_ring();
         }

@@ -15,11 +15,11 @@
 //! Where it differs: the paper releases one kernel at a time from a process that launches and waits. Here a job launches ahead, so a gap begins when the
 //! holder's last launch is predicted to *end*, and permission is credit. Filler work that is out never exceeds the delay
 //! bound, however long the predicted gap, because the prediction may be wrong (a kernel longer than the bound goes alone, where
-//! the gap has room for it). Between requests, when no gap is predicted or the predicted one is over, fillers go in turns within that bound.
+//! the gap has room for it). Copies between host and device are held back as well, but not while the holder runs kernels. Between requests, when no gap is predicted or the predicted one is over, fillers go in turns within that bound.
 
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
-    Policy, Verdict, holder_and_fillers,
+    Policy, Verdict, copies, holder_and_fillers,
     turns::{Turns, make_room, more_important_runs},
 };
 use crate::protocol::{Ns, lane::Mode};
@@ -36,7 +36,7 @@ impl Policy for Fikit {
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
         match state.phase(now) {
-            Phase::Busy { until } => Verdict::Nothing(Some(until)),
+            Phase::Busy { until } => copies::beside_holder(state, until, now),
             Phase::Gap { until, over, .. } => fill(state, until, over, now),
             Phase::Open { .. } => match state.queue.first_class() {
                 Some(class) => self.turns.next(class, state, now, true),

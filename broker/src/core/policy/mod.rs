@@ -3,6 +3,7 @@
 //! A policy reads the state and says one thing at a time: whom to grant credit, from whom to take it back, or when to ask again. The
 //! core carries it out and asks again until the answer is "nothing".
 
+mod copies;
 mod exclusive;
 mod fikit;
 mod timeslice;

@@ -4,7 +4,7 @@
 
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
-    Policy, Verdict, fikit, holder_and_fillers,
+    Policy, Verdict, copies, fikit, holder_and_fillers,
     turns::Turns,
 };
 use crate::protocol::{Ns, lane::Mode};
@@ -21,7 +21,7 @@ impl Policy for Weft {
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
         match state.phase(now) {
-            Phase::Busy { until } => Verdict::Nothing(Some(until)),
+            Phase::Busy { until } => copies::beside_holder(state, until, now),
             Phase::Gap { until, over, .. } => fikit::fill(state, until, over, now),
             Phase::Open { .. } => match state.queue.first_class() {
                 Some(class) => self.turns.next(class, state, now, true),
