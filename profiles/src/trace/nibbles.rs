@@ -58,7 +58,11 @@ impl<'a> Reader<'a> {
 
     fn nibble(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at / 2)?;
-        let value = if self.at % 2 == 0 { byte & 15 } else { byte >> 4 };
+        let value = if self.at.is_multiple_of(2) {
+            byte & 15
+        } else {
+            byte >> 4
+        };
         self.at += 1;
         Some(value)
     }
