@@ -43,6 +43,7 @@ def body():
     check(cu.cuMemcpyDtoHAsync(back.ctypes.data, memory, host.nbytes, stream))
     check(cu.cuStreamSynchronize(stream))
     assert np.array_equal(host, back)
+    client.kept("back", back)
     assert check(cu.cuEventElapsedTime(begin, end)) >= 0
 
     called = []

@@ -24,6 +24,7 @@ def body():
         b = a @ a
         stream.synchronize()
     assert b.shape == (128, 128)
+    client.kept("cupy", [y, b])
     cupy.cuda.Device().synchronize()
 
 

@@ -24,6 +24,7 @@ def body():
         for when in scheduler.timesteps:
             image = scheduler.step(net(image, when).sample, when, image).prev_sample
     torch.cuda.synchronize()
+    client.kept("image", image)
     assert image.shape == (1, 3, 32, 32)
 
 

@@ -26,10 +26,12 @@ def body():
     for _ in range(10):
         weights = step(weights, x, y)
     jax.block_until_ready(weights)
+    client.kept("weights", weights)
     assert weights[0].shape == (32, 64)
 
     total, _ = jax.jit(lambda a: jax.lax.scan(lambda c, _: (c * 0.5 + 1.0, c), a, None, length=5))(jnp.ones(128))
     jax.block_until_ready(total)
+    client.kept("scan", total)
     image = jax.jit(lambda i, k: jax.lax.conv(i, k, (1, 1), "SAME"))(jnp.ones((1, 3, 16, 16)), jnp.ones((4, 3, 3, 3)))
     assert jax.block_until_ready(image).shape == (1, 4, 16, 16)
 

@@ -23,6 +23,7 @@ def body():
     for _ in range(3):
         net(torch.ones(8, 32, device="cuda")).sum().backward()
     torch.cuda.synchronize()
+    client.kept("reduced", x)
     assert x.shape == (1024,)
     dist.destroy_process_group()
 

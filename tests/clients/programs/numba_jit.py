@@ -26,6 +26,7 @@ def body():
     assert cuda.event_elapsed_time(begin, end) >= 0
     assert np.array_equal(device_x.copy_to_host(stream=stream), x)
     stream.synchronize()
+    client.kept("axpy", out)
 
 
 client.main(body)

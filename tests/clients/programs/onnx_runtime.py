@@ -48,6 +48,7 @@ def body():
             for _ in range(10):
                 (y,) = session.run(None, {"x": x})
             assert y.shape == (2, 27)
+            client.kept("plain", y)
         else:
             binding = session.io_binding()
             there = ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0)
@@ -56,6 +57,7 @@ def body():
             binding.bind_ortvalue_output("y", back)
             for _ in range(10):
                 session.run_with_iobinding(binding)
+            client.kept("graph", back)
             assert back.numpy().shape == (2, 27)
 
 

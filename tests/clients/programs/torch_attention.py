@@ -10,6 +10,7 @@ def body():
     for causal in (False, True):
         out = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
         assert out.shape == q.shape
+        client.kept(f"attention, causal {causal}", out)
     layer = nn.TransformerEncoderLayer(d_model=64, nhead=4, batch_first=True).cuda()
     for _ in range(3):
         layer(torch.randn(4, 32, 64).cuda()).sum().backward()
@@ -17,6 +18,7 @@ def body():
     with torch.no_grad():
         assert encoder(torch.randn(4, 32, 64).cuda()).shape == (4, 32, 64)
     torch.cuda.synchronize()
+    client.kept("gradients", [p.grad for p in layer.parameters()])
 
 
 client.main(body)

@@ -17,6 +17,8 @@ def body():
             torch.compiler.cudagraph_mark_step_begin()
             y = graphed(x)
     torch.cuda.synchronize()
+    client.kept("graphed", y)
+    client.kept("gradients", [p.grad for p in net.parameters()])
     assert y.shape == (32, 64)
 
 

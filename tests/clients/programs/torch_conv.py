@@ -16,6 +16,8 @@ def body():
     torch.cuda.synchronize()
     assert y.shape == (8, 32, 1, 1)
     assert all(p.grad is not None for p in net.parameters())
+    client.kept("forward", y)
+    client.kept("gradients", [p.grad for p in net.parameters()])
     half = net.half().eval()
     with torch.no_grad():
         assert half(x.half()).dtype == torch.float16

@@ -15,6 +15,7 @@ def body():
         x = x * 1.0001
     end.record()
     end.synchronize()
+    client.kept("product", x)
     assert begin.query() and middle.query() and end.query()
     first, second = begin.elapsed_time(middle), middle.elapsed_time(end)
     assert first > 0 and second > 0

@@ -33,6 +33,7 @@ def body():
         graph.replay()
     torch.cuda.synchronize()
     assert out.shape == (64, 64)
+    client.kept("replayed", out)
 
     # Two graphs that share one pool, replayed in turn.
     second = torch.cuda.CUDAGraph()
@@ -47,6 +48,7 @@ def body():
     for _ in range(3):
         graphed(torch.randn(8, 64, device="cuda")).sum().backward()
     torch.cuda.synchronize()
+    client.kept("gradients", [p.grad for p in graphed.parameters()])
 
 
 client.main(body)

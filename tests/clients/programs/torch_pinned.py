@@ -16,6 +16,7 @@ def body():
             back.copy_(again, non_blocking=True)
     stream.synchronize()
     assert torch.equal(source, back), "asynchronous copies lost data or order"
+    client.kept("there and back", back)
     # A two-dimensional, strided copy.
     window = source.view(1024, 1024)[:, ::2]
     assert torch.equal(window.contiguous().cuda().cpu(), window)

@@ -20,6 +20,7 @@ def body():
         torch.cuda.current_stream().wait_stream(high)
         a = d.clone()
     torch.cuda.synchronize()
+    client.kept("across streams", a)
     assert low.query() and high.query()
     return {"streams": 3}
 

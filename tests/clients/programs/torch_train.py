@@ -20,6 +20,7 @@ def body():
     with torch.autocast("cuda", dtype=torch.float16):
         net(images.cuda())
     torch.cuda.synchronize()
+    client.kept("weights", list(net.parameters()))
 
 
 client.main(body)

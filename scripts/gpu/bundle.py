@@ -1,0 +1,179 @@
+"""Builds what the GPU machine needs, checks that it can run there, and lays it into one folder.
+
+The folder has the shape of cargo's target folder after scripts/layout, so harness/paths.py finds everything in it when CARGO_TARGET_DIR names it.
+What is in it are files of their own, no links: only the folder travels.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import paths
+
+from . import elf
+
+DEFAULT = paths.ROOT / ".gpu-bundle"
+
+# README, Limits: weft runs on glibc 2.34 or newer.
+GLIBC = (2, 34)
+
+# What a call to the GPU machine carries is 64 MiB in all, the repository included.
+MOST_BYTES = 48 << 20
+
+# (file in target/release, place in the bundle, package that builds it)
+FILES = [
+    ("weft", "weft/weft", "weft-broker"),
+    ("libweft.so", "weft/libweft.so", "weft-interposer"),
+    ("weft-bench-launch", "release/weft-bench-launch", "weft-tests"),
+    ("weft-test-client", "release/weft-test-client", "weft-tests"),
+    ("weft-test-companion", "release/weft-test-companion", "weft-tests"),
+    ("weft-test-patterns", "release/weft-test-patterns", "weft-tests"),
+    ("weft-test-order", "release/weft-test-order", "weft-tests"),
+    ("libcountcuda.so", "counting/libcuda.so.1", "countcuda"),
+    ("libsimcuda.so", "simgpu/lib/libcuda.so.1", "simgpu-driver"),
+    ("libsimcuda.so", "simgpu/lib/libcuda.so", "simgpu-driver"),
+    ("libsimnvml.so", "simgpu/lib/libnvidia-ml.so.1", "simgpu-nvml"),
+    ("simgpu-device", "simgpu/bin/simgpu-device", "simgpu-device"),
+]
+
+
+class Trouble(RuntimeError):
+    """Why there is no bundle, in one line or a few."""
+
+
+def packages(files):
+    """The cargo packages that build these files, by their names in the workspace."""
+    done = subprocess.run(
+        ["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=paths.ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise Trouble(f"cargo metadata failed: {done.stderr.strip()[-400:]}")
+    makers = {}
+    for package in json.loads(done.stdout)["packages"]:
+        for target in package["targets"]:
+            name = target["name"].replace("-", "_")
+            makers[target["name"]] = package["name"]
+            if "cdylib" in target["crate_types"]:
+                makers[f"lib{name}.so"] = package["name"]
+    missing = sorted({file for file, _, _ in files if file not in makers})
+    if missing:
+        raise Trouble(f"no package of this workspace builds {', '.join(missing)}")
+    return sorted({makers[file] for file, _, _ in files})
+
+
+def build(files):
+    """The release build of the packages that are needed, and no other."""
+    wanted = [word for package in packages(files) for word in ("-p", package)]
+    # Without this feature the simulated driver refuses PyTorch (README, "The simulated GPU").
+    command = ["cargo", "build", "--release", *wanted, "--features", "simgpu-driver/cuda-runtime"]
+    print(" ".join(command), file=sys.stderr, flush=True)
+    if subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=False).returncode:
+        raise Trouble("the build failed; cargo said why above")
+
+
+def glibc_faults(files):
+    """Lines that say which symbol in which file needs a newer glibc than GLIBC."""
+    limit = ".".join(map(str, GLIBC))
+    return [
+        f"{path}: needs {symbol} of {version}, newer than glibc {limit}"
+        for path in files
+        for symbol, version in elf.too_new(path, GLIBC)
+    ]
+
+
+def strip(path):
+    """Drops what only debuggers read. A machine that builds has binutils (gcc depends on it)."""
+    tool = shutil.which("strip")
+    if tool is None:
+        raise Trouble("no strip on the path: install binutils (it comes with gcc)")
+    done = subprocess.run([tool, "--strip-unneeded", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Trouble(f"strip {path}: {done.stderr.strip()}")
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def tool_version(*command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def make(folder, *, from_target=None, files=None):
+    """Lays the built files into `folder`; the old one is replaced as a whole. Returns the manifest."""
+    folder = Path(folder)
+    release = Path(from_target or paths.TARGET) / "release"
+    files = files or FILES
+    missing = sorted({name for name, _, _ in files if not (release / name).exists()})
+    if missing:
+        raise Trouble(f"not built: {', '.join(missing)} (in {release}); leave out --no-build")
+    faults = glibc_faults(sorted({release / name for name, _, _ in files}))
+    if faults:
+        raise Trouble("\n".join([*faults, "build where glibc is older, or avoid the symbol"]))
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    entries = {}
+    for name, place, _ in files:
+        target = new / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(release / name, target)
+        strip(target)
+        target.chmod(0o755)
+        entries[place] = {"bytes": target.stat().st_size, "sha256": hashlib.sha256(target.read_bytes()).hexdigest()}
+    total = sum(entry["bytes"] for entry in entries.values())
+    if total > MOST_BYTES:
+        raise Trouble(f"{total >> 20} MiB, more than the {MOST_BYTES >> 20} MiB that may travel: what grew? {largest(entries)}")
+    manifest = {
+        "commit": git("rev-parse", "HEAD") or "unknown",
+        "changed": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "rustc": tool_version("rustc", "--version"),
+        "weft": tool_version(str(new / "weft" / "weft"), "--version"),
+        "glibc": ".".join(map(str, GLIBC)),
+        "bytes": total,
+        "files": entries,
+    }
+    (new / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    # As a whole: a suite that starts at this moment finds the old one or the new one.
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
+    return manifest
+
+
+def largest(entries):
+    order = sorted(entries.items(), key=lambda item: -item[1]["bytes"])
+    return ", ".join(f"{name} {entry['bytes'] >> 20} MiB" for name, entry in order[:3])
+
+
+def manifest_of(folder):
+    """The manifest of a bundle, or None."""
+    try:
+        return json.loads((Path(folder) / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def damaged(folder, manifest):
+    """Files of the bundle that did not arrive whole; mends what a copy may lose (the executable bit)."""
+    wrong = []
+    for place, entry in manifest["files"].items():
+        path = Path(folder) / place
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+            wrong.append(place)
+        elif not os.access(path, os.X_OK):
+            path.chmod(0o755)
+    return wrong

@@ -1,0 +1,114 @@
+"""Reads of an ELF file what decides whether it runs elsewhere and what it offers: versioned symbols it needs, functions it exports.
+
+64-bit little-endian files alone. A reader of our own, because the GPU machine need not have binutils.
+"""
+
+import struct
+from pathlib import Path
+
+SHT_DYNSYM = 11
+SHT_GNU_VERNEED = 0x6FFFFFFE
+SHT_GNU_VERSYM = 0x6FFFFFFF
+# The bit of a symbol's version number that says "hidden"; the rest is the number.
+VERSION_MASK = 0x7FFF
+
+
+class NotElf(ValueError):
+    """The file is not what this reader reads; says why."""
+
+
+class Elf:
+    """One file, read once."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.data = self.path.read_bytes()
+        if self.data[:6] != b"\x7fELF\x02\x01":
+            raise NotElf(f"{path}: not a 64-bit little-endian ELF file")
+        try:
+            self._sections()
+        except (struct.error, IndexError) as error:
+            raise NotElf(f"{path}: its section table is damaged: {error}") from error
+
+    def _sections(self):
+        offset, = struct.unpack_from("<Q", self.data, 40)
+        size, count, _ = struct.unpack_from("<HHH", self.data, 58)
+        self.sections = []
+        for number in range(count):
+            fields = struct.unpack_from("<IIQQQQIIQQ", self.data, offset + number * size)
+            self.sections.append(dict(zip(("name", "type", "flags", "addr", "offset", "size", "link", "info", "align", "entry"), fields)))
+
+    def _section(self, kind):
+        return next((section for section in self.sections if section["type"] == kind), None)
+
+    def _text(self, table, at):
+        begin = table["offset"] + at
+        return self.data[begin : self.data.index(b"\0", begin)].decode(errors="replace")
+
+    def _symbols(self):
+        """(number, name, defined, kind) of the dynamic symbols."""
+        table = self._section(SHT_DYNSYM)
+        if table is None:
+            return
+        names = self.sections[table["link"]]
+        for number in range(table["size"] // 24):
+            name, info, _, section, _, _ = struct.unpack_from("<IBBHQQ", self.data, table["offset"] + number * 24)
+            yield number, self._text(names, name), section != 0, info
+
+    def exports(self):
+        """Names of the functions that others find in it."""
+        # Kind 2: function, 10: chosen when loaded; binding 1: global, 2: weak.
+        return {name for _, name, defined, info in self._symbols() if defined and info & 15 in (2, 10) and info >> 4 in (1, 2)}
+
+    def _versions(self):
+        """{number: (library, version)} that it needs of other libraries."""
+        needs = self._section(SHT_GNU_VERNEED)
+        found = {}
+        if needs is None:
+            return found
+        names = self.sections[needs["link"]]
+        at = needs["offset"]
+        for _ in range(needs["info"]):
+            _, count, file, first, following = struct.unpack_from("<HHIII", self.data, at)
+            entry = at + first
+            for _ in range(count):
+                _, _, number, name, after = struct.unpack_from("<IHHII", self.data, entry)
+                found[number & VERSION_MASK] = (self._text(names, file), self._text(names, name))
+                entry += after
+            at += following
+        return found
+
+    def needs(self):
+        """[(symbol, library, version)] that must be there for it to load. A version that no symbol names stands with symbol None."""
+        versions = self._versions()
+        numbers = self._section(SHT_GNU_VERSYM)
+        found, named = [], set()
+        for number, name, defined, _ in self._symbols():
+            if defined or numbers is None:
+                continue
+            version, = struct.unpack_from("<H", self.data, numbers["offset"] + number * 2)
+            if version & VERSION_MASK in versions:
+                named.add(version & VERSION_MASK)
+                found.append((name, *versions[version & VERSION_MASK]))
+        return found + [(None, *versions[number]) for number in versions if number not in named]
+
+
+def glibc_number(version):
+    """(2, 34) of `GLIBC_2.34`; None where it is no such version (GLIBC_PRIVATE, GCC_3.0)."""
+    prefix, _, rest = version.partition("_")
+    if prefix != "GLIBC":
+        return None
+    try:
+        return tuple(int(part) for part in rest.split("."))
+    except ValueError:
+        return None
+
+
+def too_new(path, limit):
+    """[(symbol, version)] of glibc that the file needs and that are newer than `limit`, a tuple."""
+    found = []
+    for symbol, _, version in Elf(path).needs():
+        number = glibc_number(version)
+        if number is not None and number > limit:
+            found.append((symbol or "(no symbol)", version))
+    return sorted(found)

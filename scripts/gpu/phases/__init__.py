@@ -1,0 +1,37 @@
+"""The phases, most valuable first.
+
+Each has a share of the time that is left when its turn comes: its weight over the weights still to come, so what one phase does not use
+the later ones get. With 540 s every phase gets what its most valuable cases take on an H100-class machine (start of a PyTorch job
+there: about 8 s).
+"""
+
+import importlib
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One phase: its module has a function `run(phase)`."""
+
+    name: str
+    weight: float
+    about: str
+
+    def function(self):
+        return importlib.import_module(f"gpu.phases.{self.name}").run
+
+
+ALL = [
+    Entry("calibration", 60, "what the simulated GPU needs to know: launch, switch, copy, prefetch, fault costs (weft-gpu-probe)"),
+    Entry("interception", 130, "real clients with and without weft: same results, every launch named, the driver's symbols against our table"),
+    Entry("cost", 100, "nanoseconds a launch in every role; slow-down of models' inference and training"),
+    Entry("sharing", 110, "a service beside a batch job: alone, shared, MPS, weft"),
+    Entry("record", 100, "stage-1 profiles and launch traces of twelve models"),
+    Entry("memory", 40, "two jobs on managed memory: faults, prefetched switches, what pagemap shows (weft-gpu-probe)"),
+]
+
+BY_NAME = {entry.name: entry for entry in ALL}
+
+
+def share(left, entry, later):
+    """Seconds that `entry` gets of the `left` ones, the phases `later` still to come."""
+    return left * entry.weight / (entry.weight + sum(other.weight for other in later))

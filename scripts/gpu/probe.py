@@ -1,0 +1,75 @@
+"""Runs weft-gpu-probe and turns its JSON lines into results.
+
+A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`; one without says why: `{"probe", "skipped"}` or
+`{"probe", "error"}`.
+"""
+
+from harness import paths
+
+from . import results
+from .phase import Failure, Skip, json_lines
+
+PROGRAM = paths.TARGET / "release" / "weft-gpu-probe"
+
+# The probe ends by itself within the budget it is given; this much earlier than the phase must, to leave time to write and end.
+MARGIN = 5.0
+
+
+def run(phase, what):
+    """All probes of a kind in one process, then a verdict each."""
+    if not PROGRAM.exists():
+        phase.case(what, missing)
+        return
+    folder = phase.place(what)
+    device = phase.device(folder)
+    seen = {}
+
+    def take(line):
+        probe = line.get("probe", what)
+        if line.get("value") is not None:
+            seen.setdefault(probe, results.OK)
+            known = ("probe", "name", "value", "unit", "n", "p10", "p90")
+            more = {key: value for key, value in line.items() if key not in known}
+            phase.value(
+                f"{probe}.{line['name']}" if line.get("name") else probe,
+                line["value"],
+                line.get("unit", ""),
+                n=line.get("n"),
+                p10=line.get("p10"),
+                p90=line.get("p90"),
+                how=f"weft-gpu-probe {what}",
+                more=more or None,
+            )
+            return
+        why = line.get("skipped") or line.get("error") or line.get("failed") or line.get("why")
+        name = f"{probe}.{line['name']}" if line.get("name") else probe
+        if why is None:
+            phase.fact(name, line)
+        elif "skipped" in line:
+            seen[name] = results.SKIPPED
+            phase.verdict(name, results.SKIPPED, str(why))
+        else:
+            seen[name] = results.FAILED
+            phase.verdict(name, results.FAILED, str(why))
+
+    def measure():
+        budget = max(phase.left() - MARGIN, 3.0)
+        arguments = [PROGRAM, what, "--budget", f"{budget:.0f}"]
+        code, tail, overran = json_lines(arguments, phase.environment(device), phase.left() - 1.0, take, folder / "stderr")
+        for probe, verdict in seen.items():
+            if verdict == results.OK:
+                phase.verdict(probe, results.OK)
+        if overran:
+            raise Failure(f"it did not end within its budget of {budget:.0f} s; what it measured before is kept", tail)
+        if code != 0:
+            raise Failure(f"it ended with {code}; what it measured before is kept", tail)
+        if not seen:
+            raise Failure("it measured nothing", tail)
+        if tail:
+            phase.fact("stderr", tail)
+
+    phase.case("weft-gpu-probe", measure, need=4.0)
+
+
+def missing():
+    raise Skip(f"{PROGRAM.name} is not in the bundle")

@@ -1,0 +1,66 @@
+"""Result files: JSON lines, one fact each, written as it becomes known and whole even if the writer is killed in the next moment.
+
+Kinds of line, each with `phase` and `at` (seconds since the run began):
+
+  run     first line: which GPU, whether simulated, commit, driver, packages, what is to be done in how much time
+  value   a measured figure: name, value, unit, n, p10, p90, how
+  case    one thing tried: name, verdict (ok, failed, skipped, left out), why, the end of its stderr
+  fact    anything else worth keeping: name, data
+  phase   a phase ended: verdict (ok, failed, left out), seconds, why
+  end     last line: the run came to its end
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+OK, FAILED, SKIPPED, LEFT_OUT = "ok", "failed", "skipped", "left out"
+
+# Lines of stderr kept with a failure, and bytes of each.
+TAIL_LINES, TAIL_BYTES = 25, 400
+
+
+def tail(text, lines=TAIL_LINES):
+    """The end of an output, for a result line."""
+    return [line[:TAIL_BYTES] for line in text.splitlines()[-lines:]]
+
+
+class Writer:
+    """Appends to one file; several processes may hold one on the same file."""
+
+    def __init__(self, path, began, phase=None):
+        self.path, self.began, self.phase = Path(path), began, phase
+        self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        # A line that a killed writer left unfinished must not swallow ours.
+        size = os.fstat(self.file).st_size
+        if size:
+            with open(path, "rb") as reader:
+                reader.seek(size - 1)
+                if reader.read(1) != b"\n":
+                    os.write(self.file, b"\n")
+
+    def write(self, kind, **fields):
+        line = {"kind": kind, "at": round(time.time() - self.began, 3)}
+        if self.phase:
+            line["phase"] = self.phase
+        line.update({key: value for key, value in fields.items() if value is not None})
+        os.write(self.file, (json.dumps(line, default=str) + "\n").encode())
+        os.fsync(self.file)
+        return line
+
+    def close(self):
+        os.close(self.file)
+
+
+def read(path):
+    """All whole lines of a result file."""
+    lines = []
+    for line in Path(path).read_text(errors="replace").splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and "kind" in value:
+            lines.append(value)
+    return lines

@@ -1,0 +1,189 @@
+"""Runs one phase inside its share of the time and ends everything it started.
+
+The supervisor makes itself the one to whom orphans are handed (PR_SET_CHILD_SUBREAPER), so that a daemon which left its parent is still its
+descendant; where the kernel does not do that, a mark in the environment tells. Processes are ended by their ids, clients before an
+MPS daemon, and nothing is ended by name.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+# prctl's numbers, from linux/prctl.h.
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+# What a phase has to clean up after it was told that its time is over, seconds.
+GRACE = 6.0
+# What processes that were asked to end get before they are made to, seconds.
+ASKED = 2.0
+
+MARK = "GPU_SUITE_MARK"
+
+
+def prctl(option, value):
+    """True where the kernel did it."""
+    try:
+        return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent():
+    """To be called in a new child: it is killed when its parent's thread ends. For children of the main thread alone."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def process(pid):
+    """(parent, state, words of the command line) of a process, or None."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    after = status.rpartition(")")[2].split()
+    return int(after[1]), after[0], words
+
+
+def all_processes():
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (entry := process(int(name))):
+                found[int(name)] = entry
+    return found
+
+
+def descendants(root):
+    """Ids of all processes below `root` that have not ended."""
+    everybody = all_processes()
+    children = {}
+    for pid, (parent, _, _) in everybody.items():
+        children.setdefault(parent, []).append(pid)
+    found, open_ = set(), [root]
+    while open_:
+        for pid in children.get(open_.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                open_.append(pid)
+    return {pid for pid in found if everybody[pid][1] != "Z"}
+
+
+def marked(mark):
+    """Ids of processes with our mark in their environment."""
+    needle = f"{MARK}={mark}".encode()
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == os.getpid():
+                continue
+            try:
+                if needle in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    entry = process(int(name))
+                    if entry and entry[1] != "Z":
+                        found.add(int(name))
+            except OSError:
+                continue
+    return found
+
+
+def reap():
+    """Takes away children that ended, orphans that were handed to us among them."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def is_mps(pid):
+    entry = process(pid)
+    return bool(entry) and entry[2][0].rsplit(b"/", 1)[-1].startswith(b"nvidia-cuda-mps")
+
+
+def send(pids, number):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def end_all(find, keep=()):
+    """Ends every process that `find()` names: clients at once, then what serves them. Returns how many there were."""
+    ended = set()
+    for only_clients in (True, False):
+        deadline = time.monotonic() + ASKED
+        while True:
+            reap()
+            there = find() - set(keep)
+            if only_clients:
+                there = {pid for pid in there if not is_mps(pid)}
+            if not there:
+                break
+            ended |= there
+            # An MPS daemon that is killed while it cleans up may leave the device to nobody: it is asked first.
+            ask = not only_clients and time.monotonic() < deadline
+            send(there, signal.SIGTERM if ask else signal.SIGKILL)
+            send(there, signal.SIGCONT)
+            if time.monotonic() > deadline + ASKED:
+                break
+            time.sleep(0.05)
+    reap()
+    return len(ended)
+
+
+class Outcome:
+    """How a phase's process ended."""
+
+    def __init__(self, code, seconds, overran, killed, left_behind, log):
+        self.code, self.seconds, self.overran, self.killed, self.left_behind, self.log = code, seconds, overran, killed, left_behind, log
+
+
+def run(command, environment, share, log, *, forward=sys.stderr, stop=None):
+    """Runs `command` for at most `share` seconds: at the end of that it is told (SIGTERM), and GRACE later killed with all it started.
+
+    Its output goes to the file `log` and, as it comes, to `forward`. `stop()` true ends it at once. The grace is part of the share."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    mark = uuid.uuid4().hex
+    begin = time.monotonic()
+    grace = min(GRACE, share / 4)
+    before = descendants(os.getpid())
+    with open(log, "ab") as out:
+        child = subprocess.Popen(
+            [str(part) for part in command],
+            env={**environment, MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    told = killed = False
+    with open(log, "rb") as reader:
+
+        def pass_on():
+            if text := reader.read():
+                forward.write(text.decode(errors="replace"))
+                forward.flush()
+
+        while child.poll() is None:
+            pass_on()
+            elapsed = time.monotonic() - begin
+            if not told and (elapsed > share - grace or (stop and stop())):
+                told = True
+                told_at = time.monotonic()
+                send({child.pid}, signal.SIGTERM)
+            if told and time.monotonic() - told_at > grace:
+                killed = True
+                break
+            time.sleep(0.05)
+        if killed:
+            send({child.pid}, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(5)
+        left = end_all(lambda: (descendants(os.getpid()) - before) | marked(mark))
+        pass_on()
+    return Outcome(child.returncode, time.monotonic() - begin, told, killed, left, Path(log))
