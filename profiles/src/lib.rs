@@ -5,6 +5,7 @@
 //! * [`Aggregator`]: from samples to a profile.
 //! * [`Store`]: profiles by name in a directory; [`codec`] is the only place that knows their bytes.
 //! * [`show`] and [`json`]: for people and for programs.
+//! * [`predictor`]: what comes after a kernel, by what ran before it.
 //! * [`trace`]: everything that one job asked of the device, step by step, to be played again.
 //!
 //! Pure but for [`Store`] and a trace's file. A file is an allegation: it is checked before it is believed, and no length in it is trusted with memory.
@@ -14,6 +15,7 @@ mod aggregate;
 pub mod codec;
 mod error;
 pub mod json;
+pub mod predictor;
 mod profile;
 pub mod show;
 mod sketch;

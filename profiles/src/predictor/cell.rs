@@ -1,0 +1,178 @@
+//! What was seen of one context: a middle and how far values lie below and above it, in twenty bytes.
+
+use super::Forecast;
+use crate::{Ns, Sketch};
+
+/// So many values are averaged; later ones replace earlier ones by and by, so that a job that changes is followed.
+const MEMORY: u8 = 24;
+
+/// A value further from the middle than so many mean deviations pulls no more than one that far: a hiccup of the machine is no new middle.
+const PULL: f32 = 3.0;
+
+/// And it widens the spread no more than so many times: values that jump often enough do so again and again.
+const STRETCH: f32 = 12.0;
+
+/// Before a second value is seen: how far values may lie from the first, as a part of it...
+const FIRST_SPREAD: f32 = 0.15;
+/// ...and at least, in ns. Clocks, launches and interrupts jitter by as much.
+const LEAST_SPREAD: f32 = 200.0;
+
+/// Of a bell curve, mean deviation on one side of the middle over the way from the middle to its lowest (or highest) tenth.
+const OF_TENTH: f32 = 0.31;
+
+/// One context.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Cell {
+    middle: f32,
+    /// Mean distance of values below the middle, over all values.
+    down: f32,
+    /// The same above.
+    up: f32,
+    /// Mean distance of values from what the next shorter context said of them.
+    shorter: f32,
+    /// Values seen, 255 at most.
+    seen: u8,
+}
+
+impl Cell {
+    /// `shorter`: how far the value lies from what the next shorter context said.
+    pub(super) fn first(value: Ns, shorter: f32) -> Cell {
+        let value = value as f32;
+        let spread = (FIRST_SPREAD * value).max(LEAST_SPREAD) / 2.0;
+        Cell {
+            middle: value,
+            down: spread,
+            up: spread,
+            shorter,
+            seen: 1,
+        }
+    }
+
+    /// From what a profile knows. It counts as a few values, so that a job that has changed soon corrects it.
+    pub(super) fn of(known: &Sketch) -> Option<Cell> {
+        let middle = known.quantile(0.5)? as f32;
+        let spread = |tenth: Option<Ns>| (tenth.unwrap_or(0) as f32 - middle).abs() * OF_TENTH;
+        let first = Cell::first(middle as Ns, 0.0);
+        let few = known.count() < 4;
+        Some(Cell {
+            middle,
+            down: spread(known.quantile(0.1)).max(if few { first.down } else { 0.0 }),
+            up: spread(known.quantile(0.9)).max(if few { first.up } else { 0.0 }),
+            // Nothing is known of what came of all other kernels: this is the better one until it is.
+            shorter: middle,
+            seen: known.count().min(8) as u8,
+        })
+    }
+
+    /// `shorter`: as for [`Cell::first`].
+    pub(super) fn learn(&mut self, value: Ns, shorter: f32) {
+        let value = value as f32;
+        self.seen = self.seen.saturating_add(1);
+        let gain = 1.0 / f32::from(self.seen.min(MEMORY));
+        let off = value - self.middle;
+        let spread = (self.down + self.up).max(LEAST_SPREAD);
+        let pull = off.clamp(-PULL * spread, PULL * spread);
+        // Distances are taken from the old middle: a value that came as foreseen narrows them.
+        self.down += ((-off).clamp(0.0, STRETCH * spread) - self.down) * gain;
+        self.up += (off.clamp(0.0, STRETCH * spread) - self.up) * gain;
+        self.shorter += (shorter.min(STRETCH * (spread + self.shorter)) - self.shorter) * gain;
+        self.middle = (self.middle + pull * gain).max(0.0);
+    }
+
+    /// Whether this context tells more than the next shorter one. `usual`: how contexts of this kind erred, as a part of what the shorter ones did: with few
+    /// values of its own that is the best guess.
+    pub(super) fn tells_more(&self, usual: f32) -> bool {
+        /// So many values weigh as much as the guess.
+        const GUESS: f32 = 2.0;
+        // The first value judged nothing.
+        let judged = f32::from(self.seen) - 1.0;
+        let own = (self.down + self.up) * judged + self.shorter * usual * GUESS;
+        own <= self.shorter * (judged + GUESS)
+    }
+
+    /// How far this value lies from the middle.
+    pub(super) fn error(&self, value: Ns) -> f32 {
+        (value as f32 - self.middle).abs()
+    }
+
+    pub(super) fn middle(&self) -> f32 {
+        self.middle
+    }
+
+    pub(super) fn seen(&self) -> u8 {
+        self.seen
+    }
+
+    /// It was spared once more.
+    pub(super) fn fade(&mut self) {
+        self.seen -= self.seen / 8;
+    }
+
+    /// 0 for a context seen once or twice, up to 3 for one seen often.
+    pub(super) fn class(&self) -> usize {
+        match self.seen {
+            0..=2 => 0,
+            3..=5 => 1,
+            6..=12 => 2,
+            _ => 3,
+        }
+    }
+
+    pub(super) fn forecast(&self, down: f32, up: f32) -> Forecast {
+        Forecast {
+            low: (self.middle - down * self.down).max(0.0) as Ns,
+            middle: self.middle as Ns,
+            high: (self.middle + up * self.up) as Ns,
+            seen: self.seen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_value_is_known_after_a_few() {
+        let mut cell = Cell::first(1_000_000, 0.0);
+        for _ in 0..30 {
+            cell.learn(1_000_000, 0.0);
+        }
+        let forecast = cell.forecast(3.0, 3.0);
+        assert_eq!(forecast.middle, 1_000_000);
+        assert!(forecast.low > 970_000 && forecast.high < 1_030_000, "{forecast:?}");
+    }
+
+    #[test]
+    fn one_hiccup_moves_little() {
+        let mut cell = Cell::first(100_000, 0.0);
+        for _ in 0..30 {
+            cell.learn(100_000, 0.0);
+        }
+        cell.learn(50_000_000, 0.0);
+        assert!(cell.forecast(3.0, 3.0).middle < 105_000);
+    }
+
+    #[test]
+    fn a_change_is_followed() {
+        let mut cell = Cell::first(100_000, 0.0);
+        for _ in 0..100 {
+            cell.learn(100_000, 0.0);
+        }
+        for _ in 0..100 {
+            cell.learn(5_000_000, 0.0);
+        }
+        let middle = cell.forecast(3.0, 3.0).middle;
+        assert!(middle.abs_diff(5_000_000) < 500_000, "{middle}");
+    }
+
+    #[test]
+    fn nothing_stays_nothing() {
+        let mut cell = Cell::first(0, 0.0);
+        for _ in 0..10 {
+            cell.learn(0, 0.0);
+        }
+        assert!(cell.forecast(3.0, 3.0).high < 100);
+        assert_eq!(Cell::of(&Sketch::default()), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! The last few kernels of a job, and what they are called together.
+
+/// How many kernels make a context, by order: none (the job as a whole), the kernel itself, it and its predecessor, it and three, it and eight.
+pub const ORDERS: [usize; 5] = [0, 1, 2, 4, 9];
+
+/// The most that any order looks back.
+const LONGEST: usize = 9;
+
+/// Mixes words: the multiplier of a good 64-bit generator (an odd number without pattern).
+const MIX: u64 = 0xd134_2543_de82_ef95;
+
+/// What ran last, under one name for each order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context([u64; ORDERS.len()]);
+
+impl Context {
+    /// The names, shortest order first.
+    pub(super) fn hashes(&self) -> [u64; ORDERS.len()] {
+        self.0
+    }
+
+    /// The name of a kernel by itself.
+    pub(super) fn of_kernel(kernel: u64) -> u64 {
+        named(mix(0, kernel), 1)
+    }
+}
+
+/// The last kernels of a job in their order. Marks (a synchronisation, say) may be entered like kernels.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// The latest first.
+    last: [u64; LONGEST],
+}
+
+impl History {
+    /// Another kernel ran; returns its context.
+    pub fn push(&mut self, kernel: u64) -> Context {
+        self.last.copy_within(0..LONGEST - 1, 1);
+        self.last[0] = kernel;
+        self.context()
+    }
+
+    /// The context of the last kernel.
+    pub fn context(&self) -> Context {
+        let mut hashes = [0; ORDERS.len()];
+        let mut hash = 0;
+        let mut taken = 0;
+        for (at, order) in ORDERS.into_iter().enumerate() {
+            for kernel in self.last.iter().take(order).skip(taken) {
+                hash = mix(hash, *kernel);
+            }
+            taken = order;
+            hashes[at] = named(hash, order);
+        }
+        Context(hashes)
+    }
+}
+
+fn mix(hash: u64, kernel: u64) -> u64 {
+    (hash ^ kernel).wrapping_mul(MIX).rotate_left(29)
+}
+
+/// Orders are told apart, and no name is 0: that is an empty place in the table.
+fn named(hash: u64, order: usize) -> u64 {
+    let hash = (hash ^ order as u64).wrapping_mul(MIX);
+    (hash ^ hash >> 31).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_order_looks_so_far_back_and_no_further() {
+        let mut one = History::default();
+        let mut other = History::default();
+        for kernel in 1..=12 {
+            one.push(kernel);
+        }
+        // The same last four.
+        for kernel in [77, 9, 10, 11, 12] {
+            other.push(kernel);
+        }
+        let (one, other) = (one.context().hashes(), other.context().hashes());
+        assert_eq!(one[..4], other[..4]);
+        assert_ne!(one[4], other[4]);
+        assert_eq!(one[1], Context::of_kernel(12));
+    }
+
+    #[test]
+    fn order_counts_and_so_does_repetition() {
+        let context = |kernels: &[u64]| {
+            let mut history = History::default();
+            for kernel in kernels {
+                history.push(*kernel);
+            }
+            history.context().hashes()
+        };
+        assert_ne!(context(&[1, 2, 3])[3], context(&[2, 1, 3])[3]);
+        assert_ne!(context(&[3, 3])[2], context(&[3])[2]);
+        let names = context(&[5, 5, 5, 5, 5, 5, 5, 5, 5]);
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name) && *name != 0);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How well values of steps that were not learnt from are foreseen, beside the mean by kernel.
+
+use std::collections::HashMap;
+
+use super::{History, MATERIAL, Predictor};
+use crate::Ns;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Evaluation {
+    /// Values that were forecast as at least [`MATERIAL`].
+    pub forecasts: u64,
+    /// Of these, the part at or above the forecast's low value.
+    pub covered: f64,
+    /// All values.
+    pub values: u64,
+    /// Mean distance between forecast (its middle) and value over all values, ns.
+    pub error: f64,
+    /// The same for the mean of all earlier values of the kernel: the paper's prediction.
+    pub error_of_means: f64,
+}
+
+impl Evaluation {
+    /// How many times less the error is than that of the means. Infinite where there is none.
+    pub fn gain(&self) -> f64 {
+        self.error_of_means / self.error
+    }
+}
+
+/// Learns from `known`, forecasts `new`: (kernel, value) in the order they came. The predictor goes on learning, as it does while it serves; the means are
+/// those of `known`, as the paper has them, and where a kernel was not in it that of all of them.
+pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
+    let mut history = History::default();
+    let mut predictor = Predictor::default();
+    let mut means: HashMap<u64, (u128, u128)> = HashMap::new();
+    let mut all = (0, 0);
+    for (kernel, value) in known {
+        let context = history.push(*kernel);
+        predictor.learn(&context, *value);
+        for (sum, count) in [means.entry(*kernel).or_default(), &mut all] {
+            *sum += u128::from(*value);
+            *count += 1;
+        }
+    }
+    let mut evaluation = Evaluation::default();
+    let mut covered = 0u64;
+    for (kernel, value) in new {
+        let context = history.push(*kernel);
+        let forecast = predictor.forecast(&context);
+        let middle = forecast.map_or(0, |forecast| forecast.middle);
+        if let Some(forecast) = forecast.filter(|forecast| forecast.middle >= MATERIAL) {
+            evaluation.forecasts += 1;
+            covered += u64::from(*value >= forecast.low);
+        }
+        let (sum, count) = means.get(kernel).copied().unwrap_or(all);
+        let mean = sum.checked_div(count).unwrap_or(0) as f64;
+        evaluation.values += 1;
+        evaluation.error += middle.abs_diff(*value) as f64;
+        evaluation.error_of_means += (mean - *value as f64).abs();
+        predictor.learn(&context, *value);
+    }
+    let values = evaluation.values.max(1) as f64;
+    evaluation.error /= values;
+    evaluation.error_of_means /= values;
+    evaluation.covered = covered as f64 / evaluation.forecasts.max(1) as f64;
+    evaluation
+}

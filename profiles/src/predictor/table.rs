@@ -1,0 +1,161 @@
+//! Contexts and what was seen of them: open addressing, a few neighbouring places a name, no deletion.
+//!
+//! It grows by doubling up to [`MOST_CONTEXTS`]; after that a new context takes the place of the least seen of its neighbours, who loses a little
+//! each time he is spared, so that a context that never comes back gives way in the end.
+
+use super::{
+    cell::Cell,
+    context::{Context, ORDERS},
+};
+
+/// Contexts of one job at most: 32 bytes each. A request of 3,000 launches in which each stands at a place of its own makes 9,000.
+pub const MOST_CONTEXTS: usize = 1 << 14;
+
+/// Places at first.
+const FIRST: usize = 64;
+
+/// A name is looked for in so many places: three cache lines at most.
+const NEAR: usize = 4;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    /// 0: empty.
+    name: u64,
+    cell: Cell,
+}
+
+/// The table.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    places: Vec<Place>,
+    used: usize,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.used
+    }
+
+    fn near(&self, name: u64) -> std::ops::Range<usize> {
+        // The multiplicative mix of a name leaves its high bits best.
+        let first = (name >> 32) as usize & (self.places.len() - 1);
+        let first = first.min(self.places.len() - NEAR);
+        first..first + NEAR
+    }
+
+    fn find(&self, name: u64) -> Option<usize> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let near = self.near(name);
+        self.places[near.clone()]
+            .iter()
+            .position(|place| place.name == name)
+            .map(|at| near.start + at)
+    }
+
+    /// Where each order of a context lies.
+    pub(super) fn find_all(&self, context: &Context) -> [Option<usize>; ORDERS.len()] {
+        context.hashes().map(|name| self.find(name))
+    }
+
+    pub(super) fn at(&self, at: usize) -> &Cell {
+        &self.places[at].cell
+    }
+
+    pub(super) fn at_mut(&mut self, at: usize) -> &mut Cell {
+        &mut self.places[at].cell
+    }
+
+    /// Enters or replaces.
+    pub(super) fn put(&mut self, name: u64, cell: Cell) {
+        match self.find(name) {
+            Some(at) => self.places[at].cell = cell,
+            None => self.insert(name, cell),
+        }
+    }
+
+    /// Enters what is not there.
+    pub(super) fn insert(&mut self, name: u64, cell: Cell) {
+        if self.used * 4 >= self.places.len() * 3 && self.places.len() < MOST_CONTEXTS {
+            self.grow();
+        }
+        if !self.enter(Place { name, cell }) && self.places.len() < MOST_CONTEXTS {
+            self.grow();
+            self.enter(Place { name, cell });
+        }
+    }
+
+    /// False if the neighbourhood was full; then the least seen neighbour has given way, if the table is at its largest.
+    fn enter(&mut self, new: Place) -> bool {
+        let near = self.near(new.name);
+        let largest = self.places.len() >= MOST_CONTEXTS;
+        let places = &mut self.places[near];
+        if let Some(free) = places.iter_mut().find(|place| place.name == 0) {
+            *free = new;
+            self.used += 1;
+            return true;
+        }
+        if largest && let Some(least) = places.iter_mut().min_by_key(|place| place.cell.seen()) {
+            if least.cell.seen() <= 2 {
+                *least = new;
+            } else {
+                least.cell.fade();
+            }
+        }
+        false
+    }
+
+    fn grow(&mut self) {
+        let room = (self.places.len() * 2).max(FIRST);
+        let old = std::mem::replace(&mut self.places, vec![Place::default(); room]);
+        self.used = 0;
+        for place in old.into_iter().filter(|place| place.name != 0) {
+            // One in thousands finds its new neighbourhood full and is learnt again.
+            self.enter(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+    }
+
+    #[test]
+    fn what_was_entered_is_found() {
+        let mut table = Table::default();
+        assert_eq!(table.find(5), None);
+        for number in 0..5_000 {
+            table.insert(name(number), Cell::first(number, 0.0));
+        }
+        let found = (0..5_000).filter(|number| {
+            table
+                .find(name(*number))
+                .is_some_and(|at| *table.at(at) == Cell::first(*number, 0.0))
+        });
+        let found = found.count();
+        assert!(found > 4_950, "{found}: few were crowded out");
+        assert_eq!(table.find(name(9_999)), None);
+    }
+
+    #[test]
+    fn ceiling_of_contexts() {
+        let mut table = Table::default();
+        let kept = name(1);
+        let mut cell = Cell::first(7, 0.0);
+        (0..250).for_each(|_| cell.learn(7, 0.0));
+        table.insert(kept, cell);
+        for number in 2..200_000 {
+            table.insert(name(number), Cell::first(number, 0.0));
+        }
+        assert_eq!(table.places.len(), MOST_CONTEXTS);
+        assert!(table.len() <= MOST_CONTEXTS);
+        assert!(table.find(kept).is_some(), "what was seen often stays");
+        let recent = (190_000..200_000).filter(|number| table.find(name(*number)).is_some());
+        assert!(recent.count() > 5_000, "what is new gets in");
+    }
+}
