@@ -164,10 +164,11 @@ impl Predictor {
                     }
                     cell.learn(value, other);
                 }
-                None => self
-                    .table
-                    .insert(hash, Cell::first(value, (value as f32 - shorter).abs())),
+                None => new[order] = Some((hash, Cell::first(value, (value as f32 - shorter).abs()))),
             }
+        }
+        for (hash, cell) in new.into_iter().flatten() {
+            self.table.insert(hash, cell);
         }
     }
 

@@ -50,7 +50,9 @@ fn steps(random: &mut Random, length: usize, kinds: u64, count: usize, spread: f
         .collect()
 }
 
-fn halves(all: &[(u64, Ns)]) -> (&[(u64, Ns)], &[(u64, Ns)]) {
+type Values = [(u64, Ns)];
+
+fn halves(all: &Values) -> (&Values, &Values) {
     all.split_at(all.len() / 2)
 }
 
