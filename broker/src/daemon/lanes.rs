@@ -12,7 +12,7 @@ use rustix::thread::futex;
 use super::registry::Entry;
 use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
-use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, flags};
+use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record};
 use crate::protocol::{Ns, VERSION};
 
 /// A record may be told this late at most; older ones count as this old. A parked broker reads after 0.2 s.
@@ -220,7 +220,7 @@ impl LaneWatch {
     pub fn tell_mode(&mut self, mode: Mode) {
         let orders = &self.entry.lane.orders;
         if (mode == Mode::Filler) != (self.mode == Mode::Filler) {
-            let left = orders.credit.swap(0, Ordering::AcqRel);
+            let left = orders.take_back();
             self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         }
         self.mode = mode;
@@ -242,43 +242,18 @@ impl LaneWatch {
 
     /// Gives credit. Where it is bound to other signs than the credit that is left, that is taken back first and returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
-        let orders = &self.entry.lane.orders;
-        let flags = orders.flags.load(Ordering::Relaxed);
-        let was_bound = flags & flags::CREDIT_BOUND_TO_SIGNS != 0;
-        let same = match bound_to {
-            Some(signs) => was_bound && orders.signs.load(Ordering::Relaxed) == signs,
-            None => !was_bound,
-        };
-        let mut left = None;
-        if !same {
-            left = Some(orders.credit.swap(0, Ordering::AcqRel)).filter(|left| *left != 0);
-            match bound_to {
-                Some(signs) => {
-                    orders.signs.store(signs, Ordering::Release);
-                    orders
-                        .flags
-                        .store(flags | flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release);
-                }
-                None => orders
-                    .flags
-                    .store(flags & !flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release),
-            }
-        }
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
-        if let Some(left) = left {
-            figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
-        }
-        orders
-            .credit
-            .fetch_add(i64::try_from(credit).unwrap_or(i64::MAX), Ordering::AcqRel);
+        let credit = i64::try_from(credit).unwrap_or(i64::MAX);
+        let left = self.entry.lane.orders.grant(credit, bound_to);
+        figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         self.ring();
-        left
+        (left != 0).then_some(left)
     }
 
     /// Takes back what is left.
     pub fn revoke(&self) -> i64 {
-        let left = self.entry.lane.orders.credit.swap(0, Ordering::AcqRel);
+        let left = self.entry.lane.orders.take_back();
         self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         self.ring();
         left
@@ -432,7 +407,10 @@ mod tests {
         assert_eq!(orders.credit.load(Ordering::Relaxed), 100);
         assert_eq!(orders.signs.load(Ordering::Relaxed), 4);
         assert_eq!(watch.grant(50, None), Some(100));
-        assert_eq!(orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_SIGNS, 0);
+        assert_eq!(
+            orders.flags.load(Ordering::Relaxed) & lane::flags::CREDIT_BOUND_TO_SIGNS,
+            0
+        );
         assert_eq!(watch.revoke(), 50);
         let figures = &watch.entry.figures;
         let granted = figures.granted.load(Ordering::Relaxed) as i64;

@@ -1,6 +1,7 @@
 //! What the interposer and the broker agree on.
 //!
 //! * [`lane`]: the shared memory of one client. The hot path. Only atomics; either side may die at any instruction.
+//! * [`credit`]: how its credit word is changed.
 //! * [`board`]: one page a broker, mapped by all its clients: the signs by which a filler sees the holder move without asking the broker.
 //! * [`control`]: the messages of the control plane (attach, names, policy, death).
 //!
@@ -10,7 +11,11 @@
 
 pub mod board;
 pub mod control;
+pub mod credit;
 pub mod lane;
+
+// The shared words are built on this name, so that `tests/simulation` can compile the same files on atomics whose every interleaving it checks.
+use std::sync::atomic;
 
 /// The version of the whole protocol. A broker refuses a client of another version with [`control::Refusal::Version`] and the client
 /// then runs as without weft.
@@ -18,6 +23,9 @@ pub const VERSION: u32 = 1;
 
 /// How many priorities there are: 0 is the most important, 9 the least (FIKIT's ten queues).
 pub const PRIORITIES: usize = 10;
+
+/// Records a lane holds: at one launch each 2 us it takes the broker 8 ms of sleep to lose one.
+pub const RECORDS: usize = 4096;
 
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;

@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Kind, Mode, flags};
+use weft_broker::protocol::lane::{Kind, Mode};
 
 use super::state::Session;
 use super::streams::Place;
@@ -94,39 +94,13 @@ impl Session {
     /// Takes credit if there is enough and it holds.
     #[inline]
     fn take_credit(&self, cost: Ns) -> bool {
-        let orders = &self.lane.orders;
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        let mut credit = orders.credit.load(Ordering::Acquire);
-        loop {
-            if credit < cost {
-                return false;
-            }
-            if orders.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_SIGNS != 0 {
-                let above = self.board.above(orders.priority.load(Ordering::Relaxed) as usize);
-                if above != orders.signs.load(Ordering::Acquire) {
-                    return false;
-                }
-            }
-            match orders
-                .credit
-                .compare_exchange_weak(credit, credit - cost, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => return true,
-                Err(now) => credit = now,
-            }
-        }
+        self.lane.orders.take(self.board, cost)
     }
 
     /// Takes credit that is not there.
     fn overdraw(&self, cost: Ns) {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        let orders = &self.lane.orders;
-        // Saturating: a word near its end would otherwise turn into a fortune.
-        let _ = orders
-            .credit
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
-                Some(credit.saturating_sub(cost))
-            });
+        self.lane.orders.overdraw(i64::try_from(cost).unwrap_or(i64::MAX));
     }
 
     fn longest_wait(&self) -> Ns {
