@@ -1,0 +1,232 @@
+"""What weft costs a job on this driver.
+
+Launches: one process a configuration, measured in turn within each round, so that what disturbs the machine disturbs all of them.
+Rounds are short of the driver's queue (about 1,024 launches), else the device and not the launch would be measured.
+Models: three processes, without weft, attached and sampled (stage 1), each with the same model, run in turn in short blocks.
+"""
+
+import contextlib
+import os
+import signal
+import statistics
+import sys
+
+from harness import jobs, paths, show
+
+from .. import workload
+from ..phase import Failure, Skip, ended_clients, failed
+from ..workload import Orders
+
+BENCH = paths.TARGET / "release" / "weft-bench-launch"
+COMPANION = paths.TARGET / "release" / "weft-test-companion"
+STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
+
+# Launches in a round, half of what the driver queues; rounds on a real GPU, and where nobody looks at the figures.
+LAUNCHES, ROUNDS, QUICK_ROUNDS = 500, 101, 5
+WAYS = ("burst", "sync")
+
+# Seconds of a block of steps, and blocks of each configuration.
+BLOCK, BLOCKS = 0.15, 8
+QUICK_BLOCK, QUICK_BLOCKS = 0.05, 2
+
+# A model's processes may take so long to make it: weights are drawn on the CPU.
+LOAD = 90.0
+
+# What a model takes in all three processes on a machine with a real GPU, about.
+MODEL_SECONDS = 6.0
+
+
+def run(phase):
+    phase.case("launches", launches, phase, need=8)
+    models(phase)
+
+
+def launches(phase):
+    for program in (BENCH, COMPANION):
+        if not program.exists():
+            raise Skip(f"{program.name} is not in the bundle")
+    folder = phase.place("launches")
+    device = phase.device(folder)
+    rounds = QUICK_ROUNDS if phase.quick else ROUNDS
+    with contextlib.ExitStack() as stack:
+
+        def broker(name, *extra):
+            place = folder / name
+            place.mkdir()
+            return stack.enter_context(phase.broker(place, device, extra=extra))
+
+        def start(name, variables):
+            process = Orders([BENCH], phase.environment(device, variables), folder, name)
+            stack.callback(process.close)
+            # The first start of a driver compiles the test kernels.
+            if process.hear(60) != "ready":
+                raise process.failure("did not start")
+            return process
+
+        alone, holding = broker("a"), broker("h")
+        # So much credit that the measured filler never has to ask within a round.
+        filling = broker("f", "--delay-bound", "60000000")
+        nobody = {**alone.variables(), "WEFT_SOCKET": str(folder / "nobody.sock")}
+        processes = {
+            "bare": start("bare", {}),
+            "no broker": start("no broker", jobs.preload(nobody)),
+            "attached": start("attached", jobs.preload(alone.variables())),
+            "holder": start("holder", jobs.preload(holding.variables(), priority=0)),
+            "filler": start("filler", jobs.preload(filling.variables(), priority=5)),
+        }
+        start("idle holder", jobs.preload(filling.variables(), priority=0))
+        running, ready = folder / "running", folder / "ready"
+        running.touch()
+        companion = jobs.Job(
+            [COMPANION, "--while", running, "--ready", ready, "--at-most", "300"],
+            environment=phase.environment(device, jobs.preload(holding.variables(), priority=5)),
+            folder=folder,
+            name="companion",
+        )
+        stack.callback(companion.kill)
+        if not jobs.wait_until(lambda: ready.exists() or not companion.running(), 40) or not companion.running():
+            companion.kill()
+            raise failed(companion, "the filler beside the holder")
+        # It runs only while the holder is measured: else it would take the device from the others.
+        os.killpg(companion.pid, signal.SIGSTOP)
+        samples = {}
+        done = 0
+        for _ in range(rounds):
+            if phase.left() < 4:
+                break
+            for name, process in processes.items():
+                if name == "holder":
+                    os.killpg(companion.pid, signal.SIGCONT)
+                for way in WAYS:
+                    process.ask(f"{way} {LAUNCHES // 10}", 30)  # warm again: the others had the caches
+                    wall, cpu = process.ask(f"{way} {LAUNCHES}", 60).split()
+                    samples.setdefault((name, way), []).append((float(wall), float(cpu)))
+                if name == "holder":
+                    os.killpg(companion.pid, signal.SIGSTOP)
+            done += 1
+        os.killpg(companion.pid, signal.SIGCONT)
+        modes = {name: mode_of(broker_, processes[name].pid) for name, broker_ in (("attached", alone), ("holder", holding), ("filler", filling))}
+        running.unlink()
+    if not done:
+        raise Failure("not even one round fitted into the time")
+    how = f"weft-bench-launch, {done} rounds of {LAUNCHES} launches, in turn"
+    for name in processes:
+        for way in WAYS:
+            phase.sample(f"launch.{name}.{way}", [wall for wall, _ in samples[name, way]], "ns", how=how)
+            if name != "bare":
+                pairs = list(zip(samples[name, way], samples["bare", way]))
+                phase.sample(f"launch.{name}.{way}.added", [a - b for (a, _), (b, _) in pairs], "ns", how=how + ", less bare in the same round")
+                phase.sample(f"launch.{name}.{way}.added_cpu", [a - b for (_, a), (_, b) in pairs], "ns", how=how + ", the thread's own time")
+    expected = {"attached": "alone", "holder": "holder", "filler": "filler"}
+    wrong = [f"{name} was measured as {modes[name]}" for name, mode in expected.items() if modes[name] != mode]
+    if wrong:
+        raise Failure("; ".join(wrong) + ": the figure is of something else")
+
+
+def mode_of(broker, pid):
+    client = ended_clients(broker.status()).get(pid)
+    return str(client["mode"]).lower() if client else "not attached"
+
+
+def models(phase):
+    """The slow-down of models, one after the other in the same three processes."""
+    wanted = ["resnet50"] if phase.quick else workload.MODELS
+    modes = ["infer"] if phase.quick else ["infer", "train"]
+    names = [f"model.{name}.{mode}" for name in wanted for mode in modes]
+    if not any(phase.wanted(name) for name in names):
+        return
+    try:
+        workload.needs_torch(phase)
+    except Skip as why:
+        for name in names:
+            phase.verdict(name, "skipped", str(why))
+        return
+    folder = phase.place("models")
+    state = {"processes": None}
+    with contextlib.ExitStack() as stack:
+
+        def restart():
+            """New processes: at first, and after one was lost."""
+            if state["processes"]:
+                for process in state["processes"].values():
+                    process.close()
+            state["processes"] = None
+            state["processes"] = start(phase, folder, stack)
+
+        for name in wanted:
+            for mode in modes:
+                phase.case(f"model.{name}.{mode}", one_model, phase, state, restart, name, mode, need=3 if phase.quick else MODEL_SECONDS)
+    if state["processes"]:
+        for process in state["processes"].values():
+            process.close()
+
+
+def start(phase, folder, stack):
+    device = phase.device(folder)
+    if "broker" not in phase.__dict__.get("kept", {}):
+        place = phase.place("mb")
+        phase.kept = {"broker": stack.enter_context(phase.broker(place, device))}
+    broker = phase.kept["broker"]
+    configurations = {
+        "bare": {},
+        "attached": jobs.preload(broker.variables(), priority=0),
+        "sampled": jobs.preload({**broker.variables()}, priority=0, profile="cost", mode="profile"),
+    }
+    if phase.quick:
+        configurations.pop("sampled")
+    processes = {}
+    for name, variables in configurations.items():
+        command = [phase.python, STEPS]
+        processes[name] = Orders(command, phase.environment(device, variables), folder, f"steps {name}")
+        stack.callback(processes[name].close)
+    for process in processes.values():
+        check(process, process.hear(max(1.0, min(workload.START, phase.left()))))
+    return processes
+
+
+def check(process, line):
+    import json
+
+    answer = json.loads(line)
+    if "error" in answer:
+        raise process.failure(answer["error"])
+    return answer
+
+
+def one_model(phase, state, restart, name, mode):
+    if state["processes"] is None:
+        restart()
+    processes = state["processes"]
+    try:
+        for process in processes.values():
+            process.tell(f"load {name} {mode}")
+        trouble = None
+        for process in processes.values():
+            try:
+                check(process, process.hear(max(1.0, min(LOAD, phase.left()))))
+            except Failure as error:
+                if process.process.poll() is not None or "no answer" in str(error):
+                    raise
+                trouble = trouble or error
+        if trouble:
+            # The model does not run here; the processes do.
+            raise Skip(f"{trouble}") if "bare" in str(trouble) else trouble
+        block, blocks = (QUICK_BLOCK, QUICK_BLOCKS) if phase.quick else (BLOCK, BLOCKS)
+        samples = {key: [] for key in processes}
+        keys = list(processes)
+        for number in range(blocks):
+            # Whoever comes first finds colder caches: each comes first in turn.
+            for key in keys[number % len(keys) :] + keys[: number % len(keys)]:
+                answer = check(processes[key], processes[key].ask(f"run {block}", max(1.0, min(60.0, phase.left()))))
+                samples[key].append(statistics.median(answer["ms"]))
+    except Failure:
+        if any(process.process.poll() is not None for process in processes.values()) or phase.left() < 1:
+            state["processes"] = None
+        raise
+    how = f"{blocks} blocks of {block} s in turn, median step of each block"
+    for key, values in samples.items():
+        phase.sample(f"model.{name}.{mode}.{key}", values, "ms", how=how)
+        if key != "bare":
+            added = [(a / b - 1) * 100 for a, b in zip(values, samples["bare"])]
+            phase.sample(f"model.{name}.{mode}.{key}.added", added, "%", how=how + ", over bare in the same round")
+    print(f"cost: {name} {mode}: " + ", ".join(f"{key} {show.quantile(values, 0.5):.2f} ms" for key, values in samples.items()), file=sys.stderr, flush=True)

@@ -1,0 +1,315 @@
+"""Real clients on the real driver, without weft and with it: does weft see everything, and does nothing change?
+
+First the driver itself: what `weft doctor` finds, and the driver's exported functions against our table. Then the clients of tests/clients,
+several at a time (only correctness is asked here, no time is taken). Each client runs twice without weft: what differs between those two runs
+differs by itself and is not held against weft. Then once in each role under weft, which must
+
+  * end well and print the same bytes,
+  * leave the same result, hashes of its data included,
+  * have every launch named, no trouble counted, nothing said on stderr.
+"""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import threading
+import tomllib
+
+from harness import jobs, paths
+
+from .. import elf, machine, results
+from ..phase import Failure, Skip, ended_clients, failed, settled
+
+PROGRAMS = paths.CLIENTS / "programs"
+OBSERVE = paths.ROOT / "scripts" / "gpu" / "observe"
+TABLE = paths.ROOT / "interposer" / "symbols" / "driver-api.tsv"
+
+# (priority of the client, of the job beside it, that job's pattern): as in tests/clients/run.py.
+BESIDE = {
+    "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
+    "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
+}
+
+# Clients that take all memory of the device, or look at how much is free: nobody runs beside them.
+ALONE_ON_DEVICE = {"torch-oom", "jax", "jax-tuning", "vllm", "vllm-compiled", "nccl"}
+
+# Most valuable first, where time is short; the others follow as they stand in clients.toml.
+FIRST = ["cudarc", "patterns", "torch-train", "torch-graphs", "torch-elementwise", "triton", "cupy", "torch-conv", "torch-attention"]
+
+# With --quick: one client of our own kernels, one of PyTorch.
+QUICK = ["cudarc", "torch-elementwise"]
+
+# A client's run may take this long; those of clients.toml that need more say so.
+BOUND = 120.0
+
+# Clients at a time on a real GPU, and what one needs of the machine's cores.
+MOST_AT_ONCE, CORES_EACH = 6, 2
+
+# Lines that the client and its libraries may say under weft as without it.
+OURS = "weft"
+
+
+def run(phase):
+    phase.case("doctor", doctor, phase, need=3)
+    phase.case("symbols", symbols, phase, need=3)
+    clients(phase)
+
+
+def doctor(phase):
+    """What a user is told first. On a real machine weft must find the driver by itself."""
+    folder = phase.place("doctor")
+    device = phase.device(folder)
+    environment = {**jobs.clean_environment(), **device.environment(), **device.weft_environment()}
+    environment.update(WEFT_SOCKET=str(folder / "b.sock"), WEFT_PROFILE_DIR=str(folder), WEFT_AUTOSTART="0")
+    done = subprocess.run(
+        [paths.WEFT, "doctor", "--json"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False
+    )
+    try:
+        rows = json.loads(done.stdout)
+    except ValueError as error:
+        raise Failure(f"weft doctor ended with {done.returncode} and no JSON", results.tail(done.stderr)) from error
+    phase.fact("doctor", rows)
+    rows = rows.get("rows", rows) if isinstance(rows, dict) else rows
+    bad = [row for row in rows if isinstance(row, dict) and str(row.get("verdict", row.get("state", ""))).lower() == "fail"]
+    if bad:
+        raise Failure("weft doctor found faults", [json.dumps(row) for row in bad])
+
+
+def our_symbols():
+    lines = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
+    return {line[0] for line in lines if len(line) > 1}
+
+
+def symbols(phase):
+    """The driver's functions against our table, both ways."""
+    library = phase.facts["driver"].get("library")
+    if not library:
+        raise Skip("where the driver's library lies is not known")
+    exported = {name for name in elf.Elf(library).exports() if name.startswith("cu") and name[2:3].isupper()}
+    ours = our_symbols()
+    lacking, absent = sorted(exported - ours), sorted(ours - exported)
+    phase.value("symbols.driver", len(exported), "functions", how=f"dynamic symbols of {library}")
+    phase.value("symbols.table_lacks", len(lacking), "functions", how="exported by the driver, not in driver-api.tsv")
+    phase.value("symbols.driver_lacks", len(absent), "functions", how="in driver-api.tsv, not exported by the driver")
+    phase.fact("symbols", {"table_lacks": lacking, "driver_lacks": absent})
+    if not exported:
+        raise Failure(f"{library} exports no function of the driver API")
+
+
+class Client:
+    """One entry of clients.toml on this machine."""
+
+    def __init__(self, name, table, phase):
+        self.name, self.phase, self.table = name, phase, table
+        self.native = not table["venv"]
+        self.program = paths.TARGET / "release" / table["program"] if self.native else PROGRAMS / table["program"]
+        self.roles = table.get("roles", ["alone"])
+        self.bound = float(table.get("bound", BOUND))
+        self.libraries = machine.cuda_libraries(phase.python) if table.get("cuda_libraries") else []
+
+    def missing(self):
+        """Why it cannot run here, or None."""
+        if self.native:
+            return None if self.program.exists() else f"{self.program.name} is not in the bundle"
+        without = machine.missing_imports(self.phase.python, self.program)
+        return f"no Python package {', '.join(without)}" if without else None
+
+    def command(self, result):
+        head = [self.program] if self.native else [self.phase.python, self.program]
+        return [*head, result, *self.table.get("arguments", [])]
+
+    def execute(self, device, folder, name, extra=()):
+        """One run. Returns (job, result)."""
+        result = folder / f"{name}.json"
+        seen = folder / f"{name}.seen"
+        seen.mkdir()
+        environment = self.phase.environment(device, {}, self.libraries)
+        environment.update(self.table.get("env", {}))
+        environment.update(
+            CLIENT_HASHES="1", OBSERVE_FOLDER=str(seen), PYTHONPATH=str(OBSERVE), XLA_PYTHON_CLIENT_PREALLOCATE="false", **dict(extra)
+        )
+        job = jobs.Job(self.command(result), environment=environment, folder=folder, name=name)
+        code = job.wait(max(1.0, min(self.bound, self.phase.left())))
+        if code != 0 or not result.exists():
+            raise failed(job, f"{self.name}, {name}")
+        return job, json.loads(result.read_text()), [json.loads(file.read_text()) for file in seen.glob("*.json")]
+
+
+def clients(phase):
+    """All clients, several at a time; then those that want the device for themselves."""
+    with open(paths.CLIENTS / "clients.toml", "rb") as file:
+        found = {name: Client(name, table, phase) for name, table in tomllib.load(file).items()}
+    wanted = [name for name in QUICK if name in found] if phase.quick else sorted(
+        found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), found[name].table.get("set", "ci") != "ci")
+    )
+    gathered = Gathered()
+    beside = [found[name] for name in wanted if name not in ALONE_ON_DEVICE]
+    apart = [found[name] for name in wanted if name in ALONE_ON_DEVICE]
+    cores = os.cpu_count() or 1
+    width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, cores // CORES_EACH))
+    pool = concurrent.futures.ThreadPoolExecutor(width)
+    try:
+        # What raises in a thread is a fault of ours: it must show.
+        for future in [pool.submit(one_client, client, gathered) for client in beside]:
+            future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    for client in apart:
+        one_client(client, gathered)
+    gathered.write(phase)
+
+
+class Gathered:
+    """What all clients together showed."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.launches = self.unnamed = self.lookups = self.runs = 0
+        self.unknown, self.drivers = {}, set()
+        self.by_chance = {}
+
+    def add(self, client, seen, last):
+        with self.lock:
+            self.runs += 1
+            for entry in last:
+                self.launches += entry["launches"] + entry["graph_launches"]
+                self.unnamed += entry["unnamed"]
+            for process in seen:
+                self.lookups += process["lookups"]
+                self.drivers.add(process["driver"])
+                for name in process["unknown_names"]:
+                    self.unknown.setdefault(name, set()).add(client)
+
+    def write(self, phase):
+        if not self.runs:
+            return
+        phase.value("launches", self.launches, "launches", n=self.runs, how="all clients under weft")
+        phase.value("launches.unnamed", self.unnamed, "launches", n=self.runs, how="all clients under weft")
+        phase.value("lookups.ours", self.lookups, "lookups", n=self.runs, how="answered by cuGetProcAddress or dlsym with an entry of ours")
+        phase.value("lookups.unhooked", len(self.unknown), "functions", n=self.runs, how="handed out though driver-api.tsv lacks them")
+        phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
+        phase.fact("drivers", sorted(self.drivers))
+        phase.fact("differs_without_weft", self.by_chance)
+
+
+def one_client(client, gathered):
+    """Both bare runs, then each role."""
+    phase = client.phase
+    roles = client.roles[:1] if phase.quick and not client.native else client.roles
+    names = [f"{client.name}/{role}" for role in roles]
+    if not any(phase.wanted(name) for name in names):
+        return
+    why = client.missing()
+    if why:
+        for name in names:
+            phase.verdict(name, results.SKIPPED, why)
+        return
+    if phase.left() < 8:
+        for name in names:
+            phase.verdict(name, results.LEFT_OUT, f"{max(phase.left(), 0):.0f} s left")
+        return
+    folder = phase.place(client.name)
+    try:
+        reference = bare(client, folder)
+    except (Failure, OSError, ValueError, RuntimeError) as error:
+        for name in names:
+            phase.verdict(name, results.SKIPPED, f"it does not run without weft either: {error}", getattr(error, "tail", None))
+        return
+    with gathered.lock:
+        if reference["by_chance"]:
+            gathered.by_chance[client.name] = reference["by_chance"]
+    for role, name in zip(roles, names):
+        phase.case(name, under_weft, client, role, reference, gathered, need=6)
+
+
+def bare(client, folder):
+    """Two runs without weft, and what they agree in."""
+    runs = []
+    for number in ("bare1", "bare2"):
+        place = folder / number
+        place.mkdir()
+        device = client.phase.device(place)
+        job, result, _ = client.execute(device, place, number)
+        runs.append((job.stdout(), result))
+        device.wait_gone()
+    (out, first), (_, second) = runs
+    hashes, again = first.pop("hashes", {}), second.pop("hashes", {})
+    by_chance = sorted(name for name in hashes if hashes[name] != again.get(name))
+    return {
+        "stdout": out if out == runs[1][0] else None,
+        "result": {key: value for key, value in first.items() if second.get(key) == value},
+        "hashes": {name: value for name, value in hashes.items() if name not in by_chance},
+        "by_chance": by_chance,
+    }
+
+
+def under_weft(client, role, reference, gathered):
+    """One run in a role; raises Failure with all that is wrong."""
+    phase = client.phase
+    folder = phase.place(f"{client.name}-{role}")
+    device = phase.device(folder)
+    with phase.broker(folder, device) as broker, beside(phase, role, device, broker, folder) as priority:
+        job, result, seen = client.execute(device, folder, "weft", jobs.preload(broker.variables(), priority=priority))
+        status = settled(broker, job.pid)
+    companion = {"holder", "filler"} & {role}
+    last = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]
+    hashes = result.pop("hashes", {})
+    wrong = []
+    if reference["stdout"] is not None and job.stdout() != reference["stdout"]:
+        wrong.append(f"stdout differs: {job.stdout()[:120]!r}, without weft {reference['stdout'][:120]!r}")
+    for key, value in reference["result"].items():
+        if result.get(key) != value:
+            wrong.append(f"{key} is {result.get(key)!r}, without weft {value!r}")
+    for key, value in reference["hashes"].items():
+        if hashes.get(key) != value:
+            wrong.append(f"data {key!r} differs from the runs without weft, which agree")
+    ours = [line for line in job.stderr().splitlines() if line.startswith(OURS)]
+    if ours:
+        wrong.append("weft wrote to stderr: " + " / ".join(ours[:4]))
+    if job.pid not in ended_clients(status):
+        wrong.append("the broker never saw the client")
+    if not sum(entry["launches"] + entry["graph_launches"] for entry in last):
+        wrong.append("weft saw no launch")
+    for what in ("unnamed", "troubles", "dropped_messages"):
+        count = sum(entry[what] for entry in last)
+        if count:
+            wrong.append(f"{what}: {count}")
+    if companion:
+        modes = broker.modes(job.pid) or [mode for entry in last for mode in broker.modes(entry["pid"])]
+        if role not in modes:
+            wrong.append(f"it was {', '.join(modes) or 'not attached'}, never {role}")
+    gathered.add(client.name, seen, last)
+    if wrong:
+        raise Failure("; ".join(wrong), results.tail(job.stderr(), 10))
+
+
+class beside:
+    """The job that makes the client a holder or a filler. Yields the client's priority."""
+
+    def __init__(self, phase, role, device, broker, folder):
+        self.phase, self.role, self.device, self.broker, self.folder = phase, role, device, broker, folder
+        self.job = None
+
+    def __enter__(self):
+        if self.role not in BESIDE:
+            return 5
+        priority, other, pattern = BESIDE[self.role]
+        self.keep, ready = self.folder / "keep", self.folder / "ready"
+        self.keep.touch()
+        program = paths.TARGET / "release" / "weft-test-companion"
+        if not program.exists():
+            raise Skip("weft-test-companion is not in the bundle")
+        environment = self.phase.environment(self.device, jobs.preload(self.broker.variables(), priority=other))
+        command = [program, "--while", self.keep, "--ready", ready, "--at-most", "300", *pattern]
+        self.job = jobs.Job(command, environment=environment, folder=self.folder, name="beside")
+        jobs.wait_until(lambda: ready.exists() or not self.job.running(), min(30, max(self.phase.left(), 1)))
+        if not ready.exists():
+            self.job.kill()
+            raise failed(self.job, "the job beside it")
+        return priority
+
+    def __exit__(self, *_):
+        if self.job:
+            self.keep.unlink(missing_ok=True)
+            self.job.wait(10)

@@ -1,0 +1,83 @@
+"""What a run's result file says, for people: the table at the end, what was missed, a summary as JSON."""
+
+from harness import show
+
+from . import phases, results
+
+
+def listing(chosen, seconds):
+    """The phases with the share each gets if all before it use theirs up."""
+    rows, left = [], seconds
+    for number, entry in enumerate(chosen):
+        share = phases.share(left, entry, chosen[number + 1 :])
+        left -= share
+        rows.append([entry.name, f"{share:.0f} s", entry.about])
+    return show.table(["phase", "share", "what"], rows)
+
+
+def head(lines):
+    return next((line for line in lines if line["kind"] == "run"), {})
+
+
+def of_phases(lines):
+    """The last word on each phase, in the order of the run."""
+    said = {line["phase"]: line for line in lines if line["kind"] == "phase"}
+    wanted = head(lines).get("phases", list(said))
+    return [(name, said.get(name)) for name in wanted]
+
+
+def number(value):
+    """A figure as people read it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or value == int(value) and abs(value) >= 1000:
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def spread(line):
+    if line.get("p10") is None or line.get("p90") is None:
+        return ""
+    return f"{number(line['p10'])} - {number(line['p90'])}"
+
+
+def table(lines):
+    run = head(lines)
+    parts = []
+    values = [line for line in lines if line["kind"] == "value"]
+    for name, _ in of_phases(lines):
+        rows = [[v["name"], f"{number(v['value'])} {v['unit']}", spread(v), v.get("n", "")] for v in values if v.get("phase") == name]
+        if rows:
+            parts.append(f"{name}\n\n" + show.table(["figure", "value", "p10 - p90", "n"], rows))
+    rows = []
+    for name, line in of_phases(lines):
+        line = line or {"verdict": results.LEFT_OUT, "seconds": 0, "why": "the suite ended before it"}
+        cases = line.get("cases", {})
+        rows.append([name, line["verdict"], f"{line['seconds']:.0f} s", *(cases.get(k, 0) for k in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)), (line.get("why") or "")[:120]])
+    parts.append(show.table(["phase", "verdict", "took", "ok", "failed", "skipped", "left out", "why"], rows))
+    kind = "SIMULATED GPU, no figure here is a measurement of one" if run.get("simulated") else "real GPU"
+    return f"run {run.get('run')}: {run.get('gpu')} ({kind}), commit {str(run.get('commit'))[:12]}\n\n" + "\n\n".join(parts)
+
+
+def missed(lines):
+    """Phases that failed or were left out, wholly or in part, with why."""
+    found = []
+    for name, line in of_phases(lines):
+        if line is None:
+            found.append(f"{name}: left out: the suite ended before it")
+        elif line["verdict"] != results.OK or line.get("partly"):
+            verdict = line["verdict"] if line["verdict"] != results.OK else "left out in part"
+            found.append(f"{name}: {verdict}: {line.get('why') or 'no reason given'}")
+    return found
+
+
+def summary(lines):
+    run = head(lines)
+    return {
+        "run": run.get("run"),
+        "gpu": run.get("gpu"),
+        "simulated": run.get("simulated"),
+        "phases": {name: line for name, line in of_phases(lines)},
+        "values": [line for line in lines if line["kind"] == "value"],
+        "missed": missed(lines),
+    }

@@ -1,0 +1,307 @@
+"""The suite: looks at the machine, runs the phases one after the other, keeps the budget, tells at the end."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+from harness import jobs, paths
+
+from . import bundle, machine, phases, report, results, supervise
+from .phase import Phase, TimeUp
+
+# Kept for the table at the end and for ending what is left.
+RESERVE = 5.0
+
+# A phase that would get less is left out: it could not even start a job.
+LEAST_SHARE = 8.0
+
+# A log that comes back is at most this long; the rest of it is in the middle of nowhere anyway.
+MOST_LOG = 4 << 20
+
+
+def say(text):
+    print(f"gpu-suite: {text}", file=sys.stderr, flush=True)
+
+
+def extra_phases(texts):
+    """Phases that a test adds: NAME=FILE, a Python file with a function run(phase)."""
+    found = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        found[name] = phases.Entry(name, 30, f"from {file}")
+    return found
+
+
+def load_extra(file):
+    spec = importlib.util.spec_from_file_location("extra_phase", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.run
+
+
+def choose(arguments):
+    """The phases to run, in order; exits with one line where a name is unknown."""
+    known = {**phases.BY_NAME, **extra_phases(arguments.extra_phase)}
+    if not arguments.only:
+        return list(known.values())
+    unknown = [name for name in arguments.only if name not in known]
+    if unknown:
+        sys.exit(f"gpu-suite: --only {unknown[0]}: no such phase; there are {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(arguments.only)]
+
+
+def survey(arguments, folder):
+    """What the run is about: {"simulated", "gpu", "folder", "python", ...}. Exits where --real finds no GPU."""
+    real = {"error": "--simulated was asked for"}
+    if not arguments.simulated:
+        real = machine.driver(jobs.RealDevice())
+    use_real = "error" not in real and not real.get("simulated")
+    if arguments.real and not use_real:
+        why = real.get("error") or f"{real.get('library')} is the simulated driver"
+        sys.exit(f"gpu-suite: no real GPU: {why}")
+    driver = real
+    if not use_real:
+        if not paths.SIMGPU_CUDA.exists():
+            sys.exit(f"gpu-suite: no real GPU ({real.get('error', 'simulated driver')}) and no simulated one at {paths.SIMGPU_CUDA}: run scripts/gpu-bundle")
+        if not arguments.simulated:
+            say(f"NO REAL GPU: {real.get('error', 'the simulated driver is on the library path')}; everything below is simulated")
+        place = folder / "look"
+        place.mkdir()
+        device = jobs.Device(place)
+        driver = machine.driver(device)
+        device.wait_gone()
+        if "error" in driver:
+            sys.exit(f"gpu-suite: the simulated GPU does not start: {driver['error']}")
+    python, packages, version, trouble = machine.choose_python()
+    if trouble:
+        say(f"{python}: {trouble}")
+    return {
+        "simulated": not use_real,
+        "no_real_gpu": None if use_real else real.get("error", "simulated driver"),
+        "gpu": driver.get("name", "unknown"),
+        "folder": machine.folder_name(driver.get("name", "unknown"), not use_real),
+        "driver": driver,
+        "python": str(python),
+        "python_version": version,
+        "packages": packages,
+        "machine": machine.about(),
+        "caches": str(folder / "caches"),
+    }
+
+
+def interrupted():
+    """Turns SIGTERM and SIGINT into a wish that the supervisor looks at. Returns the function that tells."""
+    seen = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: seen.append(number))
+    return lambda: bool(seen)
+
+
+def main(arguments, began):
+    chosen = choose(arguments)
+    if arguments.list:
+        print(report.listing(chosen, arguments.budget - RESERVE))
+        return 0
+    if arguments.budget < LEAST_SHARE + RESERVE:
+        sys.exit(f"gpu-suite: --budget {arguments.budget:g}: less than {LEAST_SHARE + RESERVE:g} s is enough for nothing")
+    for needed in (paths.WEFT, paths.LIBWEFT):
+        if not needed.exists():
+            sys.exit(f"gpu-suite: {needed} is not there: run scripts/gpu-bundle where weft is built and take .gpu-bundle along")
+    manifest = bundle.manifest_of(paths.TARGET)
+    if manifest and (wrong := bundle.damaged(paths.TARGET, manifest)):
+        sys.exit(f"gpu-suite: the bundle did not arrive whole: {', '.join(wrong)}")
+    stop = interrupted()
+    folder = Path(tempfile.mkdtemp(prefix="weft-gpu-", dir="/tmp"))
+    try:
+        return measure(arguments, began, chosen, manifest, stop, folder)
+    finally:
+        supervise.end_all(lambda: supervise.descendants(os.getpid()))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(arguments, began, chosen, manifest, stop, folder):
+    facts = survey(arguments, folder)
+    out = arguments.out / facts["folder"]
+    out.mkdir(parents=True, exist_ok=True)
+    run = name_of_run(out)
+    file, log = out / f"{run}.jsonl", out / f"{run}.log"
+    start = time.time()
+    writer = results.Writer(file, start)
+    writer.write(
+        "run",
+        run=run,
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        commit=(manifest or {}).get("commit") or bundle.git("rev-parse", "HEAD") or "unknown",
+        changed=(manifest or {}).get("changed"),
+        budget=arguments.budget,
+        phases=[entry.name for entry in chosen],
+        quick=arguments.quick,
+        words=arguments.case or None,
+        **{key: facts[key] for key in ("simulated", "no_real_gpu", "gpu", "driver", "python", "python_version", "packages", "machine")},
+    )
+    kind = "SIMULATED GPU" if facts["simulated"] else "GPU"
+    say(f"{kind} {facts['gpu']}; results in {file}")
+    say(f"python {facts['python']} {facts['python_version']}: " + (", ".join(f"{k} {v}" for k, v in facts["packages"].items()) or "no packages"))
+    deadline = began + arguments.budget - RESERVE
+    for number, entry in enumerate(chosen):
+        one_phase(arguments, entry, chosen[number + 1 :], deadline, stop, facts, folder, out, file, log, start)
+    writer.write("end", seconds=round(time.monotonic() - began, 1), stopped=stop())
+    writer.close()
+    cut(log)
+    lines = results.read(file)
+    print(report.table(lines))
+    missed = report.missed(lines)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report.summary(lines), indent=2) + "\n")
+    for line in missed:
+        print(f"missed: {line}")
+    return 1 if arguments.check and missed else 0
+
+
+def name_of_run(out):
+    """A name that no other run of this GPU has: when it began."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    number = 1
+    while (out / f"{stamp}{'' if number == 1 else f'-{number}'}.jsonl").exists():
+        number += 1
+    return stamp if number == 1 else f"{stamp}-{number}"
+
+
+def one_phase(arguments, entry, later, deadline, stop, facts, folder, out, file, log, start):
+    writer = results.Writer(file, start, entry.name)
+    try:
+        left = deadline - time.monotonic()
+        share = phases.share(left, entry, later) if left > 0 else 0.0
+        if stop() or share < LEAST_SHARE:
+            why = "the suite was told to stop" if stop() else f"{max(left, 0):.0f} s were left for it and what follows"
+            writer.write("phase", verdict=results.LEFT_OUT, why=why, seconds=0)
+            say(f"{entry.name}: left out: {why}")
+            return
+        say(f"{entry.name}: {share:.0f} s of {left:.0f} s: {entry.about}")
+        place = folder / entry.name
+        place.mkdir()
+        order = folder / f"{entry.name}.order"
+        extra = dict(text.partition("=")[::2] for text in arguments.extra_phase)
+        order.write_text(
+            json.dumps(
+                {
+                    "name": entry.name,
+                    "extra": extra.get(entry.name),
+                    "facts": facts,
+                    "folder": str(place),
+                    "out": str(out),
+                    "file": str(file),
+                    "start": start,
+                    "seconds": share - min(supervise.GRACE, share / 4) - 1.0,
+                    "quick": arguments.quick,
+                    "words": arguments.case,
+                }
+            )
+        )
+        command = [sys.executable, paths.ROOT / "scripts" / "gpu-suite", "--run-phase", order]
+        with open(log, "ab") as text:
+            text.write(f"== {entry.name}\n".encode())
+        own_log = folder / f"{entry.name}.log"
+        outcome = supervise.run(command, os.environ, share, own_log, stop=stop)
+        with open(log, "ab") as text:
+            text.write(own_log.read_bytes())
+        verdict_of_phase(writer, file, entry, outcome, stop())
+        shutil.rmtree(place, ignore_errors=True)
+    finally:
+        writer.close()
+
+
+def verdict_of_phase(writer, file, entry, outcome, stopped):
+    """Writes down how a phase ended, from its own cases and from its process."""
+    # A line that the phase was killed in must not swallow ours.
+    writer.close()
+    writer.__init__(writer.path, writer.began, writer.phase)
+    cases = [line for line in results.read(file) if line["kind"] == "case" and line.get("phase") == entry.name]
+    by = {verdict: [case["name"] for case in cases if case["verdict"] == verdict] for verdict in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)}
+    why = []
+    if outcome.killed:
+        why.append("it overran its share and was killed")
+    elif stopped:
+        why.append("the suite was told to stop")
+    elif outcome.code == TIME_UP:
+        why.append("its time was over before it was done")
+    elif outcome.code != 0:
+        why.append(f"its process ended with {outcome.code}")
+    if by[results.FAILED]:
+        why.append(f"{len(by[results.FAILED])} cases failed: {', '.join(by[results.FAILED][:8])}")
+    if by[results.LEFT_OUT]:
+        why.append(f"{len(by[results.LEFT_OUT])} cases left out: {', '.join(by[results.LEFT_OUT][:8])}")
+    if not by[results.OK] and not by[results.FAILED]:
+        skipped = sorted({case.get("why", "") for case in cases if case["verdict"] == results.SKIPPED})
+        why.append("nothing was tried" + (f": {'; '.join(skipped)[:300]}" if skipped else ""))
+    failed = outcome.killed or by[results.FAILED] or outcome.code not in (0, TIME_UP)
+    nothing = not by[results.OK] and not failed
+    verdict = results.FAILED if failed else results.LEFT_OUT if nothing else results.OK
+    writer.write(
+        "phase",
+        verdict=verdict,
+        why="; ".join(why) or None,
+        partly=bool(by[results.LEFT_OUT]) or outcome.code == TIME_UP or None,
+        seconds=round(outcome.seconds, 1),
+        cases={verdict: len(names) for verdict, names in by.items()},
+        ended_by_force=outcome.left_behind or None,
+        tail=results.tail(outcome.log.read_text(errors="replace")) if failed else None,
+    )
+    say(f"{entry.name}: {verdict} after {outcome.seconds:.0f} s" + (f": {'; '.join(why)}" if why else ""))
+
+
+# The exit code of a phase whose time was over: it ended as it was told to.
+TIME_UP = 75
+
+
+def run_phase(order):
+    """The other side: one phase in this process."""
+    order = SimpleNamespace(**json.loads(Path(order).read_text()))
+    writer = results.Writer(order.file, order.start, order.name)
+
+    def told(*_):
+        # Once: what cleans up must not be interrupted by the next one.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise TimeUp
+
+    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    deadline = time.monotonic() + order.seconds
+    phase = Phase(
+        order.name,
+        writer=writer,
+        facts=order.facts,
+        folder=order.folder,
+        out=order.out,
+        deadline=deadline,
+        quick=order.quick,
+        words=order.words,
+    )
+    code = 0
+    try:
+        (load_extra(order.extra) if order.extra else phases.BY_NAME[order.name].function())(phase)
+    except TimeUp:
+        code = TIME_UP
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    # Threads that wait for a job of a phase whose time is over would hold the process: the supervisor ends what they wait for.
+    os._exit(code)
+
+
+def cut(log):
+    """Keeps the end of a log that grew too long to bring home."""
+    if log.exists() and log.stat().st_size > MOST_LOG:
+        with open(log, "rb") as file:
+            file.seek(-MOST_LOG, os.SEEK_END)
+            kept = file.read()
+        log.write_bytes(b"(cut)\n" + kept)
