@@ -16,9 +16,9 @@ use super::registry::{Entry, Newcomer, Registry};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use super::store;
-use crate::protocol::PRIORITIES;
 use crate::protocol::control::Refusal;
-use crate::protocol::lane::{Mode, flags};
+use crate::protocol::lane::{Lane, Mode, flags};
+use crate::protocol::{Ns, PRIORITIES};
 use crate::transport::server::{Host, Incoming, Listener, Pending};
 
 /// How often the signs of the end are looked at.
@@ -137,15 +137,14 @@ impl Door {
         let client = self.registry.number();
         let options = &self.options;
         let attached = pending.welcome(&self.host, client, costs, |lane| {
-            let orders = &lane.orders;
-            orders.priority.store(u32::from(hello.priority), Ordering::Relaxed);
-            let longest = u64::try_from(options.longest_wait.as_nanos()).unwrap_or(u64::MAX);
-            orders.longest_wait.store(longest, Ordering::Relaxed);
             let unknown_cost = typical.unwrap_or(options.core.unknown_cost);
-            orders.unknown_cost.store(unknown_cost, Ordering::Relaxed);
-            let profiling = if hello.profiling { flags::PROFILE } else { 0 };
-            orders.flags.store(profiling, Ordering::Relaxed);
-            orders.mode.store(Mode::Alone as u32, Ordering::Release);
+            first_orders(
+                lane,
+                hello.priority,
+                options.longest_wait,
+                unknown_cost,
+                hello.profiling,
+            );
         });
         let attached = match attached {
             Ok(attached) => attached,
@@ -187,6 +186,18 @@ impl Door {
             self.desk.tell(Notice::Gone(client, Ending::Vanished));
         }
     }
+}
+
+/// What a lane says before the scheduler knows of it.
+pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
+    let orders = &lane.orders;
+    orders.priority.store(u32::from(priority), Ordering::Relaxed);
+    let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
+    orders.longest_wait.store(longest, Ordering::Relaxed);
+    orders.unknown_cost.store(unknown_cost, Ordering::Relaxed);
+    let profiling = if profiling { flags::PROFILE } else { 0 };
+    orders.flags.store(profiling, Ordering::Relaxed);
+    orders.mode.store(Mode::Alone as u32, Ordering::Release);
 }
 
 type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<String>);

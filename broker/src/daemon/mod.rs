@@ -19,6 +19,8 @@ use crate::transport::server::{Host, Listener};
 
 pub mod admin;
 mod answers;
+#[cfg(feature = "by-hand")]
+pub mod by_hand;
 mod clock;
 mod control;
 mod door;
@@ -63,6 +65,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         registry: Arc::clone(&registry),
         keeper: keeper.clone(),
         trace,
+        clock: clock::now,
     })
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&desk.gauges));

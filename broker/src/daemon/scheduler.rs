@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::clock;
 use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
 use super::registry::{Entry, Registry, mode_name};
@@ -91,6 +90,15 @@ pub struct Desk {
 }
 
 impl Desk {
+    /// The way to a scheduler that reads what is sent there.
+    pub(super) fn to(notices: Sender<Notice>, host: Arc<Host>) -> Desk {
+        Desk {
+            notices,
+            host,
+            gauges: Arc::default(),
+        }
+    }
+
     /// Tells it something. False if it is no more.
     pub fn tell(&self, notice: Notice) -> bool {
         let told = self.notices.send(notice).is_ok();
@@ -123,17 +131,15 @@ pub struct Setup {
     pub keeper: Keeper,
     /// Where decisions are written.
     pub trace: Trace,
+    /// The time: that of all weft's processes, but in tests that make their own.
+    pub clock: fn() -> Ns,
 }
 
 /// Starts the thread.
 pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
     let (notices, incoming) = channel();
-    let gauges = Arc::new(Gauges::default());
-    let desk = Desk {
-        notices,
-        host: Arc::clone(&setup.host),
-        gauges: Arc::clone(&gauges),
-    };
+    let desk = Desk::to(notices, Arc::clone(&setup.host));
+    let gauges = Arc::clone(&desk.gauges);
     let thread = std::thread::Builder::new()
         .name("weft-scheduler".into())
         .spawn(move || {
@@ -147,7 +153,31 @@ pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
     Ok((desk, thread))
 }
 
-struct Scheduler {
+/// What whoever drives the scheduler by hand is shown.
+#[cfg_attr(not(feature = "by-hand"), allow(dead_code))] // The daemon has no watcher.
+#[derive(Debug)]
+pub enum Moment<'a> {
+    /// The core took in an event.
+    Event {
+        /// When.
+        now: Ns,
+        /// What.
+        event: &'a Event,
+        /// What it answered.
+        decisions: &'a [Decision],
+        /// Itself.
+        core: &'a Core,
+    },
+    /// A decision is about to be carried out.
+    Before(&'a Decision),
+    /// It was.
+    After(&'a Decision),
+}
+
+/// Who is shown them.
+pub type Watcher = Box<dyn FnMut(Moment<'_>)>;
+
+pub(super) struct Scheduler {
     core: Core,
     waiting: Waiting,
     host: Arc<Host>,
@@ -160,6 +190,8 @@ struct Scheduler {
     signs: [u64; PRIORITIES],
     last_record: Ns,
     stopping: bool,
+    clock: fn() -> Ns,
+    watcher: Option<Watcher>,
     // Kept between turns for their memory alone.
     events: Vec<(Ns, Event)>,
     decisions: Vec<Decision>,
@@ -168,13 +200,13 @@ struct Scheduler {
 
 /// What a turn found.
 #[derive(Debug, Default, Clone, Copy)]
-struct Turn {
-    news: bool,
+pub(super) struct Turn {
+    pub(super) news: bool,
     filler_waits: bool,
 }
 
 impl Scheduler {
-    fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
+    pub(super) fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
             core: Core::new(setup.config),
@@ -188,6 +220,8 @@ impl Scheduler {
             signs: [0; PRIORITIES],
             last_record: 0,
             stopping: false,
+            clock: setup.clock,
+            watcher: None,
             events: Vec::new(),
             decisions: Vec::new(),
             seen: Vec::new(),
@@ -200,15 +234,7 @@ impl Scheduler {
             if self.stopping {
                 break;
             }
-            let now = clock::now();
-            let scene = Scene {
-                filler_waits: turn.filler_waits,
-                last_record: self.last_record,
-                next_wake: self.core.next_wake(now),
-            };
-            let wait = self.waiting.choose(now, &scene);
-            self.gauges.set_waiting(wait);
-            match wait {
+            match self.choose(turn) {
                 Wait::Spin => std::hint::spin_loop(),
                 Wait::Nap(time) => std::thread::sleep(time),
                 Wait::Doze(time) => self.sleep(time, false),
@@ -218,24 +244,74 @@ impl Scheduler {
         self.farewell();
     }
 
-    /// Asks to be rung, looks once more, sleeps.
-    fn sleep(&mut self, time: Duration, by_anybody: bool) {
+    /// How to wait after a turn.
+    pub(super) fn choose(&self, turn: Turn) -> Wait {
+        let now = (self.clock)();
+        let scene = Scene {
+            filler_waits: turn.filler_waits,
+            last_record: self.last_record,
+            next_wake: self.core.next_wake(now),
+        };
+        let wait = self.waiting.choose(now, &scene);
+        self.gauges.set_waiting(wait);
+        wait
+    }
+
+    /// Asks to be rung by all, or by all who are no holders.
+    pub(super) fn want_bells(&self, by_anybody: bool) {
         for lane in &self.lanes {
             lane.want_bell(by_anybody || lane.mode() != Mode::Holder);
         }
+    }
+
+    /// Asks to be rung, looks once more, sleeps.
+    fn sleep(&mut self, time: Duration, by_anybody: bool) {
+        self.want_bells(by_anybody);
         if !self.turn().news && !self.stopping {
             // An error here is a bell that cannot be waited for: a short pause keeps the thread from racing.
             if self.host.wait(time).is_err() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
+        self.want_no_bells();
+    }
+
+    /// Awake again.
+    pub(super) fn want_no_bells(&self) {
         for lane in &self.lanes {
             lane.want_bell(false);
         }
     }
 
+    /// Shows everything that happens to the core from now on.
+    #[cfg(feature = "by-hand")]
+    pub(super) fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+    }
+
+    /// The core, to be looked at.
+    #[cfg(feature = "by-hand")]
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Tells the core something.
+    fn tell(&mut self, now: Ns, event: Event) {
+        let Some(watcher) = &mut self.watcher else {
+            return self.core.handle(now, event, &mut self.decisions);
+        };
+        let before = self.decisions.len();
+        self.core.handle(now, event.clone(), &mut self.decisions);
+        watcher(Moment::Event {
+            now,
+            event: &event,
+            decisions: self.decisions.get(before..).unwrap_or_default(),
+            core: &self.core,
+        });
+    }
+
     /// One look at everything.
-    fn turn(&mut self) -> Turn {
+    pub(super) fn turn(&mut self) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         self.host.board.heartbeat.fetch_add(1, Ordering::Relaxed);
         for (priority, signs) in self.signs.iter_mut().enumerate() {
@@ -247,16 +323,16 @@ impl Scheduler {
             self.notice(notice);
         }
         self.drain(&mut turn);
-        let now = clock::now();
+        let now = (self.clock)();
         let mut events = std::mem::take(&mut self.events);
         // By time over all lanes; one lane's own order stays.
         events.sort_by_key(|(at, _)| *at);
         for (_, event) in events.drain(..) {
-            self.core.handle(now, event, &mut self.decisions);
+            self.tell(now, event);
         }
         self.events = events;
         if self.core.next_wake(now).is_some_and(|at| at <= now) {
-            self.core.handle(now, Event::Tick, &mut self.decisions);
+            self.tell(now, Event::Tick);
         }
         turn.news |= !self.decisions.is_empty();
         self.carry_out(now);
@@ -266,7 +342,7 @@ impl Scheduler {
     fn drain(&mut self, turn: &mut Turn) {
         let mut liars: Vec<(u64, Lie)> = Vec::new();
         for lane in &mut self.lanes {
-            let now = clock::now();
+            let now = (self.clock)();
             match lane.drain(now, &mut self.events, &mut self.seen, &mut self.trace) {
                 Ok(found) => {
                     turn.news |= found.news;
@@ -290,7 +366,7 @@ impl Scheduler {
     }
 
     fn notice(&mut self, notice: Notice) {
-        let now = clock::now();
+        let now = (self.clock)();
         match notice {
             Notice::Attached(entry) => {
                 let priority = entry.priority.load(Ordering::Relaxed);
@@ -303,14 +379,14 @@ impl Scheduler {
                     priority,
                     profile,
                 };
-                self.core.handle(now, event, &mut self.decisions);
+                self.tell(now, event);
             }
             Notice::Gone(client, ending) => self.gone(client, ending),
             Notice::Priority(client, priority) => {
                 if let Some(lane) = self.lane(Client(client)) {
                     lane.tell_priority(priority);
                     let event = Event::Priority(Client(client), priority);
-                    self.core.handle(now, event, &mut self.decisions);
+                    self.tell(now, event);
                 }
             }
             Notice::Unprofiled(client) => self.unprofile(now, Client(client)),
@@ -327,13 +403,13 @@ impl Scheduler {
         let Some(lane) = self.lane(client) else { return };
         lane.revoke();
         let priority = lane.entry().priority.load(Ordering::Relaxed);
-        self.core.handle(now, Event::Gone(client), &mut self.decisions);
+        self.tell(now, Event::Gone(client));
         let event = Event::Attached {
             client,
             priority,
             profile: None,
         };
-        self.core.handle(now, event, &mut self.decisions);
+        self.tell(now, event);
     }
 
     /// A client ended: its last records are read, its lane is let free, the core and the keeper are told.
@@ -345,12 +421,12 @@ impl Scheduler {
         if ending != Ending::Detached {
             let mut seen = Vec::new();
             // Its launches no longer matter, its samples do. A lie now changes nothing.
-            let _ = lane.drain(clock::now(), &mut Vec::new(), &mut seen, &mut self.trace);
+            let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
             self.keeper.seen(client, seen);
         }
         // A detached client lives and must not wait for anybody.
         lane.tell_mode(Mode::Free);
-        let now = clock::now();
+        let now = (self.clock)();
         self.mark(
             now,
             lane.entry(),
@@ -360,27 +436,32 @@ impl Scheduler {
         );
         self.registry.end(client, ending);
         self.keeper.tell(keeper::Tell::Gone(Arc::clone(lane.entry())));
-        self.core.handle(now, Event::Gone(Client(client)), &mut self.decisions);
+        self.tell(now, Event::Gone(Client(client)));
     }
 
     fn carry_out(&mut self, now: Ns) {
-        let mut decisions = std::mem::take(&mut self.decisions);
         for _ in 0..ROUNDS {
-            if decisions.is_empty() {
+            if self.decisions.is_empty() {
                 break;
             }
+            let decisions = std::mem::take(&mut self.decisions);
             let mut answers = Vec::new();
             self.gauges
                 .decisions
                 .fetch_add(decisions.len() as u64, Ordering::Relaxed);
-            for decision in decisions.drain(..) {
+            for decision in decisions {
+                if let Some(watcher) = &mut self.watcher {
+                    watcher(Moment::Before(&decision));
+                }
                 answers.extend(self.decide(now, decision));
+                if let Some(watcher) = &mut self.watcher {
+                    watcher(Moment::After(&decision));
+                }
             }
             for event in answers {
-                self.core.handle(now, event, &mut decisions);
+                self.tell(now, event);
             }
         }
-        self.decisions = decisions;
     }
 
     fn decide(&mut self, now: Ns, decision: Decision) -> Option<Event> {

@@ -1,0 +1,148 @@
+//! The scheduler without its thread and its clock: whoever drives it says when it takes a turn and what time it is.
+//!
+//! It is the very scheduler that the daemon runs, with its lanes in real shared memory and its ways to wait. Only the socket is missing: clients come and
+//! go by the functions of this file. For tests; nothing of the daemon uses it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use weft_profiles::Profile;
+
+use super::door::first_orders;
+use super::keeper::Keeper;
+use super::registry::{Entry, Newcomer, Registry};
+use super::scheduler::{Desk, Notice, Scheduler, Setup};
+use super::trace::Trace;
+use crate::core::{Client, Config, Core};
+use crate::protocol::Ns;
+use crate::protocol::board::Board;
+use crate::protocol::lane::Mode;
+use crate::transport::Error;
+use crate::transport::map::SharedLane;
+use crate::transport::server::Host;
+
+pub use super::scheduler::{Moment, Watcher};
+pub use super::status::Ending;
+pub use super::waiting::Wait;
+
+/// A scheduler in somebody's hands.
+pub struct ByHand {
+    scheduler: Scheduler,
+    desk: Desk,
+    host: Arc<Host>,
+    registry: Arc<Registry>,
+    unknown_cost: Ns,
+}
+
+/// A client to be let in.
+#[derive(Debug, Default)]
+pub struct Guest {
+    /// 0 to 9.
+    pub priority: u8,
+    /// What is known of it.
+    pub profile: Option<Arc<Profile>>,
+    /// Whether it takes stage-1 samples.
+    pub profiling: bool,
+    /// The longest it may wait at the gate.
+    pub longest_wait: Duration,
+}
+
+impl ByHand {
+    /// With no client. `spin` as the daemon's own setting; `watcher` is shown whatever happens to the core.
+    pub fn new(config: Config, spin: bool, clock: fn() -> Ns, watcher: Watcher) -> Result<ByHand, Error> {
+        let host = Arc::new(Host::make()?);
+        let registry = Arc::new(Registry::default());
+        let (notices, incoming) = channel();
+        let unknown_cost = config.unknown_cost;
+        let desk = Desk::to(notices, Arc::clone(&host));
+        let setup = Setup {
+            config,
+            spin,
+            host: Arc::clone(&host),
+            registry: Arc::clone(&registry),
+            keeper: Keeper::deaf(),
+            trace: Trace::none(),
+            clock,
+        };
+        let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&desk.gauges));
+        scheduler.watch(watcher);
+        Ok(ByHand {
+            scheduler,
+            desk,
+            host,
+            registry,
+            unknown_cost,
+        })
+    }
+
+    /// The signs that all clients see.
+    pub fn board(&self) -> &Board {
+        &self.host.board
+    }
+
+    /// Lets a client in, as the door does. The scheduler hears of it in its next turn.
+    pub fn attach(&self, guest: Guest) -> Result<(Client, Arc<SharedLane>), Error> {
+        let lane = Arc::new(SharedLane::lane()?);
+        let typical = guest.profile.as_ref().and_then(|profile| profile.typical_cost());
+        let unknown_cost = typical.unwrap_or(self.unknown_cost);
+        first_orders(&lane, guest.priority, guest.longest_wait, unknown_cost, guest.profiling);
+        let client = self.registry.number();
+        let entry = Arc::new(Entry::new(Newcomer {
+            client,
+            pid: 0,
+            command: String::new(),
+            profile: None,
+            loaded: guest.profile,
+            trouble: None,
+            profiling: guest.profiling,
+            priority: guest.priority,
+            lane: Arc::clone(&lane),
+        }));
+        entry
+            .figures
+            .mode
+            .store(Mode::Alone as u64, std::sync::atomic::Ordering::Relaxed);
+        self.registry.add(Arc::clone(&entry));
+        self.desk.tell(Notice::Attached(entry));
+        Ok((Client(client), lane))
+    }
+
+    /// A client ended.
+    pub fn gone(&self, client: Client, ending: Ending) {
+        self.desk.tell(Notice::Gone(client.0, ending));
+    }
+
+    /// `weft set`.
+    pub fn set_priority(&self, client: Client, priority: u8) {
+        self.desk.tell(Notice::Priority(client.0, priority));
+    }
+
+    /// A client's profile does not fit its device.
+    pub fn unprofile(&self, client: Client) {
+        self.desk.tell(Notice::Unprofiled(client.0));
+    }
+
+    /// One turn, and how the daemon would wait after it.
+    pub fn turn(&mut self) -> Wait {
+        let turn = self.scheduler.turn();
+        self.scheduler.choose(turn)
+    }
+
+    /// Before a sleep: asks to be rung and looks once more. True if there was news, so that the sleep does not begin.
+    pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
+        self.scheduler.want_bells(by_anybody);
+        self.scheduler.turn().news
+    }
+
+    /// After a sleep.
+    pub fn wakes(&self) {
+        self.scheduler.want_no_bells();
+    }
+
+    /// The core, to be looked at.
+    pub fn core(&self) -> &Core {
+        self.scheduler.core()
+    }
+}
