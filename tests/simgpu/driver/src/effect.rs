@@ -25,6 +25,8 @@ pub(crate) enum Effect {
     Run(Action),
     /// The same, at once even if nobody waits: the host may be looking at what it writes.
     RunPromptly(Action),
+    /// What needs to know when the operation ran; at once, even if nobody waits, where the flag says so.
+    Timed(Box<dyn FnOnce(Times) + Send>, bool),
     /// The client's function; the stream goes on when it has returned.
     Call(Action),
     /// The stream goes on when this says true.
@@ -43,6 +45,7 @@ impl Effect {
     pub(crate) fn is_prompt(&self) -> bool {
         match self {
             Effect::Copy(job) => job.host_may_look,
+            Effect::Timed(_, prompt) => *prompt,
             Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => true,
             Effect::Set(_) | Effect::Mark(_) | Effect::Run(_) => false,
         }
@@ -54,6 +57,7 @@ impl Effect {
             Effect::Copy(job) => job.perform(),
             Effect::Set(job) => job.perform(),
             Effect::Mark(mark) => mark.set(times),
+            Effect::Timed(action, _) => action(times),
             Effect::Run(action) | Effect::RunPromptly(action) => action(),
             // Host operations do their part when the stream reaches them: see `helper.rs`.
             Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => {}

@@ -70,7 +70,12 @@ pub(crate) fn reached(effect: Effect, seq: Seq) {
             });
         }
         // Not host operations: performed at their end.
-        Effect::Copy(_) | Effect::Set(_) | Effect::Mark(_) | Effect::Run(_) | Effect::RunPromptly(_) => {}
+        Effect::Copy(_)
+        | Effect::Set(_)
+        | Effect::Mark(_)
+        | Effect::Run(_)
+        | Effect::RunPromptly(_)
+        | Effect::Timed(..) => {}
     }
 }
 

@@ -1,6 +1,6 @@
 //! Executed kernels: those whose effect on memory is really computed. All others are timed and change nothing.
 //!
-//! Which ones: our own test kernels (`simgpu.rs`, their PTX in `simgpu.ptx`), and the handful of PyTorch kernels on whose
+//! Which ones: our own test kernels (`simgpu.rs`, their PTX in `simgpu.ptx`), those of the probes that read the clock (`probe.rs`), and the handful of PyTorch kernels on whose
 //! values programs branch: fills, copies, comparisons, ranges, small arithmetic on them and their reductions (`torch/`).
 //! A test can give the effect of a kernel by name (`given.rs`). A kernel is found by its symbol alone, [`find`], once when it is loaded; what it needs besides comes with each launch.
 //!
@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod given;
+mod probe;
 mod simgpu;
 mod spin;
 mod torch;
@@ -89,6 +90,21 @@ pub(crate) enum Effect {
     Compute(Arc<Compute>),
     /// Runs until a word of the host says so.
     Spin(fn(&Call<'_>) -> Result<Spin, Fault>),
+    /// Reads the device's clock.
+    Clocked(fn(&Call<'_>) -> Result<Clocked, Fault>),
+}
+
+/// What a kernel writes that ran from one time to another, device nanoseconds.
+pub(crate) type Written = dyn FnOnce(&dyn Memory, (u64, u64)) -> Result<(), Fault> + Send;
+
+/// One launch of a kernel that reads the device's clock, or whose stores the host waits for.
+pub(crate) struct Clocked {
+    /// How long it runs, device nanoseconds; `None`: as its shape says.
+    pub(crate) duration: Option<u64>,
+    /// Where it writes, if it does: into host memory it does so at once.
+    pub(crate) to: Option<u64>,
+    /// What it does when it ends.
+    pub(crate) end: Box<Written>,
 }
 
 /// The effect of the kernel of this name; `None` for all that are only timed.
@@ -96,6 +112,7 @@ pub(crate) fn find(name: &str) -> Option<Effect> {
     given::find(name)
         .or_else(|| simgpu::find(name))
         .or_else(|| spin::find(name))
+        .or_else(|| probe::find(name))
         .or_else(|| torch::find(name).map(Effect::Compute))
 }
 

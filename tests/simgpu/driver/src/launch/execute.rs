@@ -3,13 +3,13 @@
 
 use std::sync::atomic::AtomicBool;
 
-use simgpu_device::Launch as DeviceLaunch;
+use simgpu_device::{Launch as DeviceLaunch, Times};
 
 use crate::effect::Effect;
 use crate::export::note;
 use crate::kernels::{Call, Effect as Executed, Fault, Memory};
 use crate::launch::Params;
-use crate::memory::{self, raw};
+use crate::memory::{self, Side, raw};
 use crate::module::function::Function;
 
 /// The memory a kernel sees: what the driver has handed out, and host memory the device can reach.
@@ -60,6 +60,28 @@ pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLa
                     missed(&name, fault);
                 }
             })))
+        }
+        Executed::Clocked(clocked) => {
+            let call = Call {
+                buffer: &params.buffer,
+                params: layout,
+            };
+            let clocked = match clocked(&call) {
+                Ok(clocked) => clocked,
+                Err(fault) => {
+                    missed(&function.name, fault);
+                    return None;
+                }
+            };
+            launch.duration = clocked.duration;
+            let prompt = clocked.to.is_some_and(|to| memory::side(to) == Side::Pinned);
+            let name = function.name.clone();
+            let end = move |times: Times| {
+                if let Err(fault) = (clocked.end)(&Reachable, (times.start, times.end)) {
+                    missed(&name, fault);
+                }
+            };
+            Some(Effect::Timed(Box::new(end), prompt))
         }
         Executed::Spin(spin) => {
             let call = Call {

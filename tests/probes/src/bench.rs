@@ -1,0 +1,104 @@
+//! What a probe works with: the device, its report, the time it has, and the ways to measure that several probes share.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::driver::{Event, Gpu, Stream};
+use crate::report::{Report, Samples};
+
+/// What the command line says to the probes.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Pipe directory of an MPS daemon.
+    pub mps_pipe: Option<PathBuf>,
+    /// CUPTI's library.
+    pub cupti: Option<PathBuf>,
+}
+
+/// One probe's means.
+pub struct Bench {
+    /// The device.
+    pub gpu: Gpu,
+    /// Where results go.
+    pub report: Report,
+    /// When the probe should be done: loops end early then.
+    pub until: Instant,
+    /// From the command line.
+    pub options: Options,
+}
+
+/// What [`Bench::repeat`] measures at least, however late it is: less than that has no median.
+const LEAST: usize = 3;
+
+impl Bench {
+    /// Measures so often, or as often as time allows, at least three times.
+    pub fn repeat(&self, rounds: usize, mut measure: impl FnMut(usize) -> Result<f64>) -> Result<Samples> {
+        let mut samples = Vec::with_capacity(rounds);
+        for round in 0..rounds {
+            if round >= LEAST && Instant::now() > self.until {
+                break;
+            }
+            samples.push(measure(round)?);
+        }
+        Ok(Samples::new(samples))
+    }
+
+    /// Host time of each call of `body`, nanoseconds.
+    pub fn repeat_calls(&self, rounds: usize, mut body: impl FnMut(usize) -> Result<()>) -> Result<Samples> {
+        self.repeat(rounds, |round| {
+            let begin = Instant::now();
+            body(round)?;
+            Ok(nanoseconds(begin.elapsed()))
+        })
+    }
+
+    /// An event pair on a stream.
+    pub fn pair(&self) -> Result<Pair<'_>> {
+        Ok(Pair {
+            gpu: &self.gpu,
+            from: self.gpu.event()?,
+            to: self.gpu.event()?,
+        })
+    }
+}
+
+/// Two events, used again and again.
+pub struct Pair<'g> {
+    gpu: &'g Gpu,
+    /// The first.
+    pub from: Event,
+    /// The second.
+    pub to: Event,
+}
+
+impl Pair<'_> {
+    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it.
+    pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.gpu.record(self.from, stream)?;
+        body()?;
+        self.gpu.record(self.to, stream)?;
+        self.gpu.wait_for_event(self.to)?;
+        Ok(self.gpu.between(self.from, self.to)?)
+    }
+}
+
+impl Drop for Pair<'_> {
+    fn drop(&mut self) {
+        // The process ends soon; an event that stays is no loss.
+        let _ = self.gpu.end_event(self.from);
+        let _ = self.gpu.end_event(self.to);
+    }
+}
+
+/// Nanoseconds as a number to reckon with.
+pub fn nanoseconds(duration: Duration) -> f64 {
+    duration.as_nanos() as f64
+}
+
+/// Bytes a microsecond, from bytes and nanoseconds.
+pub fn rate(bytes: usize, ns: f64) -> f64 {
+    if ns > 0.0 { bytes as f64 * 1000.0 / ns } else { f64::NAN }
+}

@@ -1,0 +1,208 @@
+//! Allocations of every kind, freed when they are dropped, and never more of them than the machine can spare.
+//!
+//! The bounds (worst reading of the documentation: what managed memory exceeds may be anybody's): plain memory at most a quarter of what is free; managed memory
+//! at most a quarter of what is free on the device *and* on the host, and 1 GiB; pinned memory the same as managed. Who gets less than it can use is told.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Result, ensure};
+
+use super::api::CudaError;
+use super::gpu::{Gpu, Part};
+use crate::host;
+
+/// No probe allocates more managed or pinned memory than this at once.
+const CAP: usize = 1 << 30;
+/// The unit in which large allocations are cut to size: the driver's block of managed memory.
+pub const BLOCK: usize = 2 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Managed,
+    Pinned,
+    Pageable,
+}
+
+/// An allocation.
+pub struct Memory<'g> {
+    gpu: &'g Gpu,
+    address: u64,
+    bytes: usize,
+    kind: Kind,
+    /// What backs pageable memory.
+    _backing: Option<Box<[u64]>>,
+}
+
+/// How much of `wanted` bytes may be had where `free` are free.
+fn share(wanted: usize, free: usize) -> usize {
+    let most = wanted.min(free / 4);
+    if most >= BLOCK { most - most % BLOCK } else { most }
+}
+
+impl Gpu {
+    fn room(&self, wanted: usize, least: usize, managed: bool) -> Result<usize> {
+        let free = self.free_memory()?;
+        let mut bytes = share(wanted, free);
+        if managed {
+            bytes = bytes.min(CAP).min(share(wanted, host::available_memory()?));
+        }
+        ensure!(
+            bytes >= least.min(wanted),
+            "only {bytes} bytes may be had of {wanted} ({free} free on the device); at least {least} are needed"
+        );
+        Ok(bytes)
+    }
+
+    /// Device memory: `wanted` bytes, or less down to `least`.
+    pub fn plain(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
+        let bytes = self.room(wanted, least, false)?;
+        let mut address = 0;
+        // SAFETY: the out pointer is a local.
+        unsafe { self.api.cuMemAlloc_v2(&mut address, bytes) }?;
+        Ok(self.memory(address, bytes, Kind::Plain))
+    }
+
+    /// Managed memory: `wanted` bytes, or less down to `least`.
+    pub fn managed(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
+        /// `CU_MEM_ATTACH_GLOBAL`.
+        const GLOBAL: u32 = 1;
+        let bytes = self.room(wanted, least, true)?;
+        let mut address = 0;
+        // SAFETY: the out pointer is a local.
+        unsafe { self.api.cuMemAllocManaged(&mut address, bytes, GLOBAL) }?;
+        Ok(self.memory(address, bytes, Kind::Managed))
+    }
+
+    /// Pinned host memory, zeroed: `wanted` bytes, or less down to `least`.
+    pub fn pinned(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
+        /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
+        const FLAGS: u32 = 1 | 2;
+        let bytes = share(wanted, host::available_memory()?).min(CAP);
+        ensure!(
+            bytes >= least.min(wanted),
+            "only {bytes} bytes of host memory may be had of {wanted}"
+        );
+        let mut address = 0;
+        // SAFETY: the out pointer is a local.
+        unsafe { self.api.cuMemHostAlloc(&mut address, bytes, FLAGS) }?;
+        let memory = self.memory(address, bytes, Kind::Pinned);
+        host::write_pages(memory.address, bytes, 0);
+        Ok(memory)
+    }
+
+    /// Ordinary host memory, every page of it touched.
+    pub fn pageable(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
+        let bytes = share(wanted, host::available_memory()?).min(CAP);
+        ensure!(
+            bytes >= least.min(wanted),
+            "only {bytes} bytes of host memory may be had of {wanted}"
+        );
+        let mut backing = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
+        let mut memory = self.memory(backing.as_mut_ptr().expose_provenance() as u64, bytes, Kind::Pageable);
+        memory._backing = Some(backing);
+        host::write_pages(memory.address, bytes, 1);
+        Ok(memory)
+    }
+
+    fn memory(&self, address: u64, bytes: usize, kind: Kind) -> Memory<'_> {
+        Memory {
+            gpu: self,
+            address,
+            bytes,
+            kind,
+            _backing: None,
+        }
+    }
+}
+
+impl Memory<'_> {
+    /// Its address, on the device and, where the host reaches it, there.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Is it host memory?
+    pub fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Pinned | Kind::Pageable)
+    }
+
+    /// Bytes `from` to `from + bytes` of managed memory, cut where the allocation ends.
+    pub fn part(&self, from: usize, bytes: usize) -> Part {
+        debug_assert_eq!(self.kind, Kind::Managed);
+        let from = from.min(self.bytes);
+        Part {
+            at: self.address + from as u64,
+            bytes: bytes.min(self.bytes - from),
+        }
+    }
+
+    /// The whole of managed memory.
+    pub fn whole(&self) -> Part {
+        self.part(0, self.bytes)
+    }
+
+    /// Writes a word into every page from the host: managed memory then lies there. Nothing on the device may be using it.
+    pub fn populate(&self, value: u8) {
+        if self.kind != Kind::Plain {
+            host::write_pages(self.address, self.bytes, value);
+        }
+    }
+
+    /// The first word of host memory, as the device left it.
+    pub fn word(&self) -> u32 {
+        if self.kind == Kind::Plain {
+            return 0;
+        }
+        self.first().load(Ordering::Acquire)
+    }
+
+    /// Sets the first word of host memory.
+    pub fn set_word(&self, value: u32) {
+        if self.kind != Kind::Plain {
+            self.first().store(value, Ordering::Release);
+        }
+    }
+
+    fn first(&self) -> &AtomicU32 {
+        let word = std::ptr::with_exposed_provenance_mut(self.address as usize);
+        // SAFETY: an aligned word of an allocation that the host reaches and that lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+
+    /// The words of host memory, copied.
+    pub fn words_64(&self, count: usize) -> Vec<u64> {
+        let count = count.min(self.bytes / 8);
+        if self.kind == Kind::Plain {
+            return Vec::new();
+        }
+        let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
+        // SAFETY: the allocation holds as many aligned words, and the callers have waited for what writes them.
+        (0..count)
+            .map(|at| {
+                // SAFETY: inside the allocation.
+                let word = unsafe { from.add(at) };
+                // SAFETY: as said above.
+                unsafe { word.read_volatile() }
+            })
+            .collect()
+    }
+}
+
+impl Drop for Memory<'_> {
+    fn drop(&mut self) {
+        // A probe that fails drops what it has while the device may be at work: freeing waits for it. What fails here failed before, and was told there.
+        let _: Result<(), CudaError> = match self.kind {
+            // SAFETY: allocated by this driver, freed once.
+            Kind::Plain | Kind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },
+            // SAFETY: as above.
+            Kind::Pinned => unsafe { self.gpu.api.cuMemFreeHost(self.address) },
+            Kind::Pageable => Ok(()),
+        };
+    }
+}

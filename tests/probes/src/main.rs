@@ -1,0 +1,26 @@
+//! `weft-gpu-probe`: measures a GPU through its driver; what comes out calibrates the simulated GPU.
+//!
+//! | file | what |
+//! |---|---|
+//! | `probes.rs`, `run.rs` | the list of probes; each in a process of its own, within its time |
+//! | `calibration/`, `memory/` | the probes, a file each |
+//! | `driver/` | the driver's functions, the device, allocations, the kernels |
+//! | `bench.rs`, `report.rs`, `host.rs` | measuring, JSON lines, the host's side |
+//!
+//! What holds: no device setting is changed, memory is bounded by what is free (`driver/memory.rs`), every wait has a bound.
+
+mod bench;
+mod calibration;
+mod cli;
+mod driver;
+mod host;
+mod memory;
+mod probes;
+mod report;
+mod run;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

@@ -1,0 +1,180 @@
+//! What comes out: JSON lines on stdout, each flushed, so that a run that is cut short leaves what it had.
+//!
+//! ```text
+//! {"probe":"copy","name":"to_device","value":22200.0,"unit":"bytes/us","n":20,"median":22200.0,"p10":22150.0,"p90":22210.0,"clock":"device","bytes":67108864}
+//! {"probe":"cupti","skipped":"no libcupti.so"}
+//! {"probe":"fault","error":"cuMemAllocManaged: CUDA_ERROR_NOT_SUPPORTED (801)"}
+//! ```
+//!
+//! `clock` says whose time it is: the device's (events, the device's timer) or the host's.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+
+use serde_json::{Map, Value, json};
+
+/// Measurements of one thing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Keeps those that are numbers.
+    pub fn new(values: impl IntoIterator<Item = f64>) -> Samples {
+        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        Samples(values)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// None at all?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value at a share of 0 to 1, the nearest that was measured; 0 without any.
+    pub fn quantile(&self, share: f64) -> f64 {
+        let last = self.0.len().saturating_sub(1);
+        let at = (share * last as f64).round() as usize;
+        self.0.get(at.min(last)).copied().unwrap_or(0.0)
+    }
+
+    /// The middle one.
+    pub fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// Each one changed; the order may turn around.
+    pub fn map(&self, change: impl Fn(f64) -> f64) -> Samples {
+        Samples::new(self.0.iter().map(|value| change(*value)))
+    }
+}
+
+/// Whose time a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// The device's: events or its timer.
+    Device,
+    /// The host's.
+    Host,
+    /// Nobody's: a count, a ratio of counts.
+    None,
+}
+
+/// Writes the lines of one probe.
+#[derive(Debug, Clone)]
+pub struct Report {
+    probe: String,
+    simulated: bool,
+}
+
+/// A line that is being made.
+#[must_use = "a line is printed by `print`"]
+pub struct Line(Map<String, Value>);
+
+impl Line {
+    /// Adds a field.
+    pub fn and(mut self, key: &str, value: impl Into<Value>) -> Line {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Prints it.
+    pub fn print(self) {
+        let mut line = Value::Object(self.0).to_string();
+        line.push('\n');
+        let mut out = std::io::stdout().lock();
+        // Nobody reads any more: the next line will find the same, and the parent ends the process.
+        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+impl Report {
+    /// For a probe.
+    pub fn new(probe: &str, simulated: bool) -> Report {
+        Report {
+            probe: probe.to_owned(),
+            simulated,
+        }
+    }
+
+    fn line(&self) -> Line {
+        let mut line = Map::new();
+        line.insert("probe".to_owned(), json!(self.probe));
+        if self.simulated {
+            line.insert("simulated".to_owned(), json!(true));
+        }
+        Line(line)
+    }
+
+    /// Something measured many times.
+    pub fn samples(&self, name: &str, unit: &str, clock: Clock, samples: &Samples) -> Line {
+        let rounded = |share: f64| (samples.quantile(share) * 1000.0).round() / 1000.0;
+        let line = self.value(name, unit, clock, rounded(0.5));
+        line.and("n", samples.len())
+            .and("median", rounded(0.5))
+            .and("p10", rounded(0.1))
+            .and("p90", rounded(0.9))
+    }
+
+    /// Something that is what it is.
+    pub fn value(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
+        let line = self.line().and("name", name).and("value", value).and("unit", unit);
+        match clock {
+            Clock::Device => line.and("clock", "device"),
+            Clock::Host => line.and("clock", "host"),
+            Clock::None => line,
+        }
+        .and("n", 1)
+    }
+
+    /// A yes, a no, or a text.
+    pub fn fact(&self, name: &str, value: impl Into<Value>) -> Line {
+        self.line().and("name", name).and("value", value)
+    }
+
+    /// Facts about the whole run.
+    pub fn facts(&self) -> Line {
+        self.line()
+    }
+
+    /// The probe did not apply.
+    pub fn skipped(&self, why: &str) {
+        self.line().and("skipped", why).print();
+    }
+
+    /// The probe failed.
+    pub fn error(&self, what: &str) {
+        self.line().and("error", what).print();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_measured_values() {
+        let samples = Samples::new([5.0, 1.0, f64::NAN, 3.0]);
+        assert_eq!(samples.len(), 3);
+        assert_eq!(samples.median(), 3.0);
+        assert_eq!(samples.quantile(0.0), 1.0);
+        assert_eq!(samples.quantile(1.0), 5.0);
+        assert_eq!(Samples::default().median(), 0.0);
+        assert_eq!(samples.map(|value| 1.0 / value).quantile(0.0), 0.2);
+    }
+
+    #[test]
+    fn a_line_has_what_the_fold_needs() {
+        let line = Report::new("copy", true).samples("x", "ns", Clock::Device, &Samples::new([1.0, 2.0, 4.0]));
+        let line = Value::Object(line.0);
+        assert_eq!(line["value"], 2.0);
+        assert_eq!(line["unit"], "ns");
+        assert_eq!(line["n"], 3);
+        assert_eq!(line["simulated"], true);
+        assert_eq!(line["clock"], "device");
+    }
+}

@@ -1,0 +1,147 @@
+//! Runs probes one after another, each in a process of its own with a bound on its time.
+//!
+//! What holds: a probe that fails, hangs or crashes ends with one line that says so, and the next one runs; the budget is kept to within the time that ending a
+//! process takes; only processes started here are ended, by their id; lines come out whole and as they are made.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::bench::Options;
+use crate::probes::Probe;
+use crate::report::Report;
+
+/// A probe is not begun with less time than this left: opening a device takes up to a second.
+const LEAST: Duration = Duration::from_secs(2);
+/// Of a probe's time the share after which its loops end by themselves.
+const SOFT: f64 = 0.6;
+/// Longest wait for the first sight of the device.
+const ABOUT: Duration = Duration::from_secs(60);
+
+/// What a child's exit code says.
+pub mod code {
+    /// Its last line says why it failed.
+    pub const FAILED: i32 = 1;
+    /// There is no driver, or no device.
+    pub const NO_DRIVER: i32 = 3;
+}
+
+/// How one child ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Good,
+    /// It has told why.
+    Failed,
+    /// It has not.
+    Crashed(String),
+    NoDriver,
+    TooLong,
+}
+
+/// Runs the probes in `budget`. Answers whether there was a device at all.
+pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<bool> {
+    let begin = Instant::now();
+    match child("about", budget.min(ABOUT), options)? {
+        End::Good => {}
+        End::NoDriver => return Ok(false),
+        End::Failed => {}
+        End::Crashed(how) => Report::new("about", false).error(&how),
+        End::TooLong => Report::new("about", false).error("the device did not answer in time"),
+    }
+    let (mut good, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
+    for probe in probes {
+        let left = budget.saturating_sub(begin.elapsed());
+        if left < LEAST {
+            left_out.push(probe.name);
+            continue;
+        }
+        let limit = left.min(Duration::from_secs(probe.seconds));
+        let report = Report::new(probe.name, false);
+        match child(probe.name, limit, options)? {
+            End::Good => {
+                good += 1;
+                continue;
+            }
+            End::Failed => {}
+            End::Crashed(how) => report.error(&how),
+            End::NoDriver => report.error("the driver is gone"),
+            End::TooLong => report.error(&format!("did not end within {:.1} s", limit.as_secs_f64())),
+        }
+        failed.push(probe.name);
+    }
+    let end = Report::new("end", false).facts();
+    end.and("good", good)
+        .and("failed", failed)
+        .and("left_out", left_out)
+        .and("seconds", (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0)
+        .print();
+    Ok(true)
+}
+
+/// Runs one probe in a process of its own and hands its lines on.
+fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
+    let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+    command
+        .args(["child", name, "--parent", &std::process::id().to_string()])
+        .args(["--seconds", &format!("{:.3}", limit.as_secs_f64() * SOFT)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    if let Some(pipe) = &options.mps_pipe {
+        command.arg("--mps-pipe").arg(pipe);
+    }
+    if let Some(library) = &options.cupti {
+        command.arg("--cupti").arg(library);
+    }
+    let end = Instant::now() + limit;
+    let mut process = command.spawn().context("a probe's process does not start")?;
+    let lines = lines_of(&mut process)?;
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "{line}").and_then(|()| out.flush()).context("stdout")?;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = process.kill();
+                let _ = process.wait();
+                return Ok(End::TooLong);
+            }
+            // Its output is closed, so it has ended or is about to.
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    loop {
+        if let Some(status) = process.try_wait().context("a probe's process")? {
+            return Ok(match status.code() {
+                Some(0) => End::Good,
+                Some(code::FAILED) => End::Failed,
+                Some(code::NO_DRIVER) => End::NoDriver,
+                _ => End::Crashed(format!("its process ended with {status}")),
+            });
+        }
+        if Instant::now() > end {
+            let _ = process.kill();
+            let _ = process.wait();
+            return Ok(End::TooLong);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The lines of a process's output, as they come.
+pub fn lines_of(process: &mut Child) -> Result<Receiver<String>> {
+    let out = process.stdout.take().context("the process has no output")?;
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receive)
+}
