@@ -19,6 +19,8 @@ pub(super) struct ClientState {
     pub queued: Option<Entry>,
     /// Whether its credit was given under the condition that no holder launches.
     pub bound: bool,
+    /// A kernel longer than half the delay bound that it was granted credit for.
+    pub long: Option<Long>,
     /// A revocation was ordered at this time and not answered yet.
     pub revoking: Option<Ns>,
     /// It was granted credit after that order.
@@ -52,6 +54,14 @@ pub(super) struct Wait {
     pub issued: Ns,
 }
 
+/// A kernel that may be out alone for longer than the others together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Long {
+    pub cost: Ns,
+    /// What its client has issued, in all, once it is issued; and settled, once it has ended.
+    pub total: Ns,
+}
+
 impl ClientState {
     pub(super) fn new(id: Client, priority: u8, class: usize, times: Times, doubt: f64, now: Ns) -> ClientState {
         ClientState {
@@ -65,6 +75,7 @@ impl ClientState {
             wait: None,
             queued: None,
             bound: false,
+            long: None,
             revoking: None,
             granted_since: false,
             emptied_at: None,
@@ -78,6 +89,14 @@ impl ClientState {
             starved: 0,
             counted: 0,
             exposed_at: None,
+        }
+    }
+
+    /// The predicted time of the long kernel that it has on the device, or 0.
+    pub(super) fn long_out(&self) -> Ns {
+        match self.long {
+            Some(long) if self.ledger.issued() >= long.total && self.ledger.settled() < long.total => long.cost,
+            _ => 0,
         }
     }
 

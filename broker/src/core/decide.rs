@@ -2,7 +2,7 @@
 
 use super::{
     Core, Decision, Ns,
-    client::ClientState,
+    client::{ClientState, Long},
     policy::{self, Verdict},
     queue::Slot,
     timeline::Phase,
@@ -25,6 +25,7 @@ impl Core {
             return;
         }
         client.revoking = Some(now);
+        client.long = None;
         client.granted_since = false;
         out.push(Decision::Revoke(client.id));
         self.state.counters.revocations += 1;
@@ -50,8 +51,13 @@ impl Core {
 
     /// Brings a filler's unused credit up to `total`.
     pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
-        let now = self.now;
+        let (now, half) = (self.now, self.state.config.delay_bound / 2);
         let Some(client) = self.state.get_mut(slot) else { return };
+        let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
+        client.long = long.map(|cost| Long {
+            cost,
+            total: client.ledger.issued().saturating_add(cost),
+        });
         let wanted = i64::try_from(total).unwrap_or(i64::MAX);
         let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
         client.bound = bound;

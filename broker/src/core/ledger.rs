@@ -36,6 +36,10 @@ impl Ledger {
         self.issued
     }
 
+    pub(super) fn settled(&self) -> Ns {
+        self.settled
+    }
+
     pub(super) fn revoked(&self) -> i64 {
         self.revoked
     }

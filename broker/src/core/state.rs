@@ -210,8 +210,9 @@ impl State {
     }
 
     /// Whether a kernel may be queued now: it fits into the delay bound, or so little is out before it that the device would run dry while the next
-    /// grant is on its way. So at most the larger of the bound and half of it plus one kernel is out. A trip between broker and filler
-    /// carries an eighth of the bound at least: waking both costs as much as launching dozens of small kernels.
+    /// grant is on its way, or half the bound holds it and what is out beside one long kernel. So at most the larger of the bound and half of it
+    /// plus one kernel is out. A trip between broker and filler carries an eighth of the bound at least: waking both costs as much as launching
+    /// dozens of small kernels.
     pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
     }
@@ -219,7 +220,27 @@ impl State {
     /// The most that may be out when a kernel is queued.
     fn most_before(&self, cost: Ns) -> Ns {
         let bound = self.config.delay_bound;
-        bound.saturating_sub(cost.max(bound / 8)).max(bound / 2)
+        let cost = cost.max(bound / 8);
+        let behind_long = match (self.long_out(), (bound / 2).checked_sub(cost)) {
+            (0, _) | (_, None) => 0,
+            (long, Some(beside)) => long.saturating_add(beside),
+        };
+        bound.saturating_sub(cost).max(bound / 2).max(behind_long)
+    }
+
+    /// How much may be out in all, now that a kernel is queued.
+    pub(super) fn most_out(&self) -> Ns {
+        let bound = self.config.delay_bound;
+        match self.long_out() {
+            0 => bound,
+            long => bound.max(long.saturating_add(bound / 2)),
+        }
+    }
+
+    /// The longest kernel on the device of those that were granted as long ones.
+    fn long_out(&self) -> Ns {
+        let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
+        exposed.map(ClientState::long_out).max().unwrap_or(0)
     }
 
     /// When to look again at a kernel that is not admitted: when enough of what is out is predicted to have ended.

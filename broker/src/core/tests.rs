@@ -267,6 +267,23 @@ fn a_kernel_longer_than_the_bound_goes_alone_where_it_fits() {
 }
 
 #[test]
+fn behind_a_long_kernel_goes_what_half_the_bound_holds() {
+    let mut bench = Bench::pair(PolicyName::Fikit);
+    bench.waits(TRAINING, 900 * US);
+    assert_eq!(bench.view(TRAINING).left, 900_000);
+    bench.progress(TRAINING, 900 * US, 0);
+    assert_eq!(bench.waits(TRAINING, 251 * US), []);
+    assert_eq!(bench.waits(TRAINING, 100 * US), [grant(TRAINING, 250 * US, true)]);
+    bench.progress(TRAINING, 1_150 * US, 0);
+    assert_eq!(bench.waits(TRAINING, 10 * US), [], "half the bound is full");
+    // The long one has ended: what is out behind it counts as ever.
+    assert_eq!(
+        bench.progress(TRAINING, 1_150 * US, 900 * US),
+        [grant(TRAINING, 250 * US, true)]
+    );
+}
+
+#[test]
 fn the_longest_that_fits_of_the_most_important_goes_first() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.attach(OTHER, 5);

@@ -109,7 +109,7 @@ pub(super) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
     if !state.admits(slot, entry.cost) {
         return make_room(state, slot, entry.cost, now);
     }
-    let room = state.config.delay_bound.saturating_sub(state.exposure_before(slot));
+    let room = state.most_out().saturating_sub(state.exposure_before(slot));
     Verdict::Grant {
         slot,
         total: entry.cost.max(room),
