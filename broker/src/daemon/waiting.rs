@@ -22,7 +22,7 @@ const NEAR: Ns = 100_000;
 const SHORTEST_NAP: Ns = 50_000;
 
 /// The longest nap: a filler waits, and this is how late an unforeseen gap is seen.
-const LONGEST_NAP: Ns = 500_000;
+const LONGEST_NAP: Ns = 200_000;
 
 /// A doze, while records come that nobody rings for: a lane holds 4096 of them, 8 ms at one each 2 us.
 const DOZE: Ns = 2_000_000;
