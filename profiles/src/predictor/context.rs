@@ -19,6 +19,11 @@ impl Context {
         self.0
     }
 
+    /// The name of the kernel and its predecessor.
+    pub(super) fn of_pair(&self) -> u64 {
+        self.0[2]
+    }
+
     /// The name of a kernel by itself.
     pub(super) fn of_kernel(kernel: u64) -> u64 {
         named(mix(0, kernel), 1)
