@@ -1,0 +1,112 @@
+"""Stage-1 profiles and launch traces of real models on this GPU, for profiles/recorded.
+
+One job at a time, since times are taken. Everything recorded so far lies in archives beside the results after each model, so what a
+later one breaks is not lost; scripts/gpu-results lays them out.
+"""
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+
+from harness import jobs, paths
+
+from .. import workload
+from ..phase import Failure, Skip
+
+# Requests and iterations in a trace: enough for steps to repeat, few enough for a few hundred kB.
+REQUESTS = {"infer": 60, "train": 20}
+QUICK_REQUESTS = {"infer": 6, "train": 2}
+
+# A service's requests do not follow each other without a pause, ms.
+HOST_MS = {"infer": 2.0, "train": 0.0}
+
+# What one recording takes on a machine with a real GPU, about.
+RECORD_SECONDS = 14.0
+
+# An archive larger than this is closed and another one begun: a file that comes back may have 16 MiB.
+MOST_ARCHIVE = 12 << 20
+
+# A file larger than this is no compact recording; it is told, not kept.
+MOST_FILE = 2 << 20
+
+
+def run(phase):
+    cases = [(model, mode, False) for model in workload.MODELS for mode in ("infer", "train")]
+    cases.insert(8, ("llama", "infer", True))
+    if phase.quick:
+        cases = [("resnet50", "infer", False)]
+    archive = Archive(phase)
+    traces = can_trace()
+    if not traces:
+        phase.fact("traces", "this weft has no profile --trace: profiles alone are recorded")
+    for model, mode, graph in cases:
+        name = f"{model}-{mode}" + ("-graph" if graph else "")
+        phase.case(name, record, phase, archive, name, model, mode, graph, traces, need=4 if phase.quick else RECORD_SECONDS)
+
+
+def can_trace():
+    done = subprocess.run([paths.WEFT, "profile", "--help"], capture_output=True, text=True, timeout=20, check=False)
+    return "--trace" in done.stdout
+
+
+class Archive:
+    """tar files beside the results, whole after each addition."""
+
+    def __init__(self, phase):
+        self.stem = phase.writer.path.with_suffix("")
+        self.number = 1
+        self.members = {}
+
+    @property
+    def path(self):
+        return self.stem.with_name(f"{self.stem.name}.recorded{'' if self.number == 1 else f'-{self.number}'}.tar")
+
+    def add(self, files):
+        """{name: bytes}"""
+        size = sum(map(len, files.values()))
+        if self.members and sum(map(len, self.members.values())) + size > MOST_ARCHIVE:
+            self.number += 1
+            self.members = {}
+        self.members.update(files)
+        new = self.path.with_suffix(".new")
+        with tarfile.open(new, "w") as tar:
+            for name, data in sorted(self.members.items()):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+        os.replace(new, self.path)
+
+
+def record(phase, archive, name, model, mode, graph, traces):
+    workload.needs_torch(phase)
+    folder = phase.place("r")
+    device = phase.device(folder)
+    trace, profile = folder / f"{name}.trace", folder / f"{name}.profile"
+    requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
+    command = workload.model(phase, model, mode, requests=requests, host_ms=HOST_MS[mode], times=folder / "times.json", mark=True, graph=graph)
+    wanted = ["--trace", trace] if traces else []
+    with phase.broker(folder, device) as broker:
+        job = jobs.Job(
+            [paths.WEFT, "profile", "--name", name, "--out", profile, *wanted, "--", *command],
+            environment=phase.environment(device, broker.variables()),
+            folder=folder,
+            name="record",
+        )
+        phase.finish(job, max(phase.left() - 1, 1), f"weft profile of {name}")
+    files = {}
+    for path in (profile, *([trace] if traces else [])):
+        if not path.exists():
+            raise Failure(f"weft profile left no {path.suffix[1:]}", job.stderr().splitlines()[-12:])
+        if path.stat().st_size > MOST_FILE:
+            phase.fact(f"{path.name}: too large", path.stat().st_size)
+            continue
+        files[path.name] = path.read_bytes()
+    if not files:
+        raise Skip("nothing small enough to keep")
+    archive.add(files)
+    latencies = [value * 1e3 for value in json.loads((folder / "times.json").read_text())["latencies"]]
+    phase.sample(f"{name}.step", latencies, "ms", how=f"models.py {model} --mode {mode} under weft profile, {requests} steps")
+    for file, data in files.items():
+        phase.value(f"{file}.bytes", len(data), "bytes", how="weft profile")
