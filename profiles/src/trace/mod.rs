@@ -5,6 +5,7 @@
 //! * [`Operation`]: one call in host order: a launch, a copy, a wait. It keeps the *host time before it* and the *device time it takes*, never
 //!   a wall-clock time: whoever replays it gets a closed loop that a slower device makes slower and a faster one faster.
 //! * [`codec`]: the bytes, and nobody else knows them. [`Trace::load`] and [`Trace::save`] are the files.
+//! * [`raw`]: what a recorder writes while the job runs; [`assemble`] makes a trace of it.
 //! * [`timeline`]: the trace played alone on an ideal device: when each kernel runs and how long the device idles after it.
 //! * `show` (with the command): for people and for programs.
 //!
@@ -16,12 +17,14 @@
 //! [`MAX_OPERATIONS`].
 #![forbid(unsafe_code)]
 
+pub mod assemble;
 pub mod codec;
 mod error;
 mod file;
 mod nibbles;
 mod pack;
 mod quantise;
+pub mod raw;
 pub mod timeline;
 
 use serde::{Deserialize, Serialize};
