@@ -13,7 +13,7 @@ use crate::driver::Gpu;
 use crate::probes::{Group, PROBES, chosen};
 use crate::report::Report;
 use crate::run::{self, code};
-use crate::{calibration, host};
+use crate::{calibration, host, peer};
 
 /// Measures a GPU through its driver, as JSON lines on stdout.
 ///
@@ -41,6 +41,13 @@ enum Command {
     /// One probe, in this process
     #[command(hide = true)]
     Child(Child),
+    /// A further process of a probe
+    #[command(hide = true)]
+    Peer {
+        role: String,
+        #[arg(long)]
+        parent: u32,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +111,7 @@ pub fn run() -> ExitCode {
         Command::Calibration(chosen) => group(Group::Calibration, chosen),
         Command::Memory(chosen) => group(Group::Memory, chosen),
         Command::Child(one) => return child(one),
+        Command::Peer { role, parent } => peer::run(&role, parent).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("weft-gpu-probe: {error:#}");

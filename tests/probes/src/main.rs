@@ -15,6 +15,7 @@ mod cli;
 mod driver;
 mod host;
 mod memory;
+mod peer;
 mod probes;
 mod report;
 mod run;

@@ -36,7 +36,20 @@ pub const PROBES: &[Probe] = &[
     calibration::spacing::PROBE,
     calibration::event::PROBE,
     calibration::copy::PROBE,
+    calibration::switch::PROBE,
+    calibration::prefetch::PROBE,
+    calibration::fault::PROBE,
+    calibration::managed::PROBE,
+    calibration::stream_write::PROBE,
     calibration::memset::PROBE,
+    calibration::cupti::PROBE,
+    calibration::alloc::PROBE,
+    calibration::switch::MPS_PROBE,
+    memory::signatures::PROBE,
+    memory::page_table::PROBE,
+    memory::swap::PROBE,
+    memory::discard::PROBE,
+    memory::read_mostly::PROBE,
 ];
 
 /// The probes of a command, or those that are asked for.

@@ -11,7 +11,7 @@
 
 use std::io::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Measurements of one thing.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -73,19 +73,28 @@ pub struct Report {
 
 /// A line that is being made.
 #[must_use = "a line is printed by `print`"]
-pub struct Line(Map<String, Value>);
+pub struct Line(Vec<(String, Value)>);
 
 impl Line {
     /// Adds a field.
     pub fn and(mut self, key: &str, value: impl Into<Value>) -> Line {
-        self.0.insert(key.to_owned(), value.into());
+        self.0.push((key.to_owned(), value.into()));
         self
+    }
+
+    /// The fields in the order in which they were added: a person reads the probe's name first.
+    fn text(&self) -> String {
+        let fields: Vec<String> = self
+            .0
+            .iter()
+            .map(|(key, value)| format!("{}:{value}", json!(key)))
+            .collect();
+        format!("{{{}}}", fields.join(","))
     }
 
     /// Prints it.
     pub fn print(self) {
-        let mut line = Value::Object(self.0).to_string();
-        line.push('\n');
+        let line = format!("{}\n", self.text());
         let mut out = std::io::stdout().lock();
         // Nobody reads any more: the next line will find the same, and the parent ends the process.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
@@ -102,19 +111,14 @@ impl Report {
     }
 
     fn line(&self) -> Line {
-        let mut line = Map::new();
-        line.insert("probe".to_owned(), json!(self.probe));
-        if self.simulated {
-            line.insert("simulated".to_owned(), json!(true));
-        }
-        Line(line)
+        Line(vec![("probe".to_owned(), json!(self.probe))])
     }
 
     /// Something measured many times.
     pub fn samples(&self, name: &str, unit: &str, clock: Clock, samples: &Samples) -> Line {
         let rounded = |share: f64| (samples.quantile(share) * 1000.0).round() / 1000.0;
-        let line = self.value(name, unit, clock, rounded(0.5));
-        line.and("n", samples.len())
+        self.number(name, unit, clock, rounded(0.5))
+            .and("n", samples.len())
             .and("median", rounded(0.5))
             .and("p10", rounded(0.1))
             .and("p90", rounded(0.9))
@@ -122,13 +126,21 @@ impl Report {
 
     /// Something that is what it is.
     pub fn value(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
+        self.number(name, unit, clock, value).and("n", 1)
+    }
+
+    fn number(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
         let line = self.line().and("name", name).and("value", value).and("unit", unit);
-        match clock {
+        let line = match clock {
             Clock::Device => line.and("clock", "device"),
             Clock::Host => line.and("clock", "host"),
             Clock::None => line,
+        };
+        if self.simulated {
+            line.and("simulated", true)
+        } else {
+            line
         }
-        .and("n", 1)
     }
 
     /// A yes, a no, or a text.
@@ -170,7 +182,7 @@ mod tests {
     #[test]
     fn a_line_has_what_the_fold_needs() {
         let line = Report::new("copy", true).samples("x", "ns", Clock::Device, &Samples::new([1.0, 2.0, 4.0]));
-        let line = Value::Object(line.0);
+        let line: Value = serde_json::from_str(&line.text()).unwrap();
         assert_eq!(line["value"], 2.0);
         assert_eq!(line["unit"], "ns");
         assert_eq!(line["n"], 3);

@@ -1,10 +1,14 @@
 //! What the device has, and what a context takes of it.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::bench::Bench;
+use crate::driver::Gpu;
+use crate::peer::{Mps, Peer, Role};
 use crate::probes::{Group, Probe};
-use crate::report::Clock;
+use crate::report::{Clock, Samples};
 
 /// The probe.
 pub const PROBE: Probe = Probe {
@@ -18,6 +22,8 @@ pub const PROBE: Probe = Probe {
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const MULTIPROCESSORS: i32 = 16;
 const THREADS: i32 = 39;
+/// Longest wait for another process's context.
+const BOUND: Duration = Duration::from_secs(20);
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
@@ -26,5 +32,45 @@ fn run(bench: &Bench) -> Result<()> {
         .print();
     let threads = gpu.attribute(MULTIPROCESSORS)?.saturating_mul(gpu.attribute(THREADS)?);
     report.value("threads_at_once", "threads", Clock::None, threads).print();
+
+    let taken = bench.repeat(3, |_| {
+        let before = gpu.free_memory()?;
+        let mut peer = Peer::start("idle", Mps::Without)?;
+        peer.ask("open", BOUND)?;
+        let now = gpu.free_memory()?;
+        drop(peer);
+        // What it had comes back a moment after its end.
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(before.saturating_sub(now) as f64)
+    })?;
+    let open = bench.repeat(3, |_| {
+        let mut peer = Peer::start("idle", Mps::Without)?;
+        peer.ask("open", BOUND)?.parse().map_err(Into::into)
+    })?;
+    context_lines(bench, &taken, &open);
     Ok(())
+}
+
+fn context_lines(bench: &Bench, taken: &Samples, open: &Samples) {
+    let report = &bench.report;
+    report
+        .samples("context_memory", "bytes", Clock::None, taken)
+        .and(
+            "note",
+            "free memory before and after another process loaded the probe's kernels",
+        )
+        .print();
+    report.samples("context_open", "ns", Clock::Host, open).print();
+}
+
+/// A process that only has a context.
+#[derive(Default)]
+pub struct Idle(Option<Gpu>);
+
+impl Role for Idle {
+    fn answer(&mut self, _line: &str) -> Result<String> {
+        let begin = std::time::Instant::now();
+        self.0 = Some(Gpu::open()?);
+        Ok(begin.elapsed().as_nanos().to_string())
+    }
 }

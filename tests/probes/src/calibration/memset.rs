@@ -45,7 +45,7 @@ fn run(bench: &Bench) -> Result<()> {
             "bandwidth",
             "bytes/us",
             Clock::Device,
-            &large.map(|ns| rate(device.bytes(), ns - nothing)),
+            &large.map(|ns| rate(device.bytes(), ns - small.median())),
         )
         .and("bytes", device.bytes())
         .print();

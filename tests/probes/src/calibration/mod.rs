@@ -4,9 +4,17 @@
 #![forbid(unsafe_code)]
 
 pub mod about;
+pub mod alloc;
 pub mod context;
 pub mod copy;
+pub mod cupti;
 pub mod event;
+pub mod fault;
 pub mod launch;
+pub mod managed;
 pub mod memset;
+pub mod prefetch;
 pub mod spacing;
+pub mod stream_write;
+pub mod switch;
+mod turns;

@@ -1,7 +1,6 @@
 //! The first device with the probes' kernels loaded, its streams and events.
 
 use std::ffi::{CStr, CString, c_char};
-use std::time::Duration;
 
 use super::api::{Api, CudaError, Handle, Place};
 use super::memory::Memory;
@@ -38,6 +37,7 @@ pub struct Kernel(Handle);
 pub struct Gpu {
     pub(super) api: Api,
     device: i32,
+    context: Handle,
     module: Handle,
 }
 
@@ -61,7 +61,18 @@ impl Gpu {
         unsafe { api.cuDevicePrimaryCtxRetain(&mut context, device) }?;
         // SAFETY: the context is retained for the life of the process.
         unsafe { api.cuCtxSetCurrent(context) }?;
-        Ok(Gpu { api, device, module: 0 })
+        Ok(Gpu {
+            api,
+            device,
+            context,
+            module: 0,
+        })
+    }
+
+    /// Makes the context current in another thread.
+    pub fn enter(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is retained for the life of the process.
+        unsafe { self.api.cuCtxSetCurrent(self.context) }
     }
 
     fn load(&self) -> Result<Handle, CudaError> {
@@ -377,23 +388,6 @@ impl Gpu {
         const ADVICE: [u32; 2] = [2, 1];
         // SAFETY: a part of a managed allocation; the device is moot for this advice.
         unsafe { self.api.cuMemAdvise(part.at, part.bytes, ADVICE[usize::from(yes)], 0) }
-    }
-
-    /// Waits for a stream, but not longer than this; whether it got there.
-    pub fn wait_at_most(&self, stream: Stream, bound: Duration) -> Result<bool, CudaError> {
-        let event = self.event()?;
-        self.record(event, stream)?;
-        let begin = std::time::Instant::now();
-        loop {
-            if self.is_reached(event)? {
-                self.end_event(event)?;
-                return Ok(true);
-            }
-            if begin.elapsed() > bound {
-                return Ok(false);
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! at most a quarter of what is free on the device *and* on the host, and 1 GiB; pinned memory the same as managed. Who gets less than it can use is told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -56,22 +57,36 @@ impl Gpu {
 
     /// Device memory: `wanted` bytes, or less down to `least`.
     pub fn plain(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
+        Ok(self.timed_plain(wanted, least)?.0)
+    }
+
+    /// The same, with the time that the driver's call alone took.
+    pub fn timed_plain(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         let bytes = self.room(wanted, least, false)?;
         let mut address = 0;
+        let begin = Instant::now();
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemAlloc_v2(&mut address, bytes) }?;
-        Ok(self.memory(address, bytes, Kind::Plain))
+        let taken = begin.elapsed();
+        Ok((self.memory(address, bytes, Kind::Plain), taken))
     }
 
     /// Managed memory: `wanted` bytes, or less down to `least`.
     pub fn managed(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
+        Ok(self.timed_managed(wanted, least)?.0)
+    }
+
+    /// The same, with the time that the driver's call alone took.
+    pub fn timed_managed(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         /// `CU_MEM_ATTACH_GLOBAL`.
         const GLOBAL: u32 = 1;
         let bytes = self.room(wanted, least, true)?;
         let mut address = 0;
+        let begin = Instant::now();
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemAllocManaged(&mut address, bytes, GLOBAL) }?;
-        Ok(self.memory(address, bytes, Kind::Managed))
+        let taken = begin.elapsed();
+        Ok((self.memory(address, bytes, Kind::Managed), taken))
     }
 
     /// Pinned host memory, zeroed: `wanted` bytes, or less down to `least`.
@@ -160,13 +175,6 @@ impl Memory<'_> {
             return 0;
         }
         self.first().load(Ordering::Acquire)
-    }
-
-    /// Sets the first word of host memory.
-    pub fn set_word(&self, value: u32) {
-        if self.kind != Kind::Plain {
-            self.first().store(value, Ordering::Release);
-        }
     }
 
     fn first(&self) -> &AtomicU32 {

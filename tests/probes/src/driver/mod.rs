@@ -4,9 +4,11 @@
 //! allocate, `kernels.ptx` are the probes' kernels. All unsafe code of the probes that has to do with CUDA is here.
 
 mod api;
+mod cupti;
 mod gpu;
 mod memory;
 
 pub use api::{CudaError, Place};
+pub use cupti::Cupti;
 pub use gpu::{Event, Gpu, Kernel, Part, Stream};
-pub use memory::Memory;
+pub use memory::{BLOCK, Memory};

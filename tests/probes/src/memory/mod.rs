@@ -1,2 +1,67 @@
 //! Two jobs on managed memory: what the page ledger of the simulated GPU and the planner of working sets need to know.
 #![forbid(unsafe_code)]
+
+pub mod discard;
+pub mod page_table;
+pub mod read_mostly;
+pub mod signatures;
+pub mod swap;
+
+use anyhow::Result;
+
+use crate::bench::{Bench, Pair};
+use crate::driver::{Kernel, Memory, Part, Place, Stream};
+
+/// Said where the simulated device has nothing to say.
+pub const NO_LEDGER: &str =
+    "the simulated device has no page ledger: managed memory is resident everywhere, only prefetches take time";
+
+/// What the probes of this folder share: a stream, the sweeping kernel, an event pair.
+pub struct Tools<'b> {
+    bench: &'b Bench,
+    /// The stream.
+    pub stream: Stream,
+    sweep: Kernel,
+    pair: Pair<'b>,
+}
+
+impl<'b> Tools<'b> {
+    /// For a probe.
+    pub fn new(bench: &'b Bench) -> Result<Tools<'b>> {
+        Ok(Tools {
+            bench,
+            stream: bench.gpu.stream()?,
+            sweep: bench.gpu.kernel("weft_probe_sweep")?,
+            pair: bench.pair()?,
+        })
+    }
+
+    /// Device time of a kernel that reads and writes all of a part.
+    pub fn sweep(&self, part: Part) -> Result<f64> {
+        let words = part.bytes() as u64 / 4;
+        // 256 threads a block, 16 bytes a thread.
+        let blocks = u32::try_from(words / 4 / 256).unwrap_or(u32::MAX).max(1);
+        self.pair.around(self.stream, || {
+            Ok(self
+                .bench
+                .gpu
+                .launch(self.sweep, blocks, 256, &[part.address(), words], self.stream)?)
+        })
+    }
+
+    /// Device time of a prefetch.
+    pub fn prefetch(&self, part: Part, place: Place) -> Result<f64> {
+        self.timed(|| Ok(self.bench.gpu.prefetch(part, place, self.stream)?))
+    }
+
+    /// Device time of whatever is put on the stream.
+    pub fn timed(&self, body: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.pair.around(self.stream, body)
+    }
+
+    /// Has every page of it on the device, written there.
+    pub fn dirty(&self, memory: &Memory<'_>) -> Result<()> {
+        self.prefetch(memory.whole(), Place::DEVICE)?;
+        self.sweep(memory.whole()).map(drop)
+    }
+}

@@ -1,0 +1,123 @@
+//! Page faults: what touching managed memory costs that lies elsewhere, or nowhere yet.
+//!
+//! One thread touches one word after another and waits for each, so a fault's whole cost shows. The driver may bring more than was touched (its density
+//! prefetch): that is part of what is measured.
+
+use anyhow::Result;
+
+use crate::bench::{Bench, nanoseconds, rate};
+use crate::driver::Memory;
+use crate::probes::{Group, Probe};
+use crate::report::{Clock, Samples};
+
+/// The probe.
+pub const PROBE: Probe = Probe {
+    name: "fault",
+    group: Group::Calibration,
+    about: "first touches of managed memory by a kernel, per 4 KiB, 64 KiB and 2 MiB, and by the host",
+    seconds: 40,
+    run,
+};
+
+/// What is touched.
+const LARGE: usize = 64 << 20;
+/// What is still measured where there is little memory.
+const LEAST: usize = 8 << 20;
+/// At most so many touches in a kernel: at 100 us each that is a tenth of a second.
+const TOUCHES: usize = 1024;
+/// Rounds.
+const ROUNDS: usize = 5;
+/// Threads of a block of the sweeping kernel.
+const BLOCK_THREADS: usize = 256;
+
+/// Strides, and what they are called.
+const STRIDES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 << 20)];
+
+fn run(bench: &Bench) -> Result<()> {
+    let (gpu, report) = (&bench.gpu, &bench.report);
+    let (touch, sweep, stream, pair) = (
+        gpu.kernel("weft_probe_touch")?,
+        gpu.kernel("weft_probe_sweep")?,
+        gpu.stream()?,
+        bench.pair()?,
+    );
+    let touches = |memory: &Memory<'_>, stride: usize| (memory.bytes() / stride).clamp(1, TOUCHES);
+    let touched = |memory: &Memory<'_>, stride: usize| -> Result<f64> {
+        let count = touches(memory, stride);
+        let time = pair.around(stream, || {
+            Ok(gpu.launch(touch, 1, 1, &[memory.address(), stride as u64, count as u64], stream)?)
+        })?;
+        Ok(time / count as f64)
+    };
+    let note = |line: crate::report::Line| match gpu.is_simulated() {
+        true => line.and(
+            "note",
+            "the simulated device has no page ledger: managed memory is resident everywhere",
+        ),
+        false => line,
+    };
+
+    for (name, stride) in STRIDES {
+        let memory = gpu.managed(LARGE, LEAST)?;
+        let count = touches(&memory, stride);
+        let migrated = bench.repeat(ROUNDS, |_| {
+            memory.populate(1);
+            touched(&memory, stride)
+        })?;
+        let line = report.samples(&format!("migrate_{name}"), "ns", Clock::Device, &migrated);
+        note(line.and("touches", count)).print();
+        let resident = bench.repeat(ROUNDS, |_| touched(&memory, stride))?;
+        let line = report.samples(&format!("resident_{name}"), "ns", Clock::Device, &resident);
+        line.and("touches", count).print();
+        drop(memory);
+        let first = bench.repeat(ROUNDS, |_| {
+            let memory = gpu.managed(LARGE, LEAST)?;
+            touched(&memory, stride)
+        })?;
+        let line = report.samples(&format!("first_touch_{name}"), "ns", Clock::Device, &first);
+        note(line.and("touches", count)).print();
+    }
+
+    let memory = gpu.managed(LARGE, LEAST)?;
+    let words = memory.bytes() / 4;
+    let blocks = (words / 4 / BLOCK_THREADS).max(1) as u32;
+    let pulled = bench.repeat(ROUNDS, |_| {
+        memory.populate(1);
+        pair.around(stream, || {
+            Ok(gpu.launch(
+                sweep,
+                blocks,
+                BLOCK_THREADS as u32,
+                &[memory.address(), words as u64],
+                stream,
+            )?)
+        })
+    })?;
+    let line = report.samples(
+        "bandwidth",
+        "bytes/us",
+        Clock::Device,
+        &pulled.map(|ns| rate(memory.bytes(), ns)),
+    );
+    note(line.and("bytes", memory.bytes())).print();
+
+    // The other way: the host touches what a kernel wrote.
+    let mut back = Vec::new();
+    bench.repeat(ROUNDS, |_| {
+        gpu.launch(
+            sweep,
+            blocks,
+            BLOCK_THREADS as u32,
+            &[memory.address(), words as u64],
+            stream,
+        )?;
+        gpu.wait(stream)?;
+        let begin = std::time::Instant::now();
+        memory.populate(2);
+        back.push(rate(memory.bytes(), nanoseconds(begin.elapsed())));
+        Ok(0.0)
+    })?;
+    let line = report.samples("host_bandwidth", "bytes/us", Clock::Host, &Samples::new(back));
+    note(line.and("bytes", memory.bytes())).print();
+    Ok(())
+}

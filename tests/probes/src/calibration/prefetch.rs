@@ -1,0 +1,162 @@
+//! Prefetches of managed memory: what a call costs the host, how fast pages move each way, and whether both ways at once run at full rate.
+
+use anyhow::Result;
+
+use crate::bench::{Bench, nanoseconds, rate};
+use crate::driver::{BLOCK, Memory, Place};
+use crate::probes::{Group, Probe};
+use crate::report::{Clock, Samples};
+
+/// The probe.
+pub const PROBE: Probe = Probe {
+    name: "prefetch",
+    group: Group::Calibration,
+    about: "prefetches of managed memory: calls, rate each way, both ways at once, batches",
+    seconds: 40,
+    run,
+};
+
+/// What is moved.
+const LARGE: usize = 256 << 20;
+/// What is still measured where there is little memory.
+const LEAST: usize = 8 << 20;
+/// Rounds of a large move.
+const ROUNDS: usize = 8;
+
+fn run(bench: &Bench) -> Result<()> {
+    let (gpu, report) = (&bench.gpu, &bench.report);
+    let (stream, pair) = (gpu.stream()?, bench.pair()?);
+    let memory = gpu.managed(LARGE, LEAST)?;
+    let bytes = memory.bytes();
+    let mut device = Vec::new();
+    let mut host = Vec::new();
+    let mut whole = |memory: &Memory<'_>, place| {
+        let begin = std::time::Instant::now();
+        let time = pair.around(stream, || Ok(gpu.prefetch(memory.whole(), place, stream)?))?;
+        host.push(nanoseconds(begin.elapsed()));
+        anyhow::Ok(time)
+    };
+    let mut to_device = Vec::new();
+    bench.repeat(ROUNDS, |_| {
+        memory.populate(1);
+        to_device.push(whole(&memory, Place::DEVICE)?);
+        device.push(whole(&memory, Place::HOST)?);
+        Ok(0.0)
+    })?;
+    let to_device = Samples::new(to_device).map(|ns| rate(bytes, ns));
+    let to_host = Samples::new(device).map(|ns| rate(bytes, ns));
+    let line = report.samples("to_device", "bytes/us", Clock::Device, &to_device);
+    line.and("bytes", bytes).print();
+    let line = report.samples("to_host", "bytes/us", Clock::Device, &to_host);
+    line.and("bytes", bytes).print();
+    let host = Samples::new(host).map(|ns| rate(bytes, ns));
+    let line = report.samples("either_way_by_host_clock", "bytes/us", Clock::Host, &host);
+    line.and("bytes", bytes).print();
+
+    calls(bench, &memory)?;
+    drop(memory);
+    both_ways(bench, (to_device.median() + to_host.median()) / 2.0)
+}
+
+/// Calls of one block each, and one call of many.
+fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
+    let (gpu, report, stream) = (&bench.gpu, &bench.report, bench.gpu.stream()?);
+    let blocks: Vec<_> = (0..(memory.bytes() / BLOCK).min(32))
+        .map(|block| memory.part(block * BLOCK, BLOCK))
+        .collect();
+    let each = |place| -> Result<Vec<f64>> {
+        let mut times = Vec::new();
+        for block in &blocks {
+            let begin = std::time::Instant::now();
+            gpu.prefetch(*block, place, stream)?;
+            times.push(nanoseconds(begin.elapsed()));
+        }
+        gpu.wait(stream)?;
+        Ok(times)
+    };
+    let (mut moving, mut resident, mut back) = (Vec::new(), Vec::new(), Vec::new());
+    let mut batch = Vec::new();
+    bench.repeat(ROUNDS, |_| {
+        memory.populate(2);
+        moving.extend(each(Place::DEVICE)?);
+        resident.extend(each(Place::DEVICE)?);
+        back.extend(each(Place::HOST)?);
+        Ok(0.0)
+    })?;
+    for (name, times) in [("call", moving), ("call_resident", resident), ("call_to_host", back)] {
+        report
+            .samples(name, "ns", Clock::Host, &Samples::new(times))
+            .and("bytes", BLOCK)
+            .print();
+    }
+    for _ in 0..3 {
+        memory.populate(3);
+        let begin = std::time::Instant::now();
+        match gpu.prefetch_batch(&blocks, Place::DEVICE, stream) {
+            Err(error) if error.is_lack() => {
+                report.fact("batch", false).and("why", error.to_string()).print();
+                return Ok(());
+            }
+            done => done?,
+        }
+        batch.push(nanoseconds(begin.elapsed()));
+        gpu.wait(stream)?;
+    }
+    report
+        .samples("batch_call", "ns", Clock::Host, &Samples::new(batch))
+        .and("parts", blocks.len())
+        .and("bytes", blocks.len() * BLOCK)
+        .print();
+    Ok(())
+}
+
+/// One allocation goes while another one comes: each from a thread and on a stream of its own, since a call may keep its thread.
+fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
+    let (gpu, report) = (&bench.gpu, &bench.report);
+    let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
+    let (first, second) = (gpu.managed(LARGE / 2, LEAST)?, gpu.managed(LARGE / 2, LEAST)?);
+    let bytes = first.bytes() + second.bytes();
+    first.populate(4);
+    second.populate(4);
+    gpu.prefetch(first.whole(), Place::DEVICE, stream)?;
+    gpu.wait(stream)?;
+    let (begun, ended) = (gpu.event()?, gpu.event()?);
+    let mut turn = false;
+    let both = bench.repeat(ROUNDS, |_| {
+        turn = !turn;
+        let (going, coming) = if turn { (&first, &second) } else { (&second, &first) };
+        let time = pair.around(stream, || {
+            gpu.record(begun, stream)?;
+            gpu.order(other, begun)?;
+            std::thread::scope(|scope| {
+                let goes = scope.spawn(|| {
+                    gpu.enter()?;
+                    gpu.prefetch(going.whole(), Place::HOST, stream)
+                });
+                let comes = scope.spawn(|| {
+                    gpu.enter()?;
+                    gpu.prefetch(coming.whole(), Place::DEVICE, other)
+                });
+                for thread in [goes, comes] {
+                    thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+                }
+                anyhow::Ok(())
+            })?;
+            gpu.record(ended, other)?;
+            Ok(gpu.order(stream, ended)?)
+        })?;
+        // What came is pulled through the host's page table by nobody: what went lies there as if it had been written.
+        Ok(rate(bytes, time))
+    })?;
+    let line = report.samples("both_ways", "bytes/us", Clock::Device, &both);
+    line.and("bytes", bytes).print();
+    let ratio = both.map(|rate| rate / one_way);
+    report
+        .samples("duplex", "ratio", Clock::Device, &ratio)
+        .and(
+            "note",
+            "both ways at once over the mean of one way alone: 1 is one shared link, 2 full duplex",
+        )
+        .print();
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Two processes on one device: what it costs to change between them, how long each keeps it, what a small launch waits beside a busy neighbour. Without MPS
+//! (probe `switch`), and under a daemon whose pipe directory is given (probe `mps`).
+//!
+//! Each process holds its stream up with a spinning kernel, queues many short stamping kernels behind it, and so has work all the time while the other one
+//! has, too.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::turns::{Seen, Stamp, seen};
+use crate::bench::{Bench, nanoseconds};
+use crate::driver::Gpu;
+use crate::peer::{Mps, Peer, Role, left};
+use crate::probes::{Group, Probe};
+use crate::report::{Clock, Samples};
+
+/// Without MPS.
+pub const PROBE: Probe = Probe {
+    name: "switch",
+    group: Group::Calibration,
+    about: "two processes without MPS: cost of a switch, time slice, a launch beside a busy neighbour",
+    seconds: 40,
+    run: without,
+};
+
+/// Under MPS.
+pub const MPS_PROBE: Probe = Probe {
+    name: "mps",
+    group: Group::Calibration,
+    about: "the same under an MPS daemon (--mps-pipe), and how far kernels of both run at once",
+    seconds: 40,
+    run: under,
+};
+
+/// Kernels of each process in a round: 30 ms of work, so 60 ms in which slices of one or two milliseconds show.
+const KERNELS: usize = 3_000;
+/// Each kernel's time: well above what a launch costs the host, well below a slice.
+const KERNEL_NS: u64 = 10_000;
+/// What the stream is held up before: time to queue as much as a driver's queue holds.
+const HOLD_NS: u64 = 10_000_000;
+/// Rounds.
+const ROUNDS: usize = 3;
+/// Work of the busy neighbour, and of each of its kernels.
+const BUSY_NS: u64 = 400_000_000;
+const BUSY_KERNEL_NS: u64 = 200_000;
+
+fn without(bench: &Bench) -> Result<()> {
+    let seen = rounds(bench, Mps::Without)?;
+    let report = &bench.report;
+    let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
+    let turns = Samples::new(seen.iter().flat_map(|seen| seen.turns.iter().copied()));
+    ensure!(
+        !switches.is_empty(),
+        "the device did not change hands in {ROUNDS} rounds (overlap {:.2}): do the processes run under MPS?",
+        overlap(&seen).median()
+    );
+    let mut line = report.samples("switch", "ns", Clock::Device, &switches);
+    if bench.gpu.is_simulated() {
+        line = line.and(
+            "note",
+            "the simulated kernels do not see their pauses: up to two kernels of 10 us too long",
+        );
+    }
+    line.and("preempted", preempted(&seen)).print();
+    report.samples("time_slice", "ns", Clock::Device, &turns).print();
+    report
+        .samples("overlap", "ratio", Clock::Device, &overlap(&seen))
+        .print();
+    beside(bench, Mps::Without)
+}
+
+fn under(bench: &Bench) -> Result<()> {
+    let Some(pipe) = &bench.options.mps_pipe else {
+        bench.report.skipped("no --mps-pipe was given");
+        return Ok(());
+    };
+    let mps = Mps::Pipe(pipe);
+    let seen = rounds(bench, mps)?;
+    let report = &bench.report;
+    report
+        .samples("overlap", "ratio", Clock::Device, &overlap(&seen))
+        .and(
+            "note",
+            "of the time in which both had work, the share in which kernels (of one thread each) of both ran",
+        )
+        .print();
+    let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
+    if !switches.is_empty() {
+        report.samples("switch", "ns", Clock::Device, &switches).print();
+    }
+    beside(bench, mps)
+}
+
+fn overlap(seen: &[Seen]) -> Samples {
+    Samples::new(seen.iter().map(|seen| seen.overlap))
+}
+
+fn preempted(seen: &[Seen]) -> usize {
+    seen.iter().map(|seen| seen.preempted).sum()
+}
+
+fn pair(mps: Mps<'_>) -> Result<[Peer; 2]> {
+    Ok([Peer::start("stamps", mps)?, Peer::start("stamps", mps)?])
+}
+
+fn rounds(bench: &Bench, mps: Mps<'_>) -> Result<Vec<Seen>> {
+    let mut peers = pair(mps)?;
+    for peer in &mut peers {
+        peer.tell("open")?;
+    }
+    for peer in &mut peers {
+        peer.hear(left(bench.until))?;
+    }
+    let mut rounds = Vec::new();
+    while rounds.len() < ROUNDS && (rounds.is_empty() || Instant::now() < bench.until) {
+        for peer in &mut peers {
+            peer.tell("stamps")?;
+        }
+        let mut heard = Vec::new();
+        for peer in &mut peers {
+            heard.push(stamps(&peer.hear(left(bench.until))?)?);
+        }
+        if let [first, second] = heard.as_slice() {
+            rounds.push(seen(first, second, KERNEL_NS));
+        }
+    }
+    Ok(rounds)
+}
+
+fn stamps(line: &str) -> Result<Vec<Stamp>> {
+    let words: Vec<u64> = line
+        .split_whitespace()
+        .map(|word| word.parse().context("a stamp"))
+        .collect::<Result<_>>()?;
+    Ok(words.as_chunks::<4>().0.to_vec())
+}
+
+/// A small launch and a wait for it, alone and beside a busy neighbour.
+fn beside(bench: &Bench, mps: Mps<'_>) -> Result<()> {
+    let [mut busy, mut small] = pair(mps)?;
+    busy.ask("open", left(bench.until))?;
+    small.ask("open", left(bench.until))?;
+    let alone = small.ask_numbers("ping 200", left(bench.until))?;
+    bench
+        .report
+        .samples("ping_alone", "ns", Clock::Host, &Samples::new(alone))
+        .and("note", "launch of an empty kernel and a wait for it, alone")
+        .print();
+    busy.tell("busy")?;
+    // A moment, so that the neighbour's work has begun.
+    std::thread::sleep(Duration::from_millis(50));
+    let beside = small.ask_numbers("ping 50", left(bench.until))?;
+    bench
+        .report
+        .samples("ping_beside_busy", "ns", Clock::Host, &Samples::new(beside))
+        .and(
+            "note",
+            "the same beside a process with kernels of 200 us back to back, one thread each",
+        )
+        .print();
+    busy.hear(left(bench.until))?;
+    Ok(())
+}
+
+/// A process that stamps, keeps the device busy, or launches small kernels, as it is told.
+#[derive(Default)]
+pub struct Stamps(Option<Gpu>);
+
+impl Role for Stamps {
+    fn answer(&mut self, line: &str) -> Result<String> {
+        if line == "open" {
+            self.0 = Some(Gpu::open()?);
+            return Ok("open".to_owned());
+        }
+        let gpu = self.0.as_ref().context("not open")?;
+        match line.split_once(' ') {
+            None if line == "stamps" => self::stamp(gpu),
+            None if line == "busy" => self::busy(gpu),
+            Some(("ping", count)) => ping(gpu, count.parse().context("a count")?),
+            _ => bail!("no such thing to do: {line}"),
+        }
+    }
+}
+
+fn stamp(gpu: &Gpu) -> Result<String> {
+    const BYTES: usize = KERNELS * size_of::<Stamp>();
+    let (spin, stamp, stream) = (
+        gpu.kernel("weft_probe_spin")?,
+        gpu.kernel("weft_probe_stamp")?,
+        gpu.stream()?,
+    );
+    let (out, back) = (gpu.plain(BYTES, BYTES)?, gpu.pinned(BYTES, BYTES)?);
+    gpu.launch(spin, 1, 1, &[HOLD_NS], stream)?;
+    for at in 0..KERNELS as u64 {
+        let at = out.address() + at * size_of::<Stamp>() as u64;
+        gpu.launch(stamp, 1, 1, &[at, KERNEL_NS], stream)?;
+    }
+    gpu.copy(&back, &out, BYTES, stream)?;
+    gpu.wait(stream)?;
+    gpu.end_stream(stream)?;
+    let words: Vec<String> = back.words_64(KERNELS * 4).iter().map(u64::to_string).collect();
+    Ok(words.join(" "))
+}
+
+fn busy(gpu: &Gpu) -> Result<String> {
+    let (spin, stream) = (gpu.kernel("weft_probe_spin")?, gpu.stream()?);
+    for _ in 0..BUSY_NS / BUSY_KERNEL_NS {
+        gpu.launch(spin, 1, 1, &[BUSY_KERNEL_NS], stream)?;
+    }
+    gpu.wait(stream)?;
+    gpu.end_stream(stream)?;
+    Ok("done".to_owned())
+}
+
+fn ping(gpu: &Gpu, count: usize) -> Result<String> {
+    let (empty, stream) = (gpu.kernel("weft_probe_empty")?, gpu.stream()?);
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let begin = Instant::now();
+        gpu.launch(empty, 1, 32, &[], stream)?;
+        gpu.wait(stream)?;
+        times.push(nanoseconds(begin.elapsed()).to_string());
+    }
+    gpu.end_stream(stream)?;
+    Ok(times.join(" "))
+}

@@ -1,0 +1,163 @@
+//! From the stamps of two processes' kernels to who had the device when. Pure.
+//!
+//! Each process sends one kernel after another, each of which says when it began, when it ended, and between which two readings of the device's clock it paused
+//! longest. A kernel that was preempted paused; without preemption nothing pauses for longer than a few clock steps.
+
+/// One kernel: first reading, last reading, the two around its longest pause.
+pub type Stamp = [u64; 4];
+
+/// A pause longer than this is a preemption. The device's clock may step by 1 us; a turn of somebody else takes two switches at least.
+const PAUSE_NS: u64 = 5_000;
+
+/// A stretch of time in which a process's kernels ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    from: u64,
+    to: u64,
+    process: usize,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Seen {
+    /// From one process's last instruction to the other's first, nanoseconds.
+    pub switches: Vec<f64>,
+    /// From the first to the last instruction of a turn that was neither the first nor the last.
+    pub turns: Vec<f64>,
+    /// The share of the time, while both had work, in which kernels of both ran.
+    pub overlap: f64,
+    /// Kernels that were preempted.
+    pub preempted: usize,
+}
+
+/// The stretches of one process. `ns` is what each kernel runs by itself: one that took longer and says nothing of a pause was away at a time that it does not know.
+fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> Vec<Piece> {
+    let mut pieces = Vec::with_capacity(stamps.len());
+    for &[from, to, pause, resume] in stamps {
+        let piece = |from, to| Piece { from, to, process };
+        if resume.saturating_sub(pause) > PAUSE_NS {
+            *preempted += 1;
+            pieces.push(piece(from, pause));
+            pieces.push(piece(resume, to));
+        } else if to.saturating_sub(from) > ns + PAUSE_NS {
+            *preempted += 1;
+            pieces.push(piece(from, from));
+            pieces.push(piece(to, to));
+        } else {
+            pieces.push(piece(from, to));
+        }
+    }
+    pieces
+}
+
+/// Looks at the time in which both processes had work.
+pub fn seen(first: &[Stamp], second: &[Stamp], ns: u64) -> Seen {
+    let mut seen = Seen::default();
+    let both = [
+        pieces(first, 0, ns, &mut seen.preempted),
+        pieces(second, 1, ns, &mut seen.preempted),
+    ];
+    let bounds = |pieces: &[Piece]| {
+        let from = pieces.iter().map(|piece| piece.from).min()?;
+        let to = pieces.iter().map(|piece| piece.to).max()?;
+        Some((from, to))
+    };
+    let [Some(a), Some(b)] = [bounds(&both[0]), bounds(&both[1])] else {
+        return seen;
+    };
+    let (from, to) = (a.0.max(b.0), a.1.min(b.1));
+    let mut all: Vec<Piece> = both
+        .iter()
+        .flatten()
+        .copied()
+        .filter(|piece| piece.from >= from && piece.to <= to)
+        .collect();
+    all.sort_by_key(|piece| (piece.from, piece.to));
+
+    let mut shared = 0;
+    let mut ends = [0u64; 2];
+    for piece in &all {
+        shared += ends[1 - piece.process].min(piece.to).saturating_sub(piece.from);
+        ends[piece.process] = ends[piece.process].max(piece.to);
+    }
+    if to > from {
+        seen.overlap = shared as f64 / (to - from) as f64;
+    }
+
+    // Turns: stretches of one process with nothing of the other between.
+    let mut turns: Vec<Piece> = Vec::new();
+    for piece in all {
+        match turns.last_mut() {
+            Some(turn) if turn.process == piece.process => turn.to = turn.to.max(piece.to),
+            _ => turns.push(piece),
+        }
+    }
+    for pair in turns.windows(2) {
+        if let [before, after] = pair
+            && after.from >= before.to
+        {
+            seen.switches.push((after.from - before.to) as f64);
+        }
+    }
+    if let [_, inner @ .., _] = turns.as_slice() {
+        seen.turns.extend(inner.iter().map(|turn| (turn.to - turn.from) as f64));
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kernels of `ns` back to back.
+    fn run(from: u64, count: u64, ns: u64) -> Vec<Stamp> {
+        (0..count)
+            .map(|at| [from + at * ns, from + (at + 1) * ns, from + at * ns, from + at * ns])
+            .collect()
+    }
+
+    #[test]
+    fn turns_and_switches_of_two_processes() {
+        let first = [run(0, 10, 10_000), run(300_000, 10, 10_000), run(600_000, 1, 10_000)].concat();
+        let second = [run(150_000, 10, 10_000), run(450_000, 10, 10_000)].concat();
+        let seen = seen(&first, &second, 10_000);
+        assert_eq!(seen.switches, [50_000.0, 50_000.0]);
+        assert_eq!(seen.turns, [100_000.0]);
+        assert_eq!((seen.overlap, seen.preempted), (0.0, 0));
+    }
+
+    #[test]
+    fn a_preempted_kernel_says_when_it_paused() {
+        // The first process: one long kernel, paused from 60 to 200 us.
+        let first = [[0, 300_000, 60_000, 200_000], [300_000, 310_000, 300_000, 300_000]];
+        let second = [[80_000, 150_000, 80_000, 80_000], [400_000, 410_000, 400_000, 400_000]];
+        let seen = seen(&first, &second, 160_000);
+        assert_eq!(seen.preempted, 1);
+        // What lies before the second process's first kernel is no time in which both had work.
+        assert_eq!(seen.switches, [50_000.0]);
+    }
+
+    #[test]
+    fn a_kernel_that_was_away_and_does_not_know_when_counts_at_its_ends() {
+        let first = [
+            [0, 5_000, 0, 0],
+            [100_000, 310_000, 100_000, 100_000],
+            [310_000, 320_000, 310_000, 310_000],
+        ];
+        let second = [
+            [50_000, 60_000, 50_000, 50_000],
+            [200_000, 210_000, 200_000, 200_000],
+            [400_000, 410_000, 400_000, 400_000],
+        ];
+        let seen = seen(&first, &second, 10_000);
+        assert_eq!(seen.preempted, 1);
+        assert_eq!(seen.switches, [40_000.0, 100_000.0, 100_000.0]);
+    }
+
+    #[test]
+    fn kernels_that_run_at_once_overlap() {
+        let seen = seen(&run(0, 10, 10_000), &run(0, 10, 10_000), 10_000);
+        assert_eq!(seen.overlap, 1.0);
+        assert_eq!(super::seen(&[], &run(0, 1, 5), 5), Seen::default());
+    }
+}

@@ -1,0 +1,161 @@
+//! CUPTI's activity records of kernels, where its library is found. The records are counted and thrown away.
+
+use std::alloc::Layout;
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use libloading::Library;
+
+/// A buffer for records; CUPTI's guide advises 1 to 10 MB.
+const BUFFER_BYTES: usize = 2 << 20;
+/// Buffers must be aligned to 8.
+const BUFFER: Layout = match Layout::from_size_align(BUFFER_BYTES, 8) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a size and an alignment that fit"),
+};
+/// `CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL`: the kind that does not serialise kernels.
+const CONCURRENT_KERNEL: u32 = 10;
+/// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
+const FORCED: u32 = 1;
+
+/// Where it is when nobody says where: by name, then where toolkits put it.
+const NAMES: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
+const PLACES: [&str; 3] = [
+    "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so",
+    "/usr/local/cuda/targets/x86_64-linux/lib/libcupti.so",
+    "/usr/local/cuda/lib64/libcupti.so",
+];
+
+type Request = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+type Complete = extern "C" fn(usize, u32, *mut u8, usize, usize);
+type GetNext = unsafe extern "C" fn(*mut u8, usize, *mut *const u32) -> u32;
+
+/// Records seen so far, and how to walk a buffer. CUPTI's callbacks carry no data of ours.
+static RECORDS: AtomicU64 = AtomicU64::new(0);
+static GET_NEXT: std::sync::OnceLock<GetNext> = std::sync::OnceLock::new();
+
+/// The library.
+pub struct Cupti {
+    library: &'static Library,
+    path: PathBuf,
+}
+
+/// Tracing that was begun.
+pub struct Tracing<'c>(&'c Cupti);
+
+extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, records: *mut usize) {
+    // SAFETY: the layout is not empty.
+    let memory = unsafe { std::alloc::alloc(BUFFER) };
+    // SAFETY: CUPTI's out pointer.
+    unsafe { *buffer = memory };
+    // SAFETY: CUPTI's out pointer; no buffer has no size.
+    unsafe { *size = if memory.is_null() { 0 } else { BUFFER_BYTES } };
+    // SAFETY: CUPTI's out pointer. 0: as many records as fit.
+    unsafe { *records = 0 };
+}
+
+extern "C" fn complete(_context: usize, _stream: u32, buffer: *mut u8, _size: usize, valid: usize) {
+    if buffer.is_null() {
+        return;
+    }
+    if let Some(next) = GET_NEXT.get() {
+        let mut record = std::ptr::null();
+        // SAFETY: the buffer that `request` gave, of which so many bytes are filled; the walk ends with an error.
+        while unsafe { next(buffer, valid, &mut record) } == 0 {
+            RECORDS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: allocated by `request` with this layout, given back once.
+    unsafe { std::alloc::dealloc(buffer, BUFFER) };
+}
+
+impl Cupti {
+    /// Opens it: the file that was given, or one of the usual places.
+    pub fn open(given: Option<&Path>) -> Result<Cupti> {
+        let candidates: Vec<PathBuf> = match given {
+            Some(path) => vec![path.to_owned()],
+            None => NAMES.into_iter().chain(PLACES).map(PathBuf::from).collect(),
+        };
+        let mut said = Vec::new();
+        for path in candidates {
+            // SAFETY: the vendor's library, whose constructors are what any profiler runs.
+            match unsafe { Library::new(&path) } {
+                Ok(library) => {
+                    // Never closed: it may have threads.
+                    let library = Box::leak(Box::new(library));
+                    return Ok(Cupti { library, path });
+                }
+                Err(error) => said.push(error.to_string()),
+            }
+        }
+        anyhow::bail!(
+            "no CUPTI library: {}",
+            said.first().map_or("nothing tried", String::as_str)
+        )
+    }
+
+    /// Where it was found.
+    pub fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn function<F: Copy + 'static>(&self, name: &CStr) -> Result<F> {
+        // SAFETY: the callers name the function's true type, from the public header.
+        let found = unsafe { self.library.get::<F>(name) };
+        Ok(*found.with_context(|| format!("CUPTI has no {}", name.to_string_lossy()))?)
+    }
+
+    fn activity(&self, name: &CStr, argument: u32) -> Result<()> {
+        let function: unsafe extern "C" fn(u32) -> u32 = self.function(name)?;
+        // SAFETY: these functions take one number.
+        self.check(name, unsafe { function(argument) })
+    }
+
+    fn check(&self, call: &CStr, code: u32) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text = std::ptr::null();
+        let name: unsafe extern "C" fn(u32, *mut *const std::ffi::c_char) -> u32 =
+            self.function(c"cuptiGetResultString")?;
+        // SAFETY: the out pointer is a local.
+        let told = unsafe { name(code, &mut text) } == 0 && !text.is_null();
+        // SAFETY: CUPTI answered with one of its own texts.
+        let said = told.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
+        ensure!(
+            code == 0,
+            "{}: {} ({code})",
+            call.to_string_lossy(),
+            said.unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    /// Begins to record kernels.
+    pub fn trace_kernels(&self) -> Result<Tracing<'_>> {
+        let _ = GET_NEXT.set(self.function(c"cuptiActivityGetNextRecord")?);
+        let register: unsafe extern "C" fn(Request, Complete) -> u32 =
+            self.function(c"cuptiActivityRegisterCallbacks")?;
+        // SAFETY: the callbacks have CUPTI's types and live as long as the program.
+        self.check(c"cuptiActivityRegisterCallbacks", unsafe {
+            register(request, complete)
+        })?;
+        self.activity(c"cuptiActivityEnable", CONCURRENT_KERNEL)?;
+        Ok(Tracing(self))
+    }
+}
+
+impl Tracing<'_> {
+    /// Records so far. The device must be idle.
+    pub fn records(&self) -> Result<u64> {
+        self.0.activity(c"cuptiActivityFlushAll", FORCED)?;
+        Ok(RECORDS.load(Ordering::Relaxed))
+    }
+
+    /// Ends it.
+    pub fn end(self) -> Result<()> {
+        self.0.activity(c"cuptiActivityDisable", CONCURRENT_KERNEL)
+    }
+}

@@ -1,0 +1,62 @@
+//! Which functions the driver has for moving managed memory, and whether both forms of a prefetch do what they say.
+
+use anyhow::Result;
+
+use crate::bench::Bench;
+use crate::driver::{BLOCK, CudaError, Place};
+use crate::probes::{Group, Probe};
+
+/// The probe.
+pub const PROBE: Probe = Probe {
+    name: "signatures",
+    group: Group::Memory,
+    about: "which prefetch, batch and discard functions the driver has, and both forms of a prefetch",
+    seconds: 10,
+    run,
+};
+
+/// Exported names; a plain one is the oldest form, whatever a newer header maps it to.
+const NAMES: [&std::ffi::CStr; 10] = [
+    c"cuMemPrefetchAsync",
+    c"cuMemPrefetchAsync_ptsz",
+    c"cuMemPrefetchAsync_v2",
+    c"cuMemPrefetchAsync_v2_ptsz",
+    c"cuMemAdvise",
+    c"cuMemAdvise_v2",
+    c"cuMemPrefetchBatchAsync",
+    c"cuMemDiscardBatchAsync",
+    c"cuMemDiscardAndPrefetchBatchAsync",
+    c"cuMemRangeGetAttribute",
+];
+
+fn run(bench: &Bench) -> Result<()> {
+    let (gpu, report) = (&bench.gpu, &bench.report);
+    for name in NAMES {
+        let line = report.fact(&name.to_string_lossy(), gpu.exports(name));
+        match (gpu.finds(name, 12_000), gpu.finds(name, 13_000)) {
+            (Ok(twelve), Ok(thirteen)) => line.and("lookup_12000", twelve).and("lookup_13000", thirteen),
+            (Err(error), _) | (_, Err(error)) => line.and("lookup", error.to_string()),
+        }
+        .print();
+    }
+    let (memory, stream) = (gpu.managed(BLOCK, BLOCK)?, gpu.stream()?);
+    let told = |name: &str, result: Result<(), CudaError>| {
+        let line = report.fact(name, result.is_ok());
+        match result {
+            Ok(()) => line,
+            Err(error) => line.and("why", error.to_string()),
+        }
+        .print();
+    };
+    for (name, place) in [("device", Place::DEVICE), ("host", Place::HOST)] {
+        memory.populate(1);
+        let by_number = gpu.prefetch_to_number(memory.whole(), place, stream);
+        told(
+            &format!("to_{name}_by_number"),
+            by_number.and_then(|()| gpu.wait(stream)),
+        );
+        let by_place = gpu.prefetch_to_place(memory.whole(), place, stream);
+        told(&format!("to_{name}_by_place"), by_place.and_then(|()| gpu.wait(stream)));
+    }
+    Ok(())
+}

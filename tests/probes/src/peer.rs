@@ -1,0 +1,143 @@
+//! Further processes of a probe, which hold a context of their own: one line in, one line out.
+//!
+//! What holds: a peer lives no longer than the probe that started it (it is ended when dropped, and by the kernel when the probe dies), and nobody waits for it
+//! without a bound.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::lines_of;
+use crate::{calibration, host, memory};
+
+/// What a peer's line begins with when it could not do what it was told.
+const FAILED: &str = "failed: ";
+/// The variable by which programs find an MPS daemon, and what stands there so that they find none.
+const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const NO_MPS: &str = "/nonexistent/weft-gpu-probe";
+
+/// A further process.
+pub struct Peer {
+    process: Child,
+    lines: Receiver<String>,
+    input: ChildStdin,
+    role: String,
+}
+
+/// Under which daemon a peer runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Mps<'a> {
+    /// None, even if there is one in the usual place.
+    Without,
+    /// The one with this pipe directory.
+    Pipe(&'a Path),
+}
+
+impl Peer {
+    /// Starts one. It opens the device when it is told to do something.
+    pub fn start(role: &str, mps: Mps<'_>) -> Result<Peer> {
+        let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+        command
+            .args(["peer", role, "--parent", &std::process::id().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        match mps {
+            Mps::Without => command.env(MPS_PIPE, NO_MPS),
+            Mps::Pipe(pipe) => command.env(MPS_PIPE, pipe),
+        };
+        let mut process = command.spawn().context("a further process does not start")?;
+        let lines = lines_of(&mut process)?;
+        let input = process.stdin.take().context("the process has no input")?;
+        Ok(Peer {
+            process,
+            lines,
+            input,
+            role: role.to_owned(),
+        })
+    }
+
+    /// Tells it what to do.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        writeln!(self.input, "{line}").with_context(|| format!("the {} process takes no line", self.role))
+    }
+
+    /// Waits for its answer.
+    pub fn hear(&mut self, bound: Duration) -> Result<String> {
+        match self.lines.recv_timeout(bound) {
+            Ok(line) => match line.strip_prefix(FAILED) {
+                Some(what) => bail!("the {} process: {what}", self.role),
+                None => Ok(line),
+            },
+            Err(RecvTimeoutError::Timeout) => bail!("the {} process did not answer within {bound:?}", self.role),
+            Err(RecvTimeoutError::Disconnected) => bail!("the {} process ended", self.role),
+        }
+    }
+
+    /// Tells it and waits for the answer.
+    pub fn ask(&mut self, line: &str, bound: Duration) -> Result<String> {
+        self.tell(line)?;
+        self.hear(bound)
+    }
+
+    /// The same, where the answer is numbers.
+    pub fn ask_numbers(&mut self, line: &str, bound: Duration) -> Result<Vec<f64>> {
+        numbers(&self.ask(line, bound)?)
+    }
+}
+
+/// The numbers of an answer.
+pub fn numbers(line: &str) -> Result<Vec<f64>> {
+    line.split_whitespace()
+        .map(|word| word.parse().with_context(|| format!("{word:?} is no number")))
+        .collect()
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What answers the lines of a role.
+pub trait Role {
+    /// Does what the line says and returns the answer.
+    fn answer(&mut self, line: &str) -> Result<String>;
+}
+
+/// This process is a peer: answers until its input ends.
+pub fn run(role: &str, parent: u32) -> Result<()> {
+    host::end_with_parent(parent)?;
+    let answers = |result: Result<String>| {
+        let line = result.unwrap_or_else(|error| format!("{FAILED}{}", format!("{error:#}").replace('\n', " ")));
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{line}").and_then(|()| out.flush())
+    };
+    match role {
+        "idle" => serve(calibration::context::Idle::default(), answers),
+        "stamps" => serve(calibration::switch::Stamps::default(), answers),
+        "swapper" => serve(memory::swap::Swapper::default(), answers),
+        _ => bail!("no role {role}"),
+    }
+}
+
+fn serve(mut role: impl Role, answers: impl Fn(Result<String>) -> std::io::Result<()>) -> Result<()> {
+    for line in std::io::stdin().lock().lines() {
+        let line = line.context("stdin")?;
+        answers(role.answer(line.trim())).context("stdout")?;
+    }
+    Ok(())
+}
+
+/// What is left of a bound.
+pub fn left(until: Instant) -> Duration {
+    // Not nothing, so that an answer that is there already is taken.
+    until
+        .saturating_duration_since(Instant::now())
+        .max(Duration::from_millis(200))
+}
