@@ -25,20 +25,21 @@ GLIBC = (2, 34)
 # What a call to the GPU machine carries is 64 MiB in all, the repository included.
 MOST_BYTES = 48 << 20
 
-# (file in target/release, place in the bundle, package that builds it)
+# (file in target/release, place in the bundle)
 FILES = [
-    ("weft", "weft/weft", "weft-broker"),
-    ("libweft.so", "weft/libweft.so", "weft-interposer"),
-    ("weft-bench-launch", "release/weft-bench-launch", "weft-tests"),
-    ("weft-test-client", "release/weft-test-client", "weft-tests"),
-    ("weft-test-companion", "release/weft-test-companion", "weft-tests"),
-    ("weft-test-patterns", "release/weft-test-patterns", "weft-tests"),
-    ("weft-test-order", "release/weft-test-order", "weft-tests"),
-    ("libcountcuda.so", "counting/libcuda.so.1", "countcuda"),
-    ("libsimcuda.so", "simgpu/lib/libcuda.so.1", "simgpu-driver"),
-    ("libsimcuda.so", "simgpu/lib/libcuda.so", "simgpu-driver"),
-    ("libsimnvml.so", "simgpu/lib/libnvidia-ml.so.1", "simgpu-nvml"),
-    ("simgpu-device", "simgpu/bin/simgpu-device", "simgpu-device"),
+    ("weft", "weft/weft"),
+    ("libweft.so", "weft/libweft.so"),
+    ("weft-gpu-probe", "release/weft-gpu-probe"),
+    ("weft-bench-launch", "release/weft-bench-launch"),
+    ("weft-test-client", "release/weft-test-client"),
+    ("weft-test-companion", "release/weft-test-companion"),
+    ("weft-test-patterns", "release/weft-test-patterns"),
+    ("weft-test-order", "release/weft-test-order"),
+    ("libcountcuda.so", "counting/libcuda.so.1"),
+    ("libsimcuda.so", "simgpu/lib/libcuda.so.1"),
+    ("libsimcuda.so", "simgpu/lib/libcuda.so"),
+    ("libsimnvml.so", "simgpu/lib/libnvidia-ml.so.1"),
+    ("simgpu-device", "simgpu/bin/simgpu-device"),
 ]
 
 
@@ -60,10 +61,10 @@ def packages(files):
             makers[target["name"]] = package["name"]
             if "cdylib" in target["crate_types"]:
                 makers[f"lib{name}.so"] = package["name"]
-    missing = sorted({file for file, _, _ in files if file not in makers})
+    missing = sorted({file for file, _ in files if file not in makers})
     if missing:
         raise Trouble(f"no package of this workspace builds {', '.join(missing)}")
-    return sorted({makers[file] for file, _, _ in files})
+    return sorted({makers[file] for file, _ in files})
 
 
 def build(files):
@@ -114,16 +115,16 @@ def make(folder, *, from_target=None, files=None):
     folder = Path(folder)
     release = Path(from_target or paths.TARGET) / "release"
     files = files or FILES
-    missing = sorted({name for name, _, _ in files if not (release / name).exists()})
+    missing = sorted({name for name, _ in files if not (release / name).exists()})
     if missing:
         raise Trouble(f"not built: {', '.join(missing)} (in {release}); leave out --no-build")
-    faults = glibc_faults(sorted({release / name for name, _, _ in files}))
+    faults = glibc_faults(sorted({release / name for name, _ in files}))
     if faults:
         raise Trouble("\n".join([*faults, "build where glibc is older, or avoid the symbol"]))
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     entries = {}
-    for name, place, _ in files:
+    for name, place in files:
         target = new / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(release / name, target)

@@ -4,9 +4,11 @@ A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`;
 `{"probe", "error"}`.
 """
 
+import contextlib
+
 from harness import paths
 
-from . import results
+from . import mps, results
 from .phase import Failure, Skip, json_lines
 
 PROGRAM = paths.TARGET / "release" / "weft-gpu-probe"
@@ -38,6 +40,8 @@ def run(phase, what):
                 p10=line.get("p10"),
                 p90=line.get("p90"),
                 how=f"weft-gpu-probe {what}",
+                probe=probe,
+                key=line.get("name"),
                 more=more or None,
             )
             return
@@ -52,9 +56,17 @@ def run(phase, what):
             seen[name] = results.FAILED
             phase.verdict(name, results.FAILED, str(why))
 
-    def measure():
+    def measure(stack):
+        arguments = [PROGRAM, what]
+        if what == "calibration" and not phase.simulated:
+            # How processes share under MPS is measured too, where the daemon is on the machine. It starts before, and others do not meet it.
+            try:
+                service = stack.enter_context(mps.Service(folder))
+                arguments += ["--mps-pipe", service.pipes]
+            except (Skip, Failure) as why:
+                phase.verdict("mps", results.SKIPPED, str(why), getattr(why, "tail", None))
         budget = max(phase.left() - MARGIN, 3.0)
-        arguments = [PROGRAM, what, "--budget", f"{budget:.0f}"]
+        arguments += ["--budget", f"{budget:.0f}"]
         code, tail, overran = json_lines(arguments, phase.environment(device), phase.left() - 1.0, take, folder / "stderr")
         for probe, verdict in seen.items():
             if verdict == results.OK:
@@ -68,7 +80,8 @@ def run(phase, what):
         if tail:
             phase.fact("stderr", tail)
 
-    phase.case("weft-gpu-probe", measure, need=4.0)
+    with contextlib.ExitStack() as stack:
+        phase.case("weft-gpu-probe", measure, stack, need=4.0)
 
 
 def missing():

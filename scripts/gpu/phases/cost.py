@@ -109,6 +109,10 @@ def launches(phase):
         running.unlink()
     if not done:
         raise Failure("not even one round fitted into the time")
+    expected = {"attached": "alone", "holder": "holder", "filler": "filler"}
+    wrong = [f"{name} was measured as {modes[name]}" for name, mode in expected.items() if modes[name] != mode]
+    if wrong:
+        raise Failure("; ".join(wrong) + ": the figure is of something else")
     how = f"weft-bench-launch, {done} rounds of {LAUNCHES} launches, in turn"
     for name in processes:
         for way in WAYS:
@@ -117,10 +121,6 @@ def launches(phase):
                 pairs = list(zip(samples[name, way], samples["bare", way]))
                 phase.sample(f"launch.{name}.{way}.added", [a - b for (a, _), (b, _) in pairs], "ns", how=how + ", less bare in the same round")
                 phase.sample(f"launch.{name}.{way}.added_cpu", [a - b for (_, a), (_, b) in pairs], "ns", how=how + ", the thread's own time")
-    expected = {"attached": "alone", "holder": "holder", "filler": "filler"}
-    wrong = [f"{name} was measured as {modes[name]}" for name, mode in expected.items() if modes[name] != mode]
-    if wrong:
-        raise Failure("; ".join(wrong) + ": the figure is of something else")
 
 
 def mode_of(broker, pid):

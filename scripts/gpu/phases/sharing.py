@@ -214,9 +214,9 @@ class Pair:
         if len(inside) < enough:
             raise Failure(f"only {len(inside)} requests were answered while both jobs ran, {enough} are needed", results.tail(batch_job.stderr(), 6))
         rate = steps_in(batch_times, first, last) / (last - first) * self.dilation
-        self.tell(condition.name, self.latencies(inside), rate)
         if status:
             self.check_weft(condition, status, service_job.pid, batch_job.pid)
+        self.tell(condition.name, self.latencies(inside), rate)
 
     def check_weft(self, condition, status, service, batch):
         """What weft counted; a figure taken while it stood aside is a figure of something else."""

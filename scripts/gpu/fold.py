@@ -1,0 +1,226 @@
+"""Folds result files into the repository: one table a GPU, its recordings, and the figures the simulated GPU reads.
+
+What is known of a GPU lies in `profiles/recorded/GPU-NAME/results.jsonl`, one line for each figure, case, fact and phase, with the run it is from.
+A newer run replaces what it measured again and leaves the rest; folding the same run twice changes nothing. RESULTS.md and the calibration
+file are written anew from it each time.
+"""
+
+import json
+import re
+import tarfile
+import tomllib
+from pathlib import Path
+
+from harness import paths, show
+
+from . import machine, report, results
+
+KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
+
+# What an archive of recordings may hold.
+RECORDING = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.(profile|trace)")
+
+# Where figures that a run did not measure come from (tests/simgpu/calibration/README.md).
+BASE = "a100-like"
+
+
+class Trouble(RuntimeError):
+    """Why a file is not folded, in one line."""
+
+
+def files_of(places):
+    """The result files named, or in the folders named."""
+    found = []
+    for place in map(Path, places):
+        if place.is_dir():
+            found += sorted(path for path in place.rglob("*.jsonl") if path.name != "results.jsonl")
+        elif place.is_file():
+            found.append(place)
+        else:
+            raise Trouble(f"{place}: not there")
+    if not found:
+        raise Trouble(f"{', '.join(map(str, places))}: no result files (*.jsonl) there")
+    return found
+
+
+def is_simulated(run):
+    """Whether anything at all says that these are no figures of a real GPU."""
+    named = "simulated" in str(run.get("gpu", "")).lower()
+    return bool(run.get("simulated", True) or run.get("driver", {}).get("simulated") or named)
+
+
+class Gpu:
+    """What is known of one GPU."""
+
+    def __init__(self, root, name, title, simulated):
+        self.folder = root / "profiles" / "recorded" / name
+        self.calibration = root / "tests" / "simgpu" / "calibration" / f"{name}.toml"
+        self.name, self.title, self.simulated = name, title, simulated
+        self.file = self.folder / "results.jsonl"
+        self.lines = {}
+        if self.file.exists():
+            for line in results.read(self.file):
+                self.lines[key(line)] = line
+
+    def add(self, path):
+        """One run's lines. Returns how many were new, replaced, and older than what is there."""
+        lines = results.read(path)
+        run = report.head(lines)["run"]
+        counts = {"new": 0, "replaced": 0, "older": 0}
+        for line in lines:
+            if line["kind"] == "end":
+                continue
+            line = {**line, "run": run}
+            line.pop("at", None)
+            before = self.lines.get(key(line))
+            if before and before["run"] > run:
+                counts["older"] += 1
+                continue
+            if before != line:
+                counts["replaced" if before else "new"] += 1
+            self.lines[key(line)] = line
+        return counts
+
+    def unpack(self, path):
+        """The recordings that lie beside a result file."""
+        written = []
+        for archive in sorted(path.parent.glob(f"{path.stem}.recorded*.tar")):
+            with tarfile.open(archive) as tar:
+                for entry in tar:
+                    if not entry.isfile() or not RECORDING.fullmatch(entry.name):
+                        raise Trouble(f"{archive}: {entry.name!r} is no recording")
+                    data = tar.extractfile(entry).read()
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    (self.folder / entry.name).write_bytes(data)
+                    written.append(entry.name)
+        return written
+
+    def of(self, kind, phase=None):
+        return [line for line in self.lines.values() if line["kind"] == kind and (phase is None or line.get("phase") == phase)]
+
+    def write(self):
+        """All files of this GPU. Returns their paths."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ordered = sorted(self.lines.values(), key=lambda line: tuple(map(str, key(line))))
+        replace(self.file, "".join(json.dumps(line, sort_keys=True) + "\n" for line in ordered))
+        replace(self.folder / "RESULTS.md", self.table())
+        written = [self.file, self.folder / "RESULTS.md"]
+        text = self.calibration_text()
+        if text:
+            self.calibration.parent.mkdir(parents=True, exist_ok=True)
+            replace(self.calibration, text)
+            written.append(self.calibration)
+        return written
+
+    def table(self):
+        parts = [f"# {self.title}"]
+        if self.simulated:
+            parts.append("**SIMULATED.** These runs were made on the simulated GPU: they show that the suite works and are measurements of nothing.")
+        parts.append("Written by `scripts/gpu-results` from `results.jsonl`; do not edit by hand. Each figure is the newest there is, with its run.")
+        runs = sorted(self.of("run"), key=lambda line: line["run"])
+        used = {line["run"] for line in self.lines.values() if line["kind"] != "run"}
+        rows = [
+            [run["run"], str(run.get("commit"))[:12], cuda(run), run.get("packages", {}).get("torch", "-"), f"{run.get('budget', 0):g} s", " ".join(run.get("phases", []))]
+            for run in runs
+            if run["run"] in used
+        ]
+        parts.append(show.table(["run", "commit", "CUDA driver", "torch", "budget", "phases"], rows))
+        phases = [name for name in ("interception", "cost", "calibration", "memory", "sharing", "record") if self.of("phase", name)]
+        phases += sorted({line["phase"] for line in self.of("phase")} - set(phases))
+        rows = []
+        for name in phases:
+            line = self.of("phase", name)[-1]
+            rows.append([name, line["verdict"] + (", in part" if line.get("partly") else ""), (line.get("why") or "-").replace("|", "/")[:200], line["run"]])
+        parts += ["## Phases", show.table(["phase", "verdict", "why", "run"], rows)]
+        for name in phases:
+            values = sorted(self.of("value", name), key=lambda line: line["name"])
+            bad = sorted((line for line in self.of("case", name) if line["verdict"] != results.OK), key=lambda line: line["name"])
+            if not values and not bad:
+                continue
+            parts.append(f"## {name}")
+            if values:
+                rows = [[v["name"], f"{report.number(v['value'])} {v['unit']}", report.spread(v) or "-", v.get("n", "-"), v["run"]] for v in values]
+                parts.append(show.table(["figure", "value", "p10 - p90", "n", "run"], rows))
+            if bad:
+                rows = [[line["name"], line["verdict"], str(line.get("why", "-")).replace("|", "/").replace("\n", " ")[:200], line["run"]] for line in bad]
+                parts.append(show.table(["case", "verdict", "why", "run"], rows))
+        named = {line["name"]: line for line in self.of("fact", "interception")}
+        if "symbols" in named:
+            data = named["symbols"]["data"]
+            parts.append(f"Functions that this driver exports and the symbol table lacks (run {named['symbols']['run']}): {words(data['table_lacks'])}.")
+            parts.append(f"Functions that the table has and this driver does not export: {words(data['driver_lacks'])}.")
+        if "unhooked" in named:
+            parts.append(f"Functions that clients looked up and got past weft (run {named['unhooked']['run']}): {words(named['unhooked']['data'])}.")
+        return "\n\n".join(parts) + "\n"
+
+    def calibration_text(self):
+        """The figures that the simulated GPU reads, or None where none was measured."""
+        with open(KEYS, "rb") as file:
+            keys = tomllib.load(file)
+        measured = {}
+        for line in [*self.of("value", "calibration"), *self.of("value", "memory")]:
+            measured[line.get("probe"), line.get("key")] = line
+        rows = []
+        for name, entry in keys.items():
+            line = measured.get((entry.get("probe"), entry.get("name"))) if "probe" in entry else None
+            if line is None:
+                continue
+            if line["unit"] != entry["unit"]:
+                raise Trouble(f"{name} is in {entry['unit']}, the probe's {entry['probe']}.{entry['name']} in {line['unit']}")
+            value = rounded(name, line["value"])
+            if value < 0 or (entry.get("positive") and value == 0):
+                continue
+            source = f"measured: {line.get('how', 'weft-gpu-probe')} --only {entry['probe']}; run {line['run']}"
+            more = "".join(f", {key} = {line[key] if key == 'n' else rounded(name, line[key])}" for key in ("n", "p10", "p90") if line.get(key) is not None)
+            rows.append(f"{name} = {{ value = {value}, source = {json.dumps(source)}{more} }}")
+        if not rows:
+            return None
+        title = "# Written by scripts/gpu-results; do not edit by hand." + (" SIMULATED: figures of the simulated GPU, of no real one." if self.simulated else "")
+        return "\n".join([title, f"gpu = {json.dumps(self.title)}", f'base = "{BASE}"', "", "[values]", *rows]) + "\n"
+
+
+def rounded(name, value):
+    return round(float(value), 3) if name.endswith("_ratio") else round(float(value))
+
+
+def cuda(run):
+    number = run.get("driver", {}).get("cuda")
+    return f"{number // 1000}.{number % 1000 // 10}" if number else "-"
+
+
+def words(names):
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def key(line):
+    """What a line is about: a newer one with the same key replaces it."""
+    if line["kind"] == "run":
+        return ("run", line["run"], "")
+    return (line["kind"], line.get("phase", ""), line.get("name", ""))
+
+
+def replace(path, text):
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def fold(places, root, allow_simulated):
+    """Folds all files. Returns lines for people."""
+    gpus, said = {}, []
+    for path in files_of(places):
+        lines = results.read(path)
+        run = report.head(lines)
+        if not run:
+            raise Trouble(f"{path}: not a result file of scripts/gpu-suite: it has no `run` line")
+        simulated = is_simulated(run)
+        if simulated and not allow_simulated:
+            raise Trouble(f"{path}: made on the simulated GPU: it says nothing of a real one; to look at it anyway: --into FOLDER")
+        name = machine.folder_name(run["gpu"], simulated)
+        gpu = gpus.setdefault(name, Gpu(root, name, run["gpu"], simulated))
+        counts = gpu.add(path)
+        recordings = gpu.unpack(path)
+        said.append(f"{path.name}: {gpu.name}: {counts['new']} new, {counts['replaced']} replaced, {counts['older']} older than what is there, {len(recordings)} recordings")
+    for gpu in gpus.values():
+        said += [f"wrote {path}" for path in gpu.write()]
+    return said
