@@ -213,14 +213,14 @@ def lines_of(path):
 class Broker:
     """A broker on a socket of its own, with profiles of its own."""
 
-    def __init__(self, folder, device, *, policy=None, extra=()):
+    def __init__(self, folder, device, *, policy=None, extra=(), trace=True):
         self.folder = Path(folder)
         self.socket = self.folder / "broker.sock"
         self.profiles = self.folder / "profiles"
         self.profiles.mkdir(exist_ok=True)
         self.device = device
         self.trace = self.folder / "decisions.json"
-        self.arguments = [*(["--policy", policy] if policy else []), "--trace", str(self.trace), *extra]
+        self.arguments = [*(["--policy", policy] if policy else []), *(["--trace", str(self.trace)] if trace else []), *extra]
         self.job = None
         self.starts = 0
 

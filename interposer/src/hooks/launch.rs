@@ -31,7 +31,7 @@ fn launch(
 fn told(info: &LaunchInfo, real: impl FnOnce() -> CuResult) -> CuResult {
     let ticket = session::before_launch(info);
     let result = real();
-    session::after_launch(ticket, result.0);
+    session::after_launch(ticket, info.stream, result.0);
     result
 }
 

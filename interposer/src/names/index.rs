@@ -44,17 +44,31 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// The slots where a key may stand, in order.
+    /// A key's first place. Handles are addresses of 8 bytes or more; the multiplication spreads their upper bits over all of the word.
     #[inline(always)]
+    fn start(key: usize) -> usize {
+        ((key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+    }
+
+    /// The slots where a key may stand, in order.
     fn places(&self, key: usize) -> impl Iterator<Item = &Slot> {
-        // Handles are addresses of 8 bytes or more; the multiplication spreads their upper bits over all of the word.
-        let hash = (key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        (0..REACH).filter_map(move |step| self.slots.get((hash as usize).wrapping_add(step) & (N - 1)))
+        let start = Self::start(key);
+        (0..REACH).filter_map(move |step| self.slots.get(start.wrapping_add(step) & (N - 1)))
     }
 
     /// The slot of a key, if it was ever set.
     #[inline(always)]
     pub fn find(&self, key: usize) -> Option<&Slot> {
+        // Nearly every key stands in its first place: only that look belongs into a launch's own code.
+        let first = self.slots.get(Self::start(key) & (N - 1))?;
+        if first.key.load(Ordering::Acquire) == key {
+            return Some(first);
+        }
+        self.find_further(key)
+    }
+
+    #[inline(never)]
+    fn find_further(&self, key: usize) -> Option<&Slot> {
         for slot in self.places(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key {

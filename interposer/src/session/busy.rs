@@ -18,17 +18,19 @@ const NONE: usize = usize::MAX;
 /// After so many synchronisations of other streams a silent one counts as ended.
 const SILENT: u32 = 4;
 
+/// The handles on one cache line: a synchronisation looks at all of them.
 #[derive(Debug)]
-struct Slot {
-    stream: AtomicUsize,
-    /// Synchronisations of other streams since it last had new work.
-    silence: AtomicU32,
-}
+#[repr(align(64))]
+struct Handles([AtomicUsize; STREAMS]);
 
 /// The streams that have work.
 #[derive(Debug)]
 pub struct Busy {
-    slots: [Slot; STREAMS],
+    streams: Handles,
+    /// Synchronisations of other streams since each last had new work.
+    silence: [AtomicU32; STREAMS],
+    /// So many places were ever in use: one in most jobs, and no synchronisation need look at the others.
+    used: AtomicUsize,
     more: AtomicBool,
 }
 
@@ -46,38 +48,63 @@ pub enum Left {
 impl Default for Busy {
     fn default() -> Busy {
         Busy {
-            slots: std::array::from_fn(|_| Slot {
-                stream: AtomicUsize::new(NONE),
-                silence: AtomicU32::new(0),
-            }),
+            streams: Handles(std::array::from_fn(|_| AtomicUsize::new(NONE))),
+            silence: std::array::from_fn(|_| AtomicU32::new(0)),
+            used: AtomicUsize::new(0),
             more: AtomicBool::new(false),
         }
     }
 }
 
 impl Busy {
+    fn slots(&self) -> impl Iterator<Item = (&AtomicUsize, &AtomicU32)> {
+        self.streams
+            .0
+            .iter()
+            .zip(&self.silence)
+            .take(self.used.load(Ordering::Acquire))
+    }
+
     /// Work goes to a stream. True if there was none anywhere.
     #[inline]
     pub fn mark(&self, stream: usize) -> bool {
-        let [first, ..] = &self.slots;
-        if first.stream.load(Ordering::Relaxed) == stream && first.silence.load(Ordering::Relaxed) == 0 {
+        let [first, ..] = &self.streams.0;
+        let [silence, ..] = &self.silence;
+        if first.load(Ordering::Relaxed) == stream && silence.load(Ordering::Relaxed) == 0 {
             return false;
         }
         self.mark_slowly(stream)
     }
 
     fn mark_slowly(&self, stream: usize) -> bool {
-        let was_idle = self.is_idle();
-        if let Some(slot) = self.find(stream) {
-            slot.silence.store(0, Ordering::Relaxed);
-            return false;
+        let mut was_idle = !self.more.load(Ordering::Relaxed);
+        let mut free = None;
+        for slot in self.slots() {
+            match slot.0.load(Ordering::Relaxed) {
+                NONE => free = free.or(Some(slot)),
+                other => {
+                    was_idle = false;
+                    if other == stream {
+                        slot.1.store(0, Ordering::Relaxed);
+                        return false;
+                    }
+                }
+            }
         }
-        for slot in &self.slots {
-            let free = slot
-                .stream
-                .compare_exchange(NONE, stream, Ordering::Relaxed, Ordering::Relaxed);
-            if free.is_ok() {
-                slot.silence.store(0, Ordering::Relaxed);
+        match free {
+            Some(slot) if claimed(slot, stream) => was_idle,
+            _ => self.mark_first(stream, was_idle),
+        }
+    }
+
+    /// More streams at a time than ever before, or another thread was faster.
+    #[cold]
+    fn mark_first(&self, stream: usize, was_idle: bool) -> bool {
+        let all = self.streams.0.iter().zip(&self.silence).enumerate();
+        for (at, slot) in all {
+            // In use before it is claimed: whoever looks at places looks at this one.
+            self.used.fetch_max(at + 1, Ordering::AcqRel);
+            if claimed(slot, stream) {
                 return was_idle;
             }
         }
@@ -87,32 +114,24 @@ impl Busy {
 
     /// Whether no stream has work.
     pub fn is_idle(&self) -> bool {
-        !self.more.load(Ordering::Relaxed)
-            && self
-                .slots
-                .iter()
-                .all(|slot| slot.stream.load(Ordering::Relaxed) == NONE)
+        !self.more.load(Ordering::Relaxed) && self.slots().all(|(stream, _)| stream.load(Ordering::Relaxed) == NONE)
     }
 
     /// All work of a stream has ended.
+    #[inline]
     pub fn synced(&self, stream: usize) -> Left {
         let mut left = Left::Nothing;
         let mut had_work = false;
-        for slot in &self.slots {
-            let other = slot.stream.load(Ordering::Relaxed);
+        for slot in self.slots() {
+            let other = slot.0.load(Ordering::Relaxed);
             if other == NONE {
                 continue;
             }
             had_work = true;
             if other == stream {
-                slot.stream.store(NONE, Ordering::Relaxed);
-            } else if slot.silence.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT {
-                slot.stream.store(NONE, Ordering::Relaxed);
-                if left == Left::Nothing {
-                    left = Left::NothingProbably;
-                }
+                slot.0.store(NONE, Ordering::Relaxed);
             } else {
-                left = Left::AsBefore;
+                left = left.and(silent(slot));
             }
         }
         if !had_work || self.more.load(Ordering::Relaxed) {
@@ -124,17 +143,41 @@ impl Busy {
     /// All work of the process has ended. True if there was any.
     pub fn all_synced(&self) -> bool {
         let had_work = !self.is_idle();
-        for slot in &self.slots {
-            slot.stream.store(NONE, Ordering::Relaxed);
+        for (stream, _) in self.slots() {
+            stream.store(NONE, Ordering::Relaxed);
         }
         self.more.store(false, Ordering::Relaxed);
         had_work
     }
+}
 
-    fn find(&self, stream: usize) -> Option<&Slot> {
-        self.slots
-            .iter()
-            .find(|slot| slot.stream.load(Ordering::Relaxed) == stream)
+fn claimed((place, silence): (&AtomicUsize, &AtomicU32), stream: usize) -> bool {
+    let free = place.compare_exchange(NONE, stream, Ordering::Relaxed, Ordering::Relaxed);
+    let claimed = free.is_ok() || free == Err(stream);
+    if claimed {
+        silence.store(0, Ordering::Relaxed);
+    }
+    claimed
+}
+
+/// Another stream was synchronised: what that says of this one.
+#[cold]
+fn silent((stream, silence): (&AtomicUsize, &AtomicU32)) -> Left {
+    if silence.fetch_add(1, Ordering::Relaxed) + 1 < SILENT {
+        return Left::AsBefore;
+    }
+    stream.store(NONE, Ordering::Relaxed);
+    Left::NothingProbably
+}
+
+impl Left {
+    /// Of two parts of the work, together.
+    fn and(self, other: Left) -> Left {
+        match (self, other) {
+            (Left::AsBefore, _) | (_, Left::AsBefore) => Left::AsBefore,
+            (Left::NothingProbably, _) | (_, Left::NothingProbably) => Left::NothingProbably,
+            (Left::Nothing, Left::Nothing) => Left::Nothing,
+        }
     }
 }
 

@@ -44,6 +44,7 @@ fn counter() -> u64 {
 }
 
 /// The system's clock.
+#[inline(never)]
 fn system() -> Ns {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64)

@@ -37,6 +37,7 @@ impl Default for Costs {
 
 impl Costs {
     fn of(entries: usize) -> Costs {
+        debug_assert!(entries.is_power_of_two());
         Costs {
             entries: (0..entries).map(|_| Entry::default()).collect(),
         }
@@ -47,10 +48,16 @@ impl Costs {
         Costs::of(FEW)
     }
 
+    /// The entry so many steps behind a hash's first place. The hash is already mixed; its low bits are as good as any. A mask, because a
+    /// division would be the slowest instruction of a launch; the lengths are powers of two.
+    #[inline]
+    fn entry(&self, hash: u64, step: u64) -> Option<&Entry> {
+        let mask = self.entries.len().wrapping_sub(1);
+        self.entries.get(hash.wrapping_add(step) as usize & mask)
+    }
+
     fn run(&self, hash: u64) -> impl Iterator<Item = &Entry> {
-        // The hash is already mixed; its low bits are as good as any.
-        (0..PROBES as u64)
-            .filter_map(move |step| self.entries.get(hash.wrapping_add(step) as usize % self.entries.len()))
+        (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
     /// The predicted time, if one is known.
@@ -59,6 +66,17 @@ impl Costs {
         if hash == 0 {
             return None;
         }
+        // Most stand in their first place.
+        let first = self.entry(hash, 0)?;
+        if first.key.load(Ordering::Acquire) == hash {
+            let value = first.value.load(Ordering::Relaxed);
+            return (value != 0).then_some(value);
+        }
+        self.get_further(hash)
+    }
+
+    #[inline(never)]
+    fn get_further(&self, hash: u64) -> Option<Ns> {
         for entry in self.run(hash) {
             match entry.key.load(Ordering::Acquire) {
                 0 => return None,

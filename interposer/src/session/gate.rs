@@ -78,9 +78,17 @@ pub enum Passed {
 }
 
 impl Session {
-    /// Takes a filler's launch through the gate. Returns when it may go, and why.
-    #[inline]
-    pub fn pass(&self, want: &Want) -> Passed {
+    /// Takes a filler's launch through the gate if there is credit and nobody is before it. That costs one locked instruction, the one that takes
+    /// the credit. A launch that finds the queue empty needs no place in it: what came before it (and returned before it began) has left the
+    /// queue, and what comes at the same moment has no order to it.
+    #[inline(always)]
+    pub fn pass_at_once(&self, cost: Ns) -> bool {
+        self.turn.is_empty() && self.take_credit(cost)
+    }
+
+    /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
+    #[inline(never)]
+    pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let ticket = self.turn.take();
         let passed = if self.turn.come(ticket) && self.take_credit(want.cost) {
             Passed::Credit
@@ -243,12 +251,18 @@ impl Session {
         self.ring();
     }
 
-    /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word of the lane by a read-modify-write (on x86 a full
-    /// barrier, at a fifth of a fence's price) or fenced, so a broker that looks once more after it said that it sleeps sees what was reported.
+    /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word that the broker looks at by a sequentially consistent
+    /// read-modify-write, or fenced, so a broker that looks once more after it said that it sleeps sees what was reported.
     #[inline]
     pub fn ring(&self) {
-        let sleeps = &self.lane.broker_sleeps;
-        if sleeps.load(Ordering::Relaxed) == 1 && sleeps.swap(0, Ordering::AcqRel) == 1 {
+        if self.lane.broker_sleeps.load(Ordering::SeqCst) == 1 {
+            self.wake_broker();
+        }
+    }
+
+    #[cold]
+    fn wake_broker(&self) {
+        if self.lane.broker_sleeps.swap(0, Ordering::AcqRel) == 1 {
             self.bell.ring();
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `state` | the session: what each call does in each mode |
+//! | `state`, `step` | the session: what each call does in each mode; what is left to do after a launch |
 //! | `gate`, `turn` | where fillers wait, and in which order |
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
 //! | `costs`, `tuning` | predicted times; when kernels are being timed by the job itself |
@@ -34,6 +34,7 @@ mod sampler;
 mod settings;
 mod settle;
 mod state;
+mod step;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ use weft_kernel_id::KernelId;
 
 use self::settings::{Purpose, Settings};
 use self::state::Session;
+use self::step::Step;
 
 /// A stream handle as the plain entry points take it.
 pub type Stream = usize;
@@ -82,8 +84,8 @@ pub struct LaunchInfo {
 
 /// Goes from [`before_launch`] to [`after_launch`] of the same launch on the same thread.
 #[must_use]
-#[derive(Debug)]
-pub struct Ticket(state::Step);
+#[derive(Debug, Clone, Copy)]
+pub struct Ticket(Step);
 
 /// A stream-ordered call that is no launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,19 +195,19 @@ extern "C" fn in_child() {
 }
 
 /// A launch is about to go to the driver. A filler may wait here, within a bound.
-#[inline]
+#[inline(always)]
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
         Some(session) => session.before_launch(launch),
-        None => state::Step::Nothing,
+        None => Step::NOTHING,
     })
 }
 
-/// The launch came back from the driver with `result` (0 = success).
-#[inline]
-pub fn after_launch(ticket: Ticket, result: u32) {
-    if let (false, Some(session)) = (matches!(ticket.0, state::Step::Nothing), session()) {
-        session.after_launch(ticket.0, result);
+/// The launch to `stream` came back from the driver with `result` (0 = success).
+#[inline(always)]
+pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
+    if let (false, Some(session)) = (ticket.0.is_nothing(), session()) {
+        session.after_launch(ticket.0, stream, result);
     }
 }
 
@@ -222,7 +224,7 @@ pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
 pub fn before_sync() {}
 
 /// A synchronising call returned without error.
-#[inline]
+#[inline(always)]
 pub fn synced(what: Synced) {
     if let Some(session) = session() {
         session.synced(what);

@@ -32,7 +32,7 @@ const SLACK: Ns = 5_000_000;
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     event: Event,
-    at: usize,
+    at: u16,
     upto: Ns,
 }
 
@@ -222,7 +222,7 @@ impl Inside {
         let mut order: [Option<Mark>; MARKS] = self.marks;
         order.sort_unstable_by_key(|mark| mark.map_or(Ns::MAX, |mark| mark.upto));
         for mark in order.into_iter().flatten() {
-            let bit = 1u64.checked_shl(mark.at as u32).unwrap_or(0);
+            let bit = 1u64.checked_shl(u32::from(mark.at)).unwrap_or(0);
             if waiting & bit != 0 {
                 continue;
             }

@@ -20,10 +20,12 @@ use super::messages::Messages;
 use super::sampler::{Half, Sampler};
 use super::settings::Settings;
 use super::settle::{QUANTUM, Settle};
-use super::streams::{Place, Streams};
+use super::step::{Rest, Step};
+use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
+use crate::trouble::guarded;
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
 const SMALL_TRANSFER: u64 = 64 * 1024;
@@ -36,24 +38,6 @@ const DEVICE_BANDWIDTH: u64 = 700;
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
-
-/// What is left to do after a launch.
-#[derive(Debug)]
-pub enum Step {
-    /// Nothing.
-    Nothing,
-    /// The work of a filler may want a mark behind it.
-    Filler {
-        /// Where it went.
-        stream: Stream,
-        /// That stream's account.
-        place: Place,
-        /// When.
-        at: Ns,
-    },
-    /// The second event of a sample.
-    Sampled(Half),
-}
 
 /// The session.
 #[derive(Debug)]
@@ -135,15 +119,16 @@ impl Session {
         self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
-    fn cost(&self, launch: &LaunchInfo) -> Ns {
-        if launch.cost_hint != 0 {
-            return launch.cost_hint;
+    #[inline]
+    fn cost(&self, kernel: u64, kind: LaunchKind, hint: Ns) -> Ns {
+        if hint != 0 {
+            return hint;
         }
-        if let Some(cost) = self.costs.get(launch.kernel_hash) {
+        if let Some(cost) = self.costs.get(kernel) {
             return cost;
         }
-        if launch.kind == LaunchKind::Graph
-            && let Some(sum) = self.sums.get(launch.kernel_hash)
+        if kind == LaunchKind::Graph
+            && let Some(sum) = self.sums.get(kernel)
         {
             return sum;
         }
@@ -172,12 +157,13 @@ impl Session {
         });
     }
 
-    /// See [`super::before_launch`].
-    #[inline]
+    /// See [`super::before_launch`]. What is inlined into the hook is what a job without company costs; the rest is behind a call that also
+    /// keeps a panic from the job.
+    #[inline(always)]
     pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
         let mode = self.mode();
         if mode == Mode::Free {
-            return Step::Nothing;
+            return Step::NOTHING;
         }
         let counters = &self.lane.counters;
         match launch.kind {
@@ -187,18 +173,18 @@ impl Session {
         if launch.capturing || launch.kernel_hash == 0 {
             self.count_odd(launch);
             if launch.capturing {
-                return Step::Nothing;
+                return Step::NOTHING;
             }
         }
         match mode {
             Mode::Free | Mode::Alone => {}
-            Mode::Holder => self.hold(launch),
-            Mode::Filler => return self.fill(launch),
+            Mode::Holder => self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
+            Mode::Filler => return self.fill(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
         }
         if self.sampling() {
-            return self.sampler.before(self, launch);
+            return self.watch(launch);
         }
-        Step::Nothing
+        Step::NOTHING
     }
 
     #[cold]
@@ -212,45 +198,77 @@ impl Session {
         }
     }
 
-    fn hold(&self, launch: &LaunchInfo) {
-        // The sign first: a filler that looks now stops.
-        self.board
-            .raise(self.lane.orders.priority.load(Ordering::Relaxed) as usize);
+    /// A launch that somebody wants to know more about than that it was: never in a job that only serves.
+    #[cold]
+    fn watch(&self, launch: &LaunchInfo) -> Step {
+        guarded(|| self.sampler.before(self, launch)).unwrap_or(Step::NOTHING)
+    }
+
+    #[inline(never)]
+    fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) {
+        guarded(|| self.hold_now(kernel, stream, kind, hint));
+    }
+
+    /// A holder's launch: two locked instructions (a number for the record, the sign), a third where it ends a silence, and one look at the clock.
+    ///
+    /// The order is what makes it sound:
+    /// * The record, then the sign. The broker reads the signs, then the records, then gives credit bound to what it read of the signs: a sign that
+    ///   it has seen raised means a record that it can see. So credit that was given without knowing of this launch is bound to a sum
+    ///   that this launch changes, and is void before the driver hears of it.
+    /// * The sign is raised by a sequentially consistent read-modify-write, and after it comes the look whether the broker sleeps. The broker says
+    ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
+    #[inline(always)]
+    fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) {
+        // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
-        self.launched(launch, now, self.cost(launch));
-        if self.busy.mark(own_stream(launch.stream)) {
-            self.fence_and_ring();
+        let priority = self.lane.orders.priority.load(Ordering::Relaxed) as usize;
+        // Before the record: another thread's synchronisation in between must not tell that nothing is left.
+        let ends_silence = self.busy.mark(own_stream(stream));
+        self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
+        self.board.raise(priority);
+        if ends_silence {
+            self.ring();
         }
     }
 
-    fn launched(&self, launch: &LaunchInfo, now: Ns, cost: Ns) {
-        let kind = match launch.kind {
+    #[inline(always)]
+    fn launched(&self, kernel: u64, stream: Stream, kind: LaunchKind, now: Ns, cost: Ns) {
+        let kind = match kind {
             LaunchKind::Kernel => Kind::Launch,
             LaunchKind::Graph => Kind::Graph,
         };
-        self.write(kind, now, launch.kernel_hash, cost, launch.stream as u64);
+        self.write(kind, now, kernel, cost, stream as u64);
         self.lane.reports.last_launch.store(now, Ordering::Relaxed);
     }
 
-    fn fill(&self, launch: &LaunchInfo) -> Step {
-        let cost = self.cost(launch);
-        let place = self.streams.place(own_stream(launch.stream));
+    #[inline(never)]
+    fn fill(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
+        guarded(|| self.fill_now(kernel, stream, kind, hint)).unwrap_or(Step::NOTHING)
+    }
+
+    /// A filler's launch that has credit: four locked instructions (the credit, the stream's account, what was issued in all, the record's number), a
+    /// fifth where it ends a silence, and one look at the clock.
+    #[inline(always)]
+    fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
+        // Early, as in `hold_now`; once more where the launch has waited.
+        let mut now = clock::now();
+        let cost = self.cost(kernel, kind, hint);
+        let own = own_stream(stream);
+        let place = self.streams.place(own);
         let want = Want {
-            kernel: launch.kernel_hash,
+            kernel,
             cost,
-            stream: launch.stream,
+            stream,
             place,
         };
-        self.pass(&want);
-        let now = clock::now();
-        self.issue(&want, now);
-        self.launched(launch, now, cost);
-        self.busy.mark(own_stream(launch.stream));
-        Step::Filler {
-            stream: launch.stream,
-            place,
-            at: now,
+        if !self.pass_at_once(cost) {
+            self.pass_in_turn(&want);
+            now = clock::now();
         }
+        self.busy.mark(own);
+        self.issue(&want, now);
+        self.launched(kernel, stream, kind, now, cost);
+        Step::filler(place, now)
     }
 
     /// Books work that went through the gate.
@@ -262,20 +280,34 @@ impl Session {
     }
 
     /// See [`super::after_launch`].
-    #[inline]
-    pub fn after_launch(&self, step: Step, result: u32) {
-        match step {
-            Step::Nothing => {}
-            Step::Filler { stream, place, at } => self.marks(stream, place, at, result),
-            Step::Sampled(sample) => self.sampler.after(self, sample, result),
+    #[inline(always)]
+    pub fn after_launch(&self, step: Step, stream: Stream, result: u32) {
+        match step.rest() {
+            Rest::Nothing => {}
+            Rest::Filler { place, at } => {
+                if let Some(account) = self.streams.account(place.at)
+                    && account.unmarked() >= QUANTUM
+                {
+                    self.marks(stream, place, at, result);
+                }
+            }
+            Rest::Sampled { place, sequence } => self.sampled(Half { place, sequence }, result),
         }
     }
 
+    #[cold]
+    fn sampled(&self, half: Half, result: u32) {
+        guarded(|| self.sampler.after(self, half, result));
+    }
+
+    /// So much work is unmarked that it may be time for a mark.
+    #[inline(never)]
     fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32) {
-        let Some(account) = self.streams.account(place.at) else {
-            return;
-        };
-        let unmarked = account.unmarked();
+        guarded(|| self.mark_now(stream, place, at, result));
+    }
+
+    fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32) {
+        let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
         if unmarked < QUANTUM || result != 0 {
             return;
         }
@@ -305,7 +337,7 @@ impl Session {
         if mode == Mode::Alone || self.captures.load(Ordering::Acquire) != 0 {
             return;
         }
-        self.transfer(mode, op, bytes, stream);
+        guarded(|| self.transfer(mode, op, bytes, stream));
     }
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
@@ -325,7 +357,9 @@ impl Session {
                 stream,
                 place: self.streams.place(own),
             };
-            self.pass(&want);
+            if !self.pass_at_once(cost) {
+                self.pass_in_turn(&want);
+            }
             self.issue(&want, clock::now());
         }
         let now = clock::now();
@@ -339,17 +373,32 @@ impl Session {
     }
 
     /// See [`super::synced`].
+    #[inline(always)]
     pub fn synced(&self, what: Synced) {
-        let mode = self.mode();
-        if mode == Mode::Free {
-            return;
+        match self.mode() {
+            Mode::Free => {}
+            Mode::Alone if !self.sampling() => {}
+            mode => self.synced_in_company(mode, what),
         }
+    }
+
+    #[inline(never)]
+    fn synced_in_company(&self, mode: Mode, what: Synced) {
+        guarded(|| self.synced_now(mode, what));
+    }
+
+    /// Where a busy time ends: two locked instructions of a holder (the record's number, its time), one look at the clock; a filler has one for the
+    /// record and two for what has ended.
+    #[inline(always)]
+    fn synced_now(&self, mode: Mode, what: Synced) {
         if self.sampling() {
             self.sampler.synced(self);
         }
-        if mode == Mode::Alone {
+        if mode == Mode::Alone || (mode == Mode::Holder && what == Synced::Event) {
             return;
         }
+        // Early, as in `hold_now`.
+        let now = clock::now();
         // Whether the process has just become idle, and whether nothing of it is left for certain.
         let (idle, certain) = match what {
             Synced::Context => (self.busy.all_synced(), true),
@@ -360,7 +409,6 @@ impl Session {
             },
             Synced::Event => (false, false),
         };
-        let now = clock::now();
         if mode == Mode::Filler {
             self.settle_after(what, certain, now);
         }
@@ -370,6 +418,7 @@ impl Session {
                 // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
                 self.lane.reports.last_idle.store(now, Ordering::Relaxed);
             } else {
+                // The record, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
                 self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
                 self.ring();
             }

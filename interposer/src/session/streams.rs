@@ -32,7 +32,10 @@ pub struct Account {
 impl Account {
     /// Raises `settled` to `upto` and says by how much it grew.
     pub fn settle(&self, upto: Ns) -> Ns {
-        let upto = upto.min(self.issued.load(Ordering::Acquire));
+        let upto = upto.min(self.issued.load(Ordering::SeqCst));
+        if self.settled.load(Ordering::Acquire) >= upto {
+            return 0;
+        }
         let before = self.settled.fetch_max(upto, Ordering::AcqRel);
         upto.saturating_sub(before)
     }
@@ -58,7 +61,7 @@ impl Account {
 #[derive(Debug)]
 pub struct Streams {
     accounts: [Account; ACCOUNTS],
-    /// One bit an account: something was issued since it was last seen settled.
+    /// One bit an account: something may be outstanding. Always set while something is; see [`Streams::close`].
     open: AtomicU64,
 }
 
@@ -71,11 +74,11 @@ impl Default for Streams {
     }
 }
 
-/// Whether a stream has an account to itself.
+/// Whether a stream has an account to itself. Small: it goes through the driver's call in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Which account.
-    pub at: usize,
+    pub at: u16,
     /// Only this stream's work is in it, so an event on the stream tells its end.
     pub own: bool,
 }
@@ -87,12 +90,26 @@ impl Streams {
         let key = stream.wrapping_add(1);
         // Handles are addresses: their low bits say nothing.
         let start = (stream >> 6) ^ (stream >> 12) ^ stream;
+        // Most stand in their first place.
+        let at = start % (ACCOUNTS - 1);
+        if self
+            .accounts
+            .get(at)
+            .is_some_and(|account| account.key.load(Ordering::Acquire) == key)
+        {
+            return own(at);
+        }
+        self.place_further(key, start)
+    }
+
+    #[inline(never)]
+    fn place_further(&self, key: usize, start: usize) -> Place {
         let mut free = None;
         for step in 0..ACCOUNTS - 1 {
             let at = start.wrapping_add(step) % (ACCOUNTS - 1);
             let Some(account) = self.accounts.get(at) else { break };
             match account.key.load(Ordering::Acquire) {
-                found if found == key => return Place { at, own: true },
+                found if found == key => return own(at),
                 EMPTY => {
                     return self.claim(free.unwrap_or((at, EMPTY)), key);
                 }
@@ -115,29 +132,31 @@ impl Streams {
             .key
             .compare_exchange(was, key, Ordering::AcqRel, Ordering::Acquire)
         {
-            Ok(_) => Place { at, own: true },
-            Err(other) if other == key => Place { at, own: true },
+            Ok(_) => own(at),
+            Err(other) if other == key => own(at),
             // Another new stream was faster; this launch counts on the shared account, the next one finds a place.
             Err(_) => SHARED,
         }
     }
 
     /// An account.
-    pub fn account(&self, at: usize) -> Option<&Account> {
-        self.accounts.get(at)
+    #[inline]
+    pub fn account(&self, at: u16) -> Option<&Account> {
+        self.accounts.get(usize::from(at))
     }
 
     /// Books work. True if there was nothing on this stream before.
     #[inline]
     pub fn issue(&self, place: Place, cost: Ns, now: Ns) -> bool {
-        let Some(account) = self.accounts.get(place.at) else {
+        let Some(account) = self.account(place.at) else {
             return false;
         };
         account.last.store(now, Ordering::Relaxed);
-        let before = account.issued.fetch_add(cost, Ordering::AcqRel);
-        let bit = 1u64 << (place.at % ACCOUNTS);
-        if self.open.load(Ordering::Relaxed) & bit == 0 {
-            self.open.fetch_or(bit, Ordering::AcqRel);
+        // Sequentially consistent, as is the look at the bit: see `close`. On x86 the addition is that anyway and the look is a plain one.
+        let before = account.issued.fetch_add(cost, Ordering::SeqCst);
+        let bit = 1u64 << (usize::from(place.at) % ACCOUNTS);
+        if self.open.load(Ordering::SeqCst) & bit == 0 {
+            self.open.fetch_or(bit, Ordering::SeqCst);
         }
         before <= account.settled.load(Ordering::Relaxed)
     }
@@ -154,14 +173,31 @@ impl Streams {
 
     /// All work counts as ended. Says how much that is.
     pub fn settle_all(&self) -> Ns {
-        // The bits first: what is issued from now on sets them again.
-        let mut open = self.open.swap(0, Ordering::AcqRel);
+        let mut open = self.open.load(Ordering::Acquire);
         let mut gained: Ns = 0;
-        while let Some(account) = self.accounts.get(open.trailing_zeros() as usize) {
+        loop {
+            let at = open.trailing_zeros() as usize;
+            let Some(account) = self.accounts.get(at) else {
+                return gained;
+            };
             open &= open.wrapping_sub(1);
-            gained = gained.saturating_add(account.settle(Ns::MAX));
+            match account.settle(Ns::MAX) {
+                // A stream in use keeps its bit: it would set it again at its next launch.
+                0 => self.close(at, account),
+                settled => gained = gained.saturating_add(settled),
+            }
         }
-        gained
+    }
+
+    /// Nothing is outstanding on an account: it is passed over from now on. The bit goes, then the account is looked at again; a launch adds
+    /// its work, then looks at the bit. So one of the two sees the other, and the bit stands while work is outstanding.
+    #[cold]
+    fn close(&self, at: usize, account: &Account) {
+        let bit = 1u64 << (at % ACCOUNTS);
+        self.open.fetch_and(!bit, Ordering::SeqCst);
+        if account.issued.load(Ordering::SeqCst) > account.settled.load(Ordering::Acquire) {
+            self.open.fetch_or(bit, Ordering::SeqCst);
+        }
     }
 
     /// The stream is destroyed: its work counts as ended, its account goes to the next new stream.
@@ -188,9 +224,18 @@ impl Streams {
 
 /// Where the streams go that have no account of their own.
 const SHARED: Place = Place {
-    at: ACCOUNTS - 1,
+    at: ACCOUNTS as u16 - 1,
     own: false,
 };
+
+#[inline]
+fn own(at: usize) -> Place {
+    // Below ACCOUNTS, by the callers.
+    Place {
+        at: at as u16,
+        own: true,
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -201,16 +246,11 @@ mod tests {
         let streams = Streams::default();
         let places: Vec<Place> = (0..100).map(|n| streams.place(0x7f00_0000_0000 + n * 0x40)).collect();
         assert_eq!(places.iter().filter(|place| place.own).count(), ACCOUNTS - 1);
-        assert!(
-            places
-                .iter()
-                .filter(|place| !place.own)
-                .all(|place| place.at == ACCOUNTS - 1)
-        );
+        assert!(places.iter().filter(|place| !place.own).all(|place| *place == SHARED));
         for (n, place) in places.iter().enumerate() {
             assert_eq!(streams.place(0x7f00_0000_0000 + n * 0x40), *place);
         }
-        let mut own: Vec<usize> = places.iter().filter(|place| place.own).map(|place| place.at).collect();
+        let mut own: Vec<u16> = places.iter().filter(|place| place.own).map(|place| place.at).collect();
         own.sort_unstable();
         own.dedup();
         assert_eq!(own.len(), ACCOUNTS - 1);

@@ -28,6 +28,13 @@ pub fn nap(ns: Ns) -> Timespec {
 }
 
 impl Turn {
+    /// Whether nobody is in the queue. Who finds it so may go without a place in it: he came before everybody who is not there yet.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let serving = self.serving.load(Ordering::SeqCst);
+        self.next.load(Ordering::SeqCst) == serving
+    }
+
     /// Takes a place in the queue.
     #[inline]
     pub fn take(&self) -> u32 {

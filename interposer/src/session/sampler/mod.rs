@@ -24,7 +24,8 @@ use self::budget::{Budget, Pause, RARE, Work};
 use self::window::{Point, Scale};
 use super::costs::Costs;
 use super::driver::{Context, Driver, Event, Reached};
-use super::state::{Session, Step};
+use super::state::Session;
+use super::step::Step;
 use super::{LaunchInfo, Stream, clock};
 
 /// Launches of a full window.
@@ -60,9 +61,18 @@ const SAME_CLOCK: f64 = 0.05;
 /// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1.
 const KEPT_BACK: usize = 512;
 
-/// A sampled launch between its two halves.
-#[derive(Debug)]
+/// A sampled launch between its two halves: where it is kept, and its number.
+#[derive(Debug, Clone, Copy)]
 pub struct Half {
+    /// Where.
+    pub place: u16,
+    /// Its number in the process.
+    pub sequence: u64,
+}
+
+/// What is kept of it. As many as there are threads that launch at a time.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
     start: Event,
     end: Event,
     stream: Stream,
@@ -71,8 +81,10 @@ pub struct Half {
     entered: Ns,
     launched: Ns,
     after_sync: bool,
-    epoch: u64,
 }
+
+/// Threads that launch at a time; with more, some of their launches go unsampled.
+const BEGUN: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
 struct Taken {
@@ -111,8 +123,8 @@ struct Inside {
     looked: Ns,
     after_sync: bool,
     last: u64,
-    /// Counts `forget`: a half of before is not completed after.
-    epoch: u64,
+    /// Launches that are with the driver. Those of before `forget` are not found after.
+    begun: [Option<Begun>; BEGUN],
 }
 
 /// The sampler of a process.
@@ -140,10 +152,10 @@ impl Sampler {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let driver = &session.driver;
         if launch.kernel_hash == 0 || session.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
-            return Step::Nothing;
+            return Step::NOTHING;
         }
         let Ok(mut inside) = self.inside.try_lock() else {
-            return Step::Nothing;
+            return Step::NOTHING;
         };
         let inside = &mut *inside;
         let after_sync = std::mem::take(&mut inside.after_sync);
@@ -152,18 +164,13 @@ impl Sampler {
         let sampled = !full && (inside.wanted > 0 || self.choose(inside, session, launch.kernel_hash));
         // A launch behind a sampled one tells when the gap after that ended, be it sampled itself or not.
         if !sampled && inside.open.taken.is_empty() {
-            return Step::Nothing;
+            return Step::NOTHING;
         }
         let entered = clock::now();
         let half = inside.half(driver, launch, sampled);
-        let Some((start, end, epoch)) = half else {
-            inside.close();
-            inside.budget.spend(Work::Record, clock::now().saturating_sub(entered));
-            return Step::Nothing;
-        };
         let launched = clock::now();
         inside.budget.spend(Work::Record, launched.saturating_sub(entered));
-        Step::Sampled(Half {
+        let begun = half.map(|(start, end)| Begun {
             start,
             end,
             stream: launch.stream,
@@ -172,8 +179,14 @@ impl Sampler {
             entered,
             launched,
             after_sync,
-            epoch,
-        })
+        });
+        match begun.and_then(|begun| inside.keep(begun)) {
+            Some(place) => Step::sampled(place, sequence),
+            None => {
+                inside.close();
+                Step::NOTHING
+            }
+        }
     }
 
     /// Whether this launch is sampled, and how many after it.
@@ -206,9 +219,7 @@ impl Sampler {
         // The launch's own thread may wait for the lock a moment: it is held for some event calls at most.
         let Ok(mut inside) = self.inside.lock() else { return };
         let inside = &mut *inside;
-        if half.epoch != inside.epoch {
-            return;
-        }
+        let Some(half) = inside.take(half) else { return };
         let driver = &session.driver;
         let ends = half.end != NONE;
         if result != 0
@@ -267,7 +278,7 @@ impl Sampler {
     /// The context ends, and all events with it.
     pub fn forget(&self) {
         let Ok(mut inside) = self.inside.lock() else { return };
-        inside.epoch += 1;
+        inside.begun = [None; BEGUN];
         inside.context = None;
         inside.spare.clear();
         inside.made = 0;
@@ -324,7 +335,7 @@ impl Inside {
     }
 
     /// The event before a launch, recorded, and the one for behind it if there is to be one.
-    fn half(&mut self, driver: &Driver, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event, u64)> {
+    fn half(&mut self, driver: &Driver, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
         // Events belong to the first context that was sampled; a process with several is sampled in that one.
         if *self.context.get_or_insert(context) != context {
@@ -333,13 +344,35 @@ impl Inside {
         let start = self.event(driver)?;
         let end = if ends { self.event(driver) } else { Some(NONE) };
         match end {
-            Some(end) if driver.relaxed(|| driver.record(start, launch.stream)) => Some((start, end, self.epoch)),
+            Some(end) if driver.relaxed(|| driver.record(start, launch.stream)) => Some((start, end)),
             end => {
                 self.spare.push(start);
                 self.spare.extend(end.filter(|event| *event != NONE));
                 None
             }
         }
+    }
+
+    /// Keeps a launch until it comes back from the driver. Where there is no room its events are spare again.
+    fn keep(&mut self, begun: Begun) -> Option<u16> {
+        let free = self.begun.iter().position(Option::is_none);
+        match free.and_then(|at| Some((at, self.begun.get_mut(at)?))) {
+            Some((at, place)) => {
+                *place = Some(begun);
+                u16::try_from(at).ok()
+            }
+            None => {
+                let events = [begun.start, begun.end].into_iter();
+                self.spare.extend(events.filter(|event| *event != NONE));
+                None
+            }
+        }
+    }
+
+    /// The launch that came back, if nothing was forgotten meanwhile.
+    fn take(&mut self, half: Half) -> Option<Begun> {
+        let place = self.begun.get_mut(usize::from(half.place))?;
+        place.take_if(|begun| begun.sequence == half.sequence)
     }
 
     fn measure_event(&mut self, driver: &Driver, stream: Stream) {

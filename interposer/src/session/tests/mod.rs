@@ -107,7 +107,7 @@ fn kernel(hash: u64, stream: Stream) -> LaunchInfo {
 /// A launch from beginning to end.
 fn launch(session: &Session, launch: &LaunchInfo) {
     let step = session.before_launch(launch);
-    session.after_launch(step, 0);
+    session.after_launch(step, launch.stream, 0);
 }
 
 /// Waits until something is so.

@@ -12,7 +12,7 @@ use super::{Broker, LONG, attached, fake, kernel};
 fn run(session: &Session, hash: u64, stream: usize, time: u64) {
     let step = session.before_launch(&kernel(hash, stream));
     fake::work(time);
-    session.after_launch(step, 0);
+    session.after_launch(step, stream, 0);
 }
 
 fn profiled() -> (&'static Session, Broker) {

@@ -1,6 +1,7 @@
 //! Measures what one launch costs the thread that makes it. `scripts/bench launch` runs one of these for each configuration and has them
-//! measure in turn: each line on stdin, `burst N` or `sync N`, is one round of N launches, answered with a line
-//! `WALL CPU`: nanoseconds a launch on average, by the clock and of the thread's own time (which leaves out what other processes took of the core).
+//! measure in turn: each line on stdin, `burst N PARTS` or `sync N PARTS`, is one round of PARTS parts of N launches each, answered with a line
+//! `WALL CPU`: nanoseconds a launch in the median part, by the clock and of the thread's own time (which leaves out what other processes took of
+//! the core). A part lasts a fraction of a millisecond: an interruption spoils one part, not the round.
 #![deny(unsafe_code)]
 
 use std::io::{BufRead, Write};
@@ -16,23 +17,43 @@ fn main() -> Result<()> {
     out.flush()?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let (what, count) = line.split_once(' ').context("expected `burst N` or `sync N`")?;
+        let words: Vec<&str> = line.split(' ').collect();
+        let &[what, count, parts] = words.as_slice() else {
+            bail!("expected `burst N PARTS` or `sync N PARTS`, not `{line}`");
+        };
         let count: u32 = count.parse().context("expected a number of launches")?;
-        ensure!(count > 0, "expected at least one launch");
-        let (begin, cpu_begin) = (Instant::now(), thread_time());
-        match what {
-            "burst" => launcher.burst(count)?,
-            "sync" => launcher.burst_with_waits(count)?,
-            other => bail!("unknown round: {other}"),
+        let parts: u32 = parts.parse().context("expected a number of parts")?;
+        ensure!(count > 0 && parts > 0, "expected at least one launch and one part");
+        let (mut walls, mut cpus) = (Vec::new(), Vec::new());
+        for _ in 0..parts {
+            let (wall, cpu) = part(&launcher, what, count)?;
+            walls.push(wall);
+            cpus.push(cpu);
         }
-        let (elapsed, cpu) = (begin.elapsed(), thread_time().saturating_sub(cpu_begin));
-        // Outside the time: a burst's cost is that of its launches.
-        launcher.wait()?;
-        let each = |time: Duration| time.as_nanos() as f64 / f64::from(count);
-        writeln!(out, "{:.2} {:.2}", each(elapsed), each(cpu))?;
+        writeln!(out, "{:.2} {:.2}", median(walls), median(cpus))?;
         out.flush()?;
     }
     Ok(())
+}
+
+/// Nanoseconds a launch, by the clock and of the thread's own time.
+fn part(launcher: &Launcher, what: &str, count: u32) -> Result<(f64, f64)> {
+    let (begin, cpu_begin) = (Instant::now(), thread_time());
+    match what {
+        "burst" => launcher.burst(count)?,
+        "sync" => launcher.burst_with_waits(count)?,
+        other => bail!("unknown round: {other}"),
+    }
+    let (elapsed, cpu) = (begin.elapsed(), thread_time().saturating_sub(cpu_begin));
+    // Outside the time: a burst's cost is that of its launches.
+    launcher.wait()?;
+    let each = |time: Duration| time.as_nanos() as f64 / f64::from(count);
+    Ok((each(elapsed), each(cpu)))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// What this thread has spent on a core so far.

@@ -1,0 +1,115 @@
+//! What is left to do after a launch.
+#![forbid(unsafe_code)]
+
+use weft_broker::protocol::Ns;
+
+use super::streams::Place;
+
+/// What is left to do after a launch. Two plain words, so that it goes around the driver's call in registers: as an enum of its own it would be
+/// written to the stack in pieces and read as a whole, which stalls every launch by some four nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// The lowest byte says which [`Rest`], the next one whether an account is a stream's own, the upper half of the word is a place.
+    what: u64,
+    /// A time or a number.
+    number: u64,
+}
+
+const NOTHING: u64 = 0;
+const FILLER: u64 = 1;
+const SAMPLED: u64 = 2;
+const KIND: u64 = 0xff;
+const OWN: u64 = 0x100;
+const PLACE: u32 = 32;
+
+/// The same, to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing.
+    Nothing,
+    /// The work of a filler may want a mark behind it.
+    Filler {
+        /// Its stream's account.
+        place: Place,
+        /// When it went.
+        at: Ns,
+    },
+    /// The second event of a sample.
+    Sampled {
+        /// Where the sampler keeps the launch.
+        place: u16,
+        /// The launch's number in the process.
+        sequence: u64,
+    },
+}
+
+impl Step {
+    /// Nothing is left to do.
+    pub const NOTHING: Step = Step {
+        what: NOTHING,
+        number: 0,
+    };
+
+    /// See [`Rest::Filler`].
+    #[inline(always)]
+    pub fn filler(place: Place, at: Ns) -> Step {
+        let own = if place.own { OWN } else { 0 };
+        Step {
+            what: FILLER | own | u64::from(place.at) << PLACE,
+            number: at,
+        }
+    }
+
+    /// See [`Rest::Sampled`].
+    pub fn sampled(place: u16, sequence: u64) -> Step {
+        Step {
+            what: SAMPLED | u64::from(place) << PLACE,
+            number: sequence,
+        }
+    }
+
+    /// Whether anything is left to do.
+    #[inline(always)]
+    pub fn is_nothing(self) -> bool {
+        self.what == NOTHING
+    }
+
+    /// What is left to do.
+    #[inline(always)]
+    pub fn rest(self) -> Rest {
+        let place = (self.what >> PLACE) as u16;
+        match self.what & KIND {
+            FILLER => Rest::Filler {
+                place: Place {
+                    at: place,
+                    own: self.what & OWN != 0,
+                },
+                at: self.number,
+            },
+            SAMPLED => Rest::Sampled {
+                place,
+                sequence: self.number,
+            },
+            _ => Rest::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        assert_eq!(Step::NOTHING.rest(), Rest::Nothing);
+        assert!(Step::NOTHING.is_nothing());
+        for own in [false, true] {
+            let place = Place { at: 63, own };
+            let step = Step::filler(place, u64::MAX);
+            assert_eq!(step.rest(), Rest::Filler { place, at: u64::MAX });
+            assert!(!step.is_nothing());
+        }
+        let (place, sequence) = (u16::MAX, 1 << 40);
+        assert_eq!(Step::sampled(place, sequence).rest(), Rest::Sampled { place, sequence });
+    }
+}
