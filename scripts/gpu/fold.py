@@ -46,7 +46,7 @@ def files_of(places):
 def is_simulated(run):
     """Whether anything at all says that these are no figures of a real GPU."""
     named = "simulated" in str(run.get("gpu", "")).lower()
-    return bool(run.get("simulated", True) or run.get("driver", {}).get("simulated") or named)
+    return bool(run.get("simulated") is not False or run.get("driver", {}).get("simulated") or named)
 
 
 class Gpu:

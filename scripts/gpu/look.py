@@ -38,6 +38,8 @@ def look():
     except OSError as error:
         return {"error": f"libcuda.so.1 cannot be opened: {error}"}
     found = {"library": opened_from("libcuda.so"), "simulated": hasattr(cuda, "simgpuKernelFunction")}
+    if found["simulated"] and "--real" in sys.argv:
+        return {**found, "error": f"{found['library']} is the simulated driver"}
     version = ctypes.c_int()
     if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0:
         found["cuda"] = version.value

@@ -56,7 +56,8 @@ def ask(command, environment, bound=PATIENCE):
 
 def driver(device):
     """What the driver says that jobs on `device` find."""
-    return ask([sys.executable, HERE / "look.py"], {**jobs.clean_environment(), **device.environment()})
+    wanted = [] if device.simulated else ["--real"]
+    return ask([sys.executable, HERE / "look.py", *wanted], {**jobs.clean_environment(), **device.environment()})
 
 
 def pythons():
@@ -112,11 +113,12 @@ def missing_imports(python, program):
     return [name for name in wanted if name not in answer["packages"]]
 
 
-def cuda_libraries(python):
+def cuda_libraries(python, *patterns):
     """The folders with CUDA libraries that pip installed for this interpreter."""
     program = "import sysconfig, json; print(json.dumps({'at': sysconfig.get_paths()['purelib']}))"
     answer = ask([python, "-c", program], jobs.clean_environment())
-    return sorted(str(p) for p in Path(answer.get("at", "/nonexistent")).glob("nvidia/*/lib") if p.is_dir())
+    place = Path(answer.get("at", "/nonexistent"))
+    return sorted(str(p) for pattern in patterns or ["nvidia/*/lib"] for p in place.glob(pattern) if p.is_dir())
 
 
 def mps_control():

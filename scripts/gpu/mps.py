@@ -77,5 +77,6 @@ class Service:
         supervise.send(left, 15)
         jobs.wait_until(lambda: not any(supervise.is_mps(pid) for pid in left), 3)
         supervise.send({pid for pid in left if supervise.is_mps(pid)}, 9)
+        jobs.wait_until(lambda: not any(supervise.is_mps(pid) for pid in left), 3)
         with contextlib.suppress(OSError):
             os.remove(self.pipes / "control")

@@ -5,10 +5,11 @@ A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`;
 """
 
 import contextlib
+from pathlib import Path
 
 from harness import paths
 
-from . import mps, results
+from . import machine, mps, results
 from .phase import Failure, Skip, json_lines
 
 PROGRAM = paths.TARGET / "release" / "weft-gpu-probe"
@@ -28,6 +29,11 @@ def run(phase, what):
 
     def take(line):
         probe = line.get("probe", what)
+        if probe in ("about", "end"):
+            phase.fact(probe, line)
+            for name in line.get("left_out") or ():
+                phase.verdict(name, results.LEFT_OUT, "the probe's budget was over")
+            return
         if line.get("value") is not None:
             seen.setdefault(probe, results.OK)
             known = ("probe", "name", "value", "unit", "n", "p10", "p90")
@@ -65,6 +71,10 @@ def run(phase, what):
                 arguments += ["--mps-pipe", service.pipes]
             except (Skip, Failure) as why:
                 phase.verdict("mps", results.SKIPPED, str(why), getattr(why, "tail", None))
+        # The simulated driver knows nothing of CUPTI's tables.
+        cupti = None if phase.simulated else find_cupti(phase)
+        if what == "calibration" and cupti:
+            arguments += ["--cupti", cupti]
         budget = max(phase.left() - MARGIN, 3.0)
         arguments += ["--budget", f"{budget:.0f}"]
         code, tail, overran = json_lines(arguments, phase.environment(device), phase.left() - 1.0, take, folder / "stderr")
@@ -82,6 +92,11 @@ def run(phase, what):
 
     with contextlib.ExitStack() as stack:
         phase.case("weft-gpu-probe", measure, stack, need=4.0)
+
+
+def find_cupti(phase):
+    """CUPTI's library as pip installs it beside PyTorch; the probe itself looks where a toolkit puts it."""
+    return next((str(path) for folder in machine.cuda_libraries(phase.python, "nvidia/*/lib", "nvidia/*/extras/CUPTI/lib64") for path in sorted(Path(folder).glob("libcupti.so.*"))), None)
 
 
 def missing():

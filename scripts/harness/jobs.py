@@ -86,15 +86,21 @@ class Device:
             return None
 
 
+# What of the caller's environment says where the driver, the toolkit and the device of this machine are.
+OF_MACHINE = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TRITON_LIBCUDA_PATH")
+
+
 class RealDevice:
-    """The GPU of this machine: nothing to set."""
+    """The GPU of this machine: found as the caller would find it."""
 
     simulated = False
     log = None
     dilation = 1
 
     def environment(self, libraries=()):
-        return {"LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else {}
+        found = {name: os.environ[name] for name in OF_MACHINE if name in os.environ}
+        path = os.pathsep.join([*libraries, *filter(None, [found.get("LD_LIBRARY_PATH")])])
+        return {**found, "LD_LIBRARY_PATH": path} if path else found
 
     def weft_environment(self):
         return {}

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+"""Tests of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results, on the simulated GPU.
+
+    tests/gpu-suite/run.py [--quick] [--keep] [WORD...]      WORD: part of a test's name; --quick: without the run of all phases
+
+Needs what scripts/layout built; the phases that run PyTorch are expected to say why they were left out where .venv-torch is missing.
+The last line is `N passed, N failed`.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from gpu import bundle, elf, fold, mps, phases, report, results, supervise  # noqa: E402
+from harness import paths  # noqa: E402
+
+PHASES = HERE / "phases.py"
+
+# A run of the suite ends by itself within its budget; this is for one that does not.
+PATIENCE = 420
+
+
+class Failure(Exception):
+    """What did not hold."""
+
+
+def expect(condition, why):
+    if not condition:
+        raise Failure(why)
+
+
+def suite(*arguments, bundle_folder, bound=PATIENCE, **more):
+    command = [ROOT / "scripts" / "gpu-suite", "--bundle", bundle_folder, *arguments]
+    done = subprocess.run(
+        [str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=bound, check=False, **more
+    )
+    return done
+
+
+def result_file(out):
+    found = sorted(path for path in out.rglob("*.jsonl"))
+    expect(found, f"no result file in {out}")
+    return found[-1]
+
+
+def verdicts(lines):
+    return {name: (line or {}).get("verdict") for name, line in report.of_phases(lines)}
+
+
+def alive(pid):
+    entry = supervise.process(pid)
+    return entry is not None and entry[1] != "Z"
+
+
+class Tests:
+    """Each method whose name begins with `test_` is one; they share a folder and the bundle that the first one makes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.bundle = folder / "bundle"
+
+    # The bundle.
+
+    def test_elf_reader_agrees_with_nm(self):
+        for file in (paths.TARGET / "release" / "libsimcuda.so", paths.TARGET / "release" / "weft"):
+            read = elf.Elf(file)
+            done = subprocess.run(["nm", "-D", str(file)], capture_output=True, text=True, check=True)
+            exported, needed = set(), set()
+            for line in done.stdout.splitlines():
+                *_, kind, name = line.split()
+                name, _, version = name.partition("@")
+                if kind in "TWi" and "U" != kind:
+                    exported.add(name)
+                elif kind in "Uwv" and version:
+                    needed.add((name, version.lstrip("@")))
+            expect(read.exports() == exported, f"{file}: exports differ: {sorted(read.exports() ^ exported)[:5]}")
+            seen = {(symbol, version) for symbol, _, version in read.needs() if symbol}
+            expect(seen == needed, f"{file}: needs differ: {sorted(seen ^ needed)[:5]}")
+
+    def too_new(self, version):
+        """A library that needs a symbol of this glibc version."""
+        place = self.folder / f"glibc-{version}"
+        place.mkdir()
+        (place / "libc.c").write_text("int from_the_future(void) { return 1; }\n")
+        (place / "libc.map").write_text(f"GLIBC_{version} {{ global: from_the_future; local: *; }};\n")
+        (place / "user.c").write_text("int from_the_future(void); int use(void) { return from_the_future(); }\n")
+        libc, user = place / "libc.so.6", place / "user.so"
+        compiler = ["cc", "-shared", "-fPIC", "-nostdlib"]
+        subprocess.run([*compiler, "-Wl,-soname,libc.so.6", f"-Wl,--version-script={place / 'libc.map'}", "-o", libc, place / "libc.c"], check=True)
+        subprocess.run([*compiler, "-o", user, place / "user.c", libc], check=True)
+        return user
+
+    def test_a_symbol_of_a_newer_glibc_is_found(self):
+        new, old = self.too_new("2.35"), self.too_new("2.34")
+        expect(elf.too_new(new, (2, 34)) == [("from_the_future", "GLIBC_2.35")], f"found {elf.too_new(new, (2, 34))}")
+        expect(elf.too_new(old, (2, 34)) == [], f"found {elf.too_new(old, (2, 34))}")
+        done = subprocess.run([ROOT / "scripts" / "gpu-bundle", "--verify", new, old], capture_output=True, text=True, check=False)
+        expect(done.returncode == 1 and "from_the_future" in done.stdout and str(new) in done.stdout, done.stdout + done.stderr)
+        # A target folder with such a file makes no bundle, and leaves the old one as it was.
+        release, out = self.folder / "t" / "release", self.folder / "kept"
+        release.mkdir(parents=True)
+        shutil.copy(old, release / "libx.so")
+        bundle.make(out, from_target=release.parent, files=[("libx.so", "weft/libx.so")])
+        shutil.copy(new, release / "libx.so")
+        try:
+            bundle.make(out, from_target=release.parent, files=[("libx.so", "weft/libx.so")])
+            raise Failure("a file that needs a newer glibc was bundled")
+        except bundle.Trouble as why:
+            expect("from_the_future" in str(why) and "libx.so" in str(why), str(why))
+        expect(bundle.damaged(out, bundle.manifest_of(out)) == [], "the old bundle was touched")
+
+    def test_bundle(self):
+        done = subprocess.run(
+            [ROOT / "scripts" / "gpu-bundle", "--no-build", "--out", self.bundle], capture_output=True, text=True, check=False
+        )
+        expect(done.returncode == 0, done.stderr)
+        manifest = bundle.manifest_of(self.bundle)
+        there = {str(path.relative_to(self.bundle)) for path in self.bundle.rglob("*") if path.is_file()} - {"manifest.json"}
+        expect(there == set(manifest["files"]) == {place for _, place in bundle.FILES}, f"holds {sorted(there)}")
+        expect(not any(path.is_symlink() for path in self.bundle.rglob("*")), "links do not travel")
+        total = sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
+        expect(total < bundle.MOST_BYTES, f"{total} bytes")
+        expect(bundle.glibc_faults([self.bundle / place for place in there]) == [], "a file needs a newer glibc")
+        ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True).stdout
+        expect(ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}")
+
+    def test_bundle_that_did_not_arrive_whole_is_refused(self):
+        self.need_bundle()
+        broken = self.folder / "broken"
+        shutil.copytree(self.bundle, broken)
+        file = broken / "weft" / "libweft.so"
+        file.write_bytes(file.read_bytes()[:-1])
+        done = suite("--simulated", "--budget", 60, "--out", self.folder / "no", bundle_folder=broken)
+        expect(done.returncode != 0 and "weft/libweft.so" in done.stderr, done.stderr)
+        expect(not (self.folder / "no").exists(), "it ran all the same")
+
+    def need_bundle(self):
+        if not self.bundle.exists():
+            bundle.make(self.bundle)
+
+    # The suite.
+
+    def extra(self, *names):
+        return [word for name in names for word in ("--extra-phase", f"{name}={PHASES}")]
+
+    def test_a_failing_a_crashing_and_a_hanging_phase_stop_no_other(self):
+        self.need_bundle()
+        out, summary = self.folder / "injected", self.folder / "injected.json"
+        names = ["fails", "crashes", "hangs", "last"]
+        done = suite(
+            "--simulated", "--budget", 60, "--out", out, "--check", "--json", summary, *self.extra(*names), "--only", *names,
+            bundle_folder=self.bundle,
+        )  # fmt: skip
+        lines = results.read(result_file(out))
+        expect(
+            verdicts(lines) == {"fails": "failed", "crashes": "failed", "hangs": "failed", "last": "ok"}, f"{verdicts(lines)}\n{done.stderr}"
+        )
+        values = {line["name"] for line in lines if line["kind"] == "value"}
+        expect(values == {"after the failure", "before the crash", "before it hung", "answer"}, f"values {values}")
+        said = dict(report.of_phases(lines))
+        expect(any("ZeroDivisionError" in line.get("why", "") for line in lines if line["kind"] == "case"), "no reason for the failing case")
+        expect("the last words of a dying phase" in said["crashes"]["tail"], f"{said['crashes']}")
+        expect("killed" in said["hangs"]["why"] and said["hangs"]["ended_by_force"] >= 1, f"{said['hangs']}")
+        # It slept for 900 s; its share was a quarter of 55.
+        expect(said["hangs"]["seconds"] < 120, f"the hanging phase was left for {said['hangs']['seconds']} s")
+        pid = int((result_file(out).parent / "daemon.pid").read_text())
+        expect(not alive(pid), f"the daemon {pid} of the hanging phase still runs")
+        expect(done.returncode == 1, f"--check ended with {done.returncode}")
+        last = done.stdout.strip().splitlines()[-3:]
+        expect([line.split(":")[1].strip() for line in last] == ["fails", "crashes", "hangs"], f"the last lines are {last}")
+        expect(json.loads(summary.read_text())["simulated"] is True, "the summary does not say that it is simulated")
+
+    def test_told_to_stop_it_ends_everything_and_keeps_what_it_has(self):
+        self.need_bundle()
+        out = self.folder / "stopped"
+        command = [ROOT / "scripts" / "gpu-suite", "--bundle", self.bundle, "--simulated", "--budget", "500", "--out", out]
+        command += [*self.extra("hangs", "last"), "--only", "hangs", "last"]
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            end = time.monotonic() + 60
+            while not list(out.rglob("daemon.pid")) and time.monotonic() < end:
+                time.sleep(0.1)
+            expect(list(out.rglob("daemon.pid")), "the phase did not begin")
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            text, _ = process.communicate(timeout=90)
+        finally:
+            process.kill()
+            process.wait()
+        lines = results.read(result_file(out))
+        expect(verdicts(lines) == {"hangs": "failed", "last": "left out"}, f"{verdicts(lines)}\n{text}")
+        pid = int(list(out.rglob("daemon.pid"))[0].read_text())
+        expect(not alive(pid), f"the daemon {pid} still runs")
+
+    def test_no_real_gpu_is_said(self):
+        self.need_bundle()
+        done = suite("--real", "--budget", 60, "--out", self.folder / "real", bundle_folder=self.bundle)
+        real = "no real GPU" in done.stderr
+        if done.returncode == 0:
+            raise Failure("this machine has a GPU: these tests are for one without")
+        expect(real and not (self.folder / "real").exists(), done.stderr)
+        # A driver that is the simulated one is not taken for a real one, however it is found.
+        library = self.bundle / "simgpu" / "lib"
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "SIMGPU_SOCKET": str(self.folder / "s.sock")}
+        environment["SIMGPU_DEVICE_BIN"] = str(self.bundle / "simgpu" / "bin" / "simgpu-device")
+        done = suite("--real", "--budget", 60, "--out", self.folder / "real", bundle_folder=self.bundle, env=environment)
+        expect(done.returncode == 1 and "simulated" in done.stderr, f"{done.returncode}: {done.stderr}")
+
+    def test_shares_fit_the_budget(self):
+        for budget in (30.0, 540.0):
+            left = budget
+            for number, entry in enumerate(phases.ALL):
+                share = phases.share(left, entry, phases.ALL[number + 1 :])
+                expect(0 < share <= left + 1e-9, f"{entry.name} gets {share} of {left}")
+                left -= share
+            expect(abs(left) < 1e-6, f"{left} s of {budget} are nobody's")
+        done = subprocess.run([ROOT / "scripts" / "gpu-suite", "--only", "nothing"], capture_output=True, text=True, check=False)
+        expect(done.returncode == 1 and "no such phase" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
+
+    def test_a_torn_line_swallows_no_other(self):
+        file = self.folder / "torn.jsonl"
+        first = results.Writer(file, time.time(), "a")
+        first.write("value", name="whole", value=1, unit="x")
+        os.write(first.file, b'{"kind": "value", "na')
+        results.Writer(file, time.time(), "b").write("value", name="next", value=2, unit="x")
+        expect([line["name"] for line in results.read(file)] == ["whole", "next"], file.read_text())
+
+    def test_mps_daemon_is_ended_by_its_id(self):
+        """A stand-in for NVIDIA's control program: a daemon, a server in a session of its own, pipes in the private folder."""
+        place = self.folder / "mps"
+        (place / "bin").mkdir(parents=True)
+        program = place / "bin" / "nvidia-cuda-mps-control"
+        program.write_text(FAKE_MPS.replace("#!PYTHON", f"#!{sys.executable}"))
+        program.chmod(0o755)
+        before = os.environ["PATH"]
+        # How long it may take to end when asked.
+        patience, mps.STOP = mps.STOP, 1.0
+        os.environ["PATH"] = f"{place / 'bin'}:{before}"
+        try:
+            for stubborn in ("", "stubborn"):
+                work = place / f"work{stubborn}"
+                work.mkdir()
+                if stubborn:
+                    (work / "stubborn").touch()
+                with mps.Service(work) as service:
+                    expect(service.variables["CUDA_MPS_PIPE_DIRECTORY"].startswith(str(work)), "not in a folder of its own")
+                    daemon, servers = service.job.pid, service.servers()
+                    expect(len(servers) == 1 and alive(servers[0]) and alive(daemon), f"servers {servers}")
+                expect(not alive(daemon) and not alive(servers[0]), f"daemon {daemon} or server {servers[0]} outlived its use")
+        finally:
+            os.environ["PATH"], mps.STOP = before, patience
+            supervise.reap()
+
+    def test_every_phase_on_the_simulated_gpu(self):
+        self.need_bundle()
+        out = self.folder / "all"
+        done = suite("--simulated", "--quick", "--budget", 240, "--out", out, bundle_folder=self.bundle)
+        file = result_file(out)
+        lines = results.read(file)
+        sys.stderr.write(done.stderr)
+        expect(done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:]}")
+        run = report.head(lines)
+        expect(run["simulated"] and file.parent.name.startswith("simulated-"), f"{file} does not say that it is simulated")
+        said = dict(report.of_phases(lines))
+        torch = "torch" in run["packages"] and "torchvision" in run["packages"]
+        for name, line in said.items():
+            if name in ("sharing", "record") and not torch:
+                expect(line["verdict"] == "left out" and "torch" in line["why"], f"{name}: {line}")
+            else:
+                expect(line["verdict"] == "ok", f"{name}: {line}")
+        expect(list(said) == [entry.name for entry in phases.ALL], f"phases {list(said)}")
+        values = {line["name"]: line["value"] for line in lines if line["kind"] == "value"}
+        expect(values["launches"] > 0 and values["launches.unnamed"] == 0, f"launches {values.get('launches')}")
+        expect(values["symbols.driver"] > 600 and values["symbols.table_lacks"] == 0, f"symbols {values.get('symbols.driver')}")
+        for name in ("bare", "attached", "holder", "filler"):
+            expect(values[f"launch.{name}.burst"] > 0, f"no time of a launch, {name}")
+        if torch:
+            for condition in ("alone", "default", "weft fikit"):
+                names = [name for name in values if f": {condition}: p50" in name]
+                expect(names, f"no latency under {condition}")
+        self.folded(out, file, run)
+
+    def folded(self, out, file, run):
+        """The same run through scripts/gpu-results: once, twice, and not into the repository."""
+        done = subprocess.run([ROOT / "scripts" / "gpu-results", out], capture_output=True, text=True, check=False)
+        expect(done.returncode == 1 and "simulated" in done.stderr, f"the repository took simulated results: {done.stdout}{done.stderr}")
+        into = self.folder / "folded"
+        command = [ROOT / "scripts" / "gpu-results", out, "--into", into]
+        subprocess.run(command, capture_output=True, check=True)
+        first = snapshot(into)
+        expect(all("simulated" in str(path) for path in first), f"a name like a real GPU's: {sorted(map(str, first))}")
+        subprocess.run(command, capture_output=True, check=True)
+        expect(snapshot(into) == first, "folding the same run again changed something")
+        table = next(text for path, text in first.items() if path.name == "RESULTS.md").decode()
+        expect("SIMULATED" in table and run["run"] in table, "the table does not say what it is of")
+        toml = [path for path in first if path.suffix == ".toml"]
+        expect(len(toml) == 1, f"calibration files {toml}")
+        recorded = [path for path in first if path.suffix in (".profile", ".trace")]
+        expect(bool(recorded) == bool(list(file.parent.glob("*.tar"))), f"recordings {recorded}")
+
+    # Folding.
+
+    def run_file(self, place, stamp, values, **head):
+        """A result file of our own making: a real GPU's, as far as it says."""
+        place.mkdir(parents=True, exist_ok=True)
+        file = place / f"{stamp}.jsonl"
+        line = {"kind": "run", "run": stamp, "gpu": "NVIDIA H100 80GB HBM3", "simulated": False, "driver": {"cuda": 13000, "simulated": False}}
+        lines = [{**line, "phases": ["calibration"], "commit": "c" * 40, "packages": {}, "budget": 60, **head}]
+        lines += [{"kind": "value", "phase": "calibration", "how": "weft-gpu-probe calibration", **value} for value in values]
+        lines += [{"kind": "phase", "phase": "calibration", "verdict": "ok", "seconds": 1}]
+        file.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+        return file
+
+    def test_newer_runs_replace_and_older_ones_do_not(self):
+        place, root = self.folder / "runs", self.folder / "root"
+        switch = {"probe": "switch", "key": "switch", "name": "switch.switch", "unit": "ns"}
+        slice_ = {"probe": "switch", "key": "time_slice", "name": "switch.time_slice", "unit": "ns"}
+        first = self.run_file(place, "20300101T000000Z", [{**switch, "value": 90000.4, "n": 5, "p10": 80000.0, "p90": 99000.0}, {**slice_, "value": 2e6}])
+        second = self.run_file(place, "20300102T000000Z", [{**switch, "value": 70000.0}])
+        name = "nvidia-h100-80gb-hbm3"
+        table, toml = root / "profiles" / "recorded" / name / "RESULTS.md", root / "tests" / "simgpu" / "calibration" / f"{name}.toml"
+        fold.fold([first], root, False)
+        values = tomllib.loads(toml.read_text())["values"]
+        expect(values["switch_ns"]["value"] == 90000 and values["switch_ns"]["p10"] == 80000, f"{values}")
+        expect("20300101T000000Z" in values["switch_ns"]["source"], f"{values}")
+        fold.fold([second], root, False)
+        values = tomllib.loads(toml.read_text())["values"]
+        expect(values["switch_ns"]["value"] == 70000 and "p10" not in values["switch_ns"], f"{values}")
+        expect(values["slice_ns"]["value"] == 2_000_000 and "20300101" in values["slice_ns"]["source"], f"{values}")
+        after = snapshot(root)
+        fold.fold([first], root, False)
+        fold.fold([place], root, False)
+        expect(snapshot(root) == after, "an older run changed what a newer one measured")
+        expect(table.read_text().count("| switch.switch ") == 1, "a figure stands there twice")
+        device = paths.SIMGPU_DEVICE
+        usage = subprocess.run([device, "--help"], capture_output=True, text=True, check=False)
+        if "calibration" not in usage.stdout + usage.stderr:
+            return
+        done = subprocess.run([device, "calibration", toml], capture_output=True, text=True, check=False)
+        expect(done.returncode == 0 and "70000" in done.stdout, f"the simulated GPU does not read it: {done.stdout}{done.stderr}")
+
+    def test_simulated_results_never_look_like_a_real_gpus(self):
+        value = [{"probe": "switch", "key": "switch", "name": "switch.switch", "unit": "ns", "value": 1000}]
+        heads = [
+            {"simulated": True},
+            {"driver": {"simulated": True, "cuda": 13000}},
+            {"gpu": "NVIDIA A100-SXM4-40GB (simulated)"},
+            {"simulated": None},
+        ]
+        for number, head in enumerate(heads):
+            file = self.run_file(self.folder / f"lies{number}", "20300101T000000Z", value, **head)
+            try:
+                fold.fold([file], self.folder / "nowhere", False)
+                raise Failure(f"folded: {head}")
+            except fold.Trouble as why:
+                expect("simulated" in str(why), str(why))
+            fold.fold([file], self.folder / f"root{number}", True)
+            names = [path for path in snapshot(self.folder / f"root{number}")]
+            expect(names and all("simulated-" in str(path) for path in names), f"{head}: {names}")
+        expect(not (self.folder / "nowhere").exists(), "something was written")
+
+    def test_an_archive_with_anything_else_is_refused(self):
+        import io
+        import tarfile
+
+        file = self.run_file(self.folder / "tar", "20300101T000000Z", [])
+        for name in ("../../escape.trace", "program.sh", "/abs.profile", "sub/x.trace"):
+            with tarfile.open(file.with_suffix("").with_name(file.stem + ".recorded.tar"), "w") as tar:
+                entry = tarfile.TarInfo(name)
+                entry.size = 1
+                tar.addfile(entry, io.BytesIO(b"x"))
+            try:
+                fold.fold([file], self.folder / "tarroot", False)
+                raise Failure(f"unpacked {name}")
+            except fold.Trouble as why:
+                expect("no recording" in str(why), str(why))
+        expect(not list(self.folder.rglob("*escape*")), "a file escaped")
+
+
+FAKE_MPS = """#!PYTHON
+import os, signal, sys, time
+pipes = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+state = os.path.join(pipes, "server")
+if sys.argv[1:] == ["-f"]:
+    stubborn = os.path.exists(os.path.join(os.path.dirname(pipes), "stubborn"))
+    if stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    read, write = os.pipe()
+    if not os.fork():
+        os.setsid()
+        os.execv(sys.executable, ["nvidia-cuda-mps-server", "-c", "import signal,time\\n" + ("signal.signal(15, signal.SIG_IGN)\\n" if stubborn else "") + "time.sleep(900)"])
+    # The server is this program's child.
+    children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+    open(state, "w").write(children[0])
+    open(os.path.join(pipes, "control"), "w").close()
+    while stubborn or not os.path.exists(os.path.join(pipes, "quit")):
+        time.sleep(0.05)
+    os.kill(int(children[0]), 15)
+    os.waitpid(int(children[0]), 0)
+else:
+    words = sys.stdin.read().split()
+    if words[0] == "get_server_list":
+        print(open(state).read())
+    elif words[0] == "quit":
+        open(os.path.join(pipes, "quit"), "w").close()
+"""
+
+
+def snapshot(root):
+    return {path.relative_to(root): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="without the run of all phases")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with everything that was written")
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    arguments = parser.parse_args()
+    needed = [paths.TARGET / "release" / name for name, _ in bundle.FILES]
+    missing = [str(path) for path in needed if not path.exists()]
+    if missing:
+        sys.exit(f"gpu-suite tests: not built: {', '.join(missing)}: run scripts/layout")
+    folder = Path(tempfile.mkdtemp(prefix="weft-gs-", dir="/tmp"))
+    tests = Tests(folder)
+    names = [name for name in vars(Tests) if name.startswith("test_")]
+    if arguments.quick:
+        names.remove("test_every_phase_on_the_simulated_gpu")
+    names = [name for name in names if not arguments.words or any(word in name for word in arguments.words)]
+    failed = []
+    try:
+        for number, name in enumerate(names, 1):
+            begin = time.monotonic()
+            try:
+                getattr(tests, name)()
+                how = "ok"
+            except Exception as error:  # noqa: BLE001
+                failed.append(name)
+                how = f"FAILED {error if isinstance(error, Failure) else traceback.format_exc()}"
+            print(f"[{number}/{len(names)}] {name} {how} {time.monotonic() - begin:.1f}s", file=sys.stderr, flush=True)
+    finally:
+        if arguments.keep:
+            print(f"kept: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    for name in failed:
+        print(f"failed: {name}")
+    print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed or not names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
