@@ -1,4 +1,4 @@
-//! What a person types: `weft run, profile, broker, status, set, doctor`.
+//! What a person types: `weft run, profile, trace, broker, status, set, doctor`.
 //!
 //! One file a subcommand. What holds: a mistake on the command line is one line on stderr and exit code 2; a trouble is one line and exit code 1; a job that
 //! is started keeps its own exit code, signals and stdout.
@@ -24,6 +24,7 @@ mod status;
 mod stop;
 mod text;
 mod top;
+mod trace;
 
 const EXAMPLES: &str = "\
 Learn two jobs once, serve them side by side, look at them, and see what this machine has:
@@ -48,6 +49,7 @@ enum Command {
     Profile(profile::Args),
     Status(status::Args),
     Top(top::Args),
+    Trace(trace::Args),
     Set(set::Args),
     Doctor(doctor::Args),
     Broker(broker::Args),
@@ -67,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Profile(args) => profile::main(args),
         Command::Status(args) => status::main(args),
         Command::Top(args) => top::main(args),
+        Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Broker(args) => broker::main(args),

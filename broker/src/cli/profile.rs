@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{start, text};
+use super::{start, text, trace};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
 use crate::daemon::status::Sampled;
@@ -30,8 +30,15 @@ pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
     /// What the profile is called afterwards
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "trace")]
     name: Option<String>,
+    /// Record every launch of the steps that the job marks (cuProfilerStart) into this file, heavier than a profile; with --name the profile is
+    /// made of the trace
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
+    trace: Option<PathBuf>,
+    /// How much slower than it pretends a simulated GPU runs: host times are divided by it
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace")]
+    dilation: f64,
     /// Also write the profile here
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -71,6 +78,12 @@ const KERNELS: usize = 40;
 /// Does it.
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.action {
+        None if args.trace.is_some() => trace::record(&trace::Wanted {
+            file: args.trace.unwrap_or_default(),
+            name: args.name,
+            dilation: args.dilation,
+            command: args.command,
+        }),
         None => learn(args),
         Some(Action::Show { name, json }) => show(&name, json),
         Some(Action::List) => list(),
@@ -141,12 +154,12 @@ fn learn(args: Args) -> Result<ExitCode> {
 
 /// Signals that a person or a supervisor sends to this command are meant for the job. The terminal's own (^C, ^\) reach the job as
 /// well, so these are only outlived here.
-fn forwarded() -> Result<signal_hook::iterator::Signals> {
+pub(super) fn forwarded() -> Result<signal_hook::iterator::Signals> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     signal_hook::iterator::Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).context("cannot take signals")
 }
 
-fn wait(mut child: Child, mut signals: signal_hook::iterator::Signals) -> Result<ExitStatus> {
+pub(super) fn wait(mut child: Child, mut signals: signal_hook::iterator::Signals) -> Result<ExitStatus> {
     use signal_hook::consts::{SIGHUP, SIGTERM};
     let handle = signals.handle();
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -218,7 +231,7 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) {
 }
 
 /// As a shell tells it: the code, or 128 and the signal.
-fn code(status: ExitStatus) -> ExitCode {
+pub(super) fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
 }

@@ -49,8 +49,14 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Our hook for a symbol.
+/// Our hook for a symbol: in trace mode one that records the call, around the usual one.
 pub fn hook(at: usize) -> Option<*const ()> {
+    let recorded = session::trace::on().then(|| session::trace::hooks::find(at)).flatten();
+    recorded.or_else(|| usual(at))
+}
+
+/// Our hook for a symbol in any other mode.
+pub fn usual(at: usize) -> Option<*const ()> {
     let modules = [
         launch::find,
         sync::find,

@@ -60,6 +60,23 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     }
 }
 
+/// What a call with these arguments, all of them, does, and how much it moves.
+pub fn described(entry: &Entry, words: &[usize]) -> (StreamOp, u64) {
+    let mut registers = [0usize; 6];
+    for (register, word) in registers.iter_mut().zip(words) {
+        *register = *word;
+    }
+    let on_stack = words.get(registers.len()..).unwrap_or_default();
+    if words.len() < usize::from(entry.args) {
+        return (entry.op, 0);
+    }
+    let arguments = Arguments {
+        registers: registers.as_ptr(),
+        stack: on_stack.as_ptr(),
+    };
+    what(entry, arguments)
+}
+
 /// What a call does, and how much it moves.
 fn what(entry: &Entry, arguments: Arguments) -> (StreamOp, u64) {
     // Up to CUDA 3.1 sizes had 32 bits, and the other half of the word may hold anything.

@@ -15,6 +15,7 @@
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
 //! | `costs`, `tuning` | predicted times; when kernels are being timed by the job itself |
 //! | `sampler` | stage 1: kernel times and gaps |
+//! | `trace` | trace mode, without a session: every call of marked steps |
 //! | `helper`, `messages`, `autostart`, `bell` | attach, the control channel, a broker's start and death |
 //! | `settings` | the environment |
 //! | `fork`, `thread`, `clock`, `driver` | the system and the driver |
@@ -39,6 +40,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod thread;
+pub mod trace;
 mod tuning;
 mod turn;
 
@@ -148,8 +150,19 @@ pub fn initialised() {
     }
 }
 
+/// A forked child may begin anew.
+fn forget_begun() {
+    thread::forget();
+    clock::forget();
+    BEGUN.store(0, Ordering::Release);
+}
+
 #[cold]
 fn begin() {
+    if trace::on() {
+        trace::begin(driver::Driver::find(|name| crate::table::find(name).and_then(crate::table::real)));
+        return;
+    }
     let (settings, complaints) = Settings::of_process();
     if settings.purpose == Purpose::Off {
         return;
@@ -189,9 +202,7 @@ extern "C" fn in_child() {
         parents.lane_place.clear();
         parents.board_place.clear();
     }
-    thread::forget();
-    clock::forget();
-    BEGUN.store(0, Ordering::Release);
+    forget_begun();
 }
 
 /// A launch is about to go to the driver. A filler may wait here, within a bound.
@@ -244,6 +255,7 @@ fn tell(session: &Session, message: ToBroker) {
 
 /// The first launch of an identity. Slow path: may allocate, never waits.
 pub fn kernel_seen(hash: u64, id: &KernelId) {
+    trace::kernel_seen(hash, id);
     if let Some(session) = session() {
         tell(session, ToBroker::Kernel { hash, id: id.clone() });
     }
@@ -251,6 +263,7 @@ pub fn kernel_seen(hash: u64, id: &KernelId) {
 
 /// A graph was instantiated or changed: the hashes of its kernels in launch order. Slow path.
 pub fn graph_seen(hash: u64, kernels: &[u64]) {
+    trace::graph_seen(hash, kernels);
     if let Some(session) = session() {
         session.learn_graph(hash, kernels);
         let kernels = kernels.iter().take(GRAPH_TOLD).copied().collect();
@@ -263,6 +276,7 @@ const GRAPH_TOLD: usize = 8192;
 
 /// The device the process uses became known. Slow path.
 pub fn device_seen(device: &Device) {
+    trace::device_seen(device);
     if let Some(session) = session() {
         tell(
             session,
@@ -309,6 +323,7 @@ pub fn capture_ended(_stream: Stream) {
 
 /// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
 pub fn context_ending() {
+    trace::context_ending();
     if let Some(session) = session() {
         session.context_ending();
     }

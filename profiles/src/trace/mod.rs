@@ -7,7 +7,7 @@
 //! * [`codec`]: the bytes, and nobody else knows them. [`Trace::load`] and [`Trace::save`] are the files.
 //! * [`raw`]: what a recorder writes while the job runs; [`assemble`] makes a trace of it.
 //! * [`timeline`]: the trace played alone on an ideal device: when each kernel runs and how long the device idles after it.
-//! * `show` (with the command): for people and for programs.
+//! * [`show`]: for people and for programs; the types themselves also go through serde, for tools that make or change traces.
 //!
 //! How a replayer goes through a step, per host thread: wait for what the operation follows (see [`Operation::handed_over`]), let
 //! `host_before` pass, make the call. A launch and an asynchronous copy return after [`Trace::launch_cost`]; a [`Call::Sync`] and a copy that
@@ -25,6 +25,7 @@ mod nibbles;
 mod pack;
 mod quantise;
 pub mod raw;
+pub mod show;
 pub mod timeline;
 
 use serde::{Deserialize, Serialize};
@@ -76,7 +77,7 @@ impl Source {
 }
 
 /// What one job asked of the device.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     /// Its name.
     pub name: String,
@@ -97,7 +98,7 @@ pub struct Trace {
 }
 
 /// A kernel, or a graph.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
     /// The number that stands for it in records and profiles.
     pub hash: u64,
@@ -128,7 +129,7 @@ pub struct Node {
 }
 
 /// A request of a service, an iteration of a training job.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Host time between the end of the operation before the mark and the mark: the service waited for its request, the job for its data.
     pub think: Ns,
@@ -137,7 +138,7 @@ pub struct Step {
 }
 
 /// One call of the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// The host thread that made it.
     pub thread: ThreadIndex,
@@ -152,7 +153,7 @@ pub struct Operation {
 }
 
 /// What was called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// A kernel or a graph.
     Launch {
