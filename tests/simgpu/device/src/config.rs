@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! [device]
+//! calibration = "a100-like"     # figures of this GPU (tests/simgpu/calibration), by name or path; what stands beside it goes over it
 //! mode = "timeslice"            # or "mps"
 //! slice_ns = 1500000
 //! switch_ns = 100000
@@ -24,8 +25,10 @@
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
+use simgpu_calibration::{Calibration, CalibrationError, Figures};
 use simgpu_engine::{Mode, Settings};
 
 /// Why a configuration cannot be used.
@@ -39,6 +42,8 @@ pub enum ConfigError {
     Variable(&'static str, String),
     /// A value that no device can have.
     Value(&'static str),
+    /// The calibration cannot be used.
+    Calibration(CalibrationError),
 }
 
 impl std::fmt::Display for ConfigError {
@@ -48,6 +53,7 @@ impl std::fmt::Display for ConfigError {
             ConfigError::Malformed(path, error) => write!(f, "{}: {error}", path.display()),
             ConfigError::Variable(name, value) => write!(f, "{name}={value} makes no sense"),
             ConfigError::Value(what) => f.write_str(what),
+            ConfigError::Calibration(error) => error.fmt(f),
         }
     }
 }
@@ -69,6 +75,10 @@ pub enum Sharing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
+    /// Where the figures come from that are not given here: the name of a calibration or a path to one (`SIMGPU_CALIBRATION` goes over it). None:
+    /// [`simgpu_calibration::STANDARD`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<String>,
     /// How contexts share the device (`SIMGPU_MODE` goes over it).
     pub mode: Sharing,
     /// [`Settings::slice`].
@@ -89,9 +99,9 @@ pub struct DeviceConfig {
     pub memset_latency_ns: u64,
     /// [`Settings::memset`], bytes a microsecond.
     pub memset: u64,
-    /// Device memory, bytes (`SIMGPU_MEMORY` goes over it). 40 GiB: the smaller A100.
+    /// Device memory, bytes (`SIMGPU_MEMORY` goes over it).
     pub memory: u64,
-    /// Device memory that a context takes for itself, bytes. 400 MiB: published accounts say "a few hundred MB".
+    /// Device memory that a context takes for itself, bytes.
     pub context_memory: u64,
     /// Wall seconds a device second (`SIMGPU_DILATION` goes over it): 10 makes everything ten times slower, so that two cores keep up.
     pub dilation: f64,
@@ -105,10 +115,12 @@ pub struct DeviceConfig {
     pub log_switches: bool,
 }
 
-impl Default for DeviceConfig {
-    fn default() -> DeviceConfig {
-        let engine = Settings::default();
+impl DeviceConfig {
+    /// A device with these figures.
+    fn of(figures: &Figures) -> DeviceConfig {
+        let engine = figures.engine;
         DeviceConfig {
+            calibration: None,
             mode: Sharing::TimeSlice,
             slice_ns: engine.slice,
             switch_ns: engine.switch,
@@ -119,8 +131,8 @@ impl Default for DeviceConfig {
             within_device: engine.within_device,
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,
-            memory: 40 << 30,
-            context_memory: 400 << 20,
+            memory: figures.memory,
+            context_memory: figures.context_memory,
             dilation: 1.0,
             seed: 1,
             jitter: 0.0,
@@ -128,6 +140,22 @@ impl Default for DeviceConfig {
             log_switches: false,
         }
     }
+}
+
+impl Default for DeviceConfig {
+    fn default() -> DeviceConfig {
+        DeviceConfig::of(standard())
+    }
+}
+
+/// The figures that count where nobody names a calibration.
+fn standard() -> &'static Figures {
+    static STANDARD: OnceLock<Figures> = OnceLock::new();
+    STANDARD.get_or_init(|| {
+        Calibration::load(simgpu_calibration::STANDARD)
+            .and_then(|calibration| calibration.figures())
+            .expect("the standard calibration is in the program, and its own tests read it")
+    })
 }
 
 /// One `[[kernel]]` rule.
@@ -154,24 +182,31 @@ pub struct KernelRule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DefaultDuration {
-    /// What the smallest kernel takes. 2.5 us: the short end of measured deep-learning kernels is about 2 us.
+    /// What the smallest kernel takes; from the calibration.
     pub base_ns: u64,
-    /// What each full wave of threads adds. 5 us: 221,184 threads that read and write 16 bytes each move 7 MB, at 1.5 TB/s.
+    /// What each full wave of threads adds; from the calibration.
     pub wave_ns: u64,
-    /// Threads the device runs at once. 221,184: 108 multiprocessors of 2,048 threads (A100).
+    /// Threads the device runs at once; from the calibration.
     pub threads_at_once: u64,
     /// The longest default. 20 ms: a strange launch shape must not stop a test.
     pub longest_ns: u64,
 }
 
-impl Default for DefaultDuration {
-    fn default() -> DefaultDuration {
+impl DefaultDuration {
+    /// As long as these figures say.
+    fn of(figures: &Figures) -> DefaultDuration {
         DefaultDuration {
-            base_ns: 2_500,
-            wave_ns: 5_000,
-            threads_at_once: 108 * 2_048,
+            base_ns: figures.kernel_base,
+            wave_ns: figures.kernel_wave,
+            threads_at_once: figures.threads_at_once,
             longest_ns: 20_000_000,
         }
+    }
+}
+
+impl Default for DefaultDuration {
+    fn default() -> DefaultDuration {
+        DefaultDuration::of(standard())
     }
 }
 
@@ -190,21 +225,55 @@ pub struct Config {
 impl Config {
     /// Reads a configuration from TOML text. `origin` is named in errors.
     pub fn parse(text: &str, origin: &Path) -> Result<Config, ConfigError> {
-        let config: Config =
-            toml::from_str(text).map_err(|error| ConfigError::Malformed(origin.to_owned(), error.to_string()))?;
-        config.checked()
+        Config::parse_with(text, origin, None)?.checked()
     }
 
-    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_MODE`, `SIMGPU_MEMORY` and `SIMGPU_DILATION` over it.
+    /// The same with a calibration that goes over the one the text names.
+    fn parse_with(text: &str, origin: &Path, calibration: Option<String>) -> Result<Config, ConfigError> {
+        let malformed = |error: toml::de::Error| ConfigError::Malformed(origin.to_owned(), error.to_string());
+        let config: Config = toml::from_str(text).map_err(malformed)?;
+        let Some(name) = calibration.or_else(|| config.device.calibration.clone()) else {
+            return Ok(config);
+        };
+        let figures = Calibration::load(&name)
+            .and_then(|calibration| calibration.figures())
+            .map_err(ConfigError::Calibration)?;
+        // What the text says goes over the calibration, key by key.
+        let mut all = toml::Table::new();
+        let device = DeviceConfig {
+            calibration: Some(name),
+            ..DeviceConfig::of(&figures)
+        };
+        let written = |error: toml::ser::Error| ConfigError::Malformed(origin.to_owned(), error.to_string());
+        all.insert("device".to_owned(), toml::Value::try_from(device).map_err(written)?);
+        let default = toml::Value::try_from(DefaultDuration::of(&figures)).map_err(written)?;
+        all.insert("default".to_owned(), default);
+        let text: toml::Table = toml::from_str(text).map_err(malformed)?;
+        for (key, value) in text {
+            match (all.get_mut(&key).and_then(toml::Value::as_table_mut), value) {
+                (Some(table), toml::Value::Table(over)) => {
+                    table.extend(over.into_iter().filter(|(key, _)| key != "calibration"));
+                }
+                (_, value) => {
+                    all.insert(key, value);
+                }
+            }
+        }
+        all.try_into().map_err(malformed)
+    }
+
+    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY` and
+    /// `SIMGPU_DILATION` over it. A calibration goes over the one that the file names, and the file's other values go over it.
     pub fn from_environment() -> Result<Config, ConfigError> {
+        let calibration = variable("SIMGPU_CALIBRATION");
         let mut config = match std::env::var_os("SIMGPU_CONFIG").filter(|path| !path.is_empty()) {
             Some(path) => {
                 let path = PathBuf::from(path);
                 let text =
                     std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable(path.clone(), error))?;
-                Config::parse(&text, &path)?
+                Config::parse_with(&text, &path, calibration)?
             }
-            None => Config::default(),
+            None => Config::parse_with("", Path::new("SIMGPU_CALIBRATION"), calibration)?,
         };
         if let Some(mode) = variable("SIMGPU_MODE") {
             config.device.mode = match mode.as_str() {
@@ -299,6 +368,52 @@ mod tests {
     #[test]
     fn the_defaults_are_the_engines() {
         assert_eq!(Config::default().engine(false), Settings::default());
+    }
+
+    #[test]
+    fn a_calibration_goes_under_what_the_file_says() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("measured.toml");
+        let figures = "gpu = 'x'\nbase = 'a100-like'\n[values]\nswitch_ns = { value = 7, source = 'paper: x' }\nslice_ns = { value = 8, source = 'paper: x' }\nkernel_base_ns = { value = 9, source = 'paper: x' }\n";
+        std::fs::write(&path, figures).expect("the folder is ours");
+        let path = path.display();
+        let text = format!(
+            "[device]\nslice_ns = 80\ncalibration = '{path}'\n[default]\nlongest_ns = 5\n[[kernel]]\nname = 'k'\nns = 1\n"
+        );
+        let config = parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        let expected = DeviceConfig {
+            calibration: Some(path.to_string()),
+            switch_ns: 7,
+            slice_ns: 80,
+            ..DeviceConfig::default()
+        };
+        assert_eq!(config.device, expected);
+        let expected = DefaultDuration {
+            base_ns: 9,
+            longest_ns: 5,
+            ..DefaultDuration::default()
+        };
+        assert_eq!(config.default, expected);
+        assert_eq!(config.kernel.len(), 1);
+        // What `simgpu-device config` prints is the same again.
+        let printed = toml::to_string(&config).expect("a configuration is a table");
+        assert_eq!(parse(&printed).ok(), Some(config));
+
+        let error = parse("[device]\ncalibration = 'nothing'")
+            .expect_err("no such name")
+            .to_string();
+        assert!(error.contains("no calibration nothing"), "{error}");
+        assert!(parse(&format!("[device]\ncalibration = '{path}'\nslice = 5")).is_err());
+    }
+
+    #[test]
+    fn the_standard_calibration_is_the_default() {
+        let mut named = parse("[device]\ncalibration = 'a100-like'").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            named.device.calibration.take().as_deref(),
+            Some(simgpu_calibration::STANDARD)
+        );
+        assert_eq!(named, Config::default());
     }
 
     #[test]

@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use simgpu_calibration::Calibration;
 use simgpu_device::{Config, server};
 
 const USAGE: &str = "\
 usage: simgpu-device serve [--detach] [--socket PATH]   serve until the last client leaves
        simgpu-device status [--socket PATH]             print the state of the running device as JSON
        simgpu-device config                             print the configuration in force as TOML
+       simgpu-device calibration [NAME|PATH]            print a calibration's figures with their sources; without a name: which there are
 ";
 
 fn main() -> ExitCode {
@@ -29,6 +31,9 @@ fn run() -> anyhow::Result<()> {
     let command = arguments.next().unwrap_or_default();
     let mut socket: Option<PathBuf> = None;
     let mut detach = false;
+    if command == "calibration" {
+        return calibration(arguments.next());
+    }
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--socket" => socket = Some(arguments.next().context("--socket needs a path")?.into()),
@@ -64,4 +69,24 @@ fn run() -> anyhow::Result<()> {
         }
         _ => bail!("{USAGE}"),
     }
+}
+
+fn calibration(name: Option<String>) -> anyhow::Result<()> {
+    let Some(name) = name else {
+        println!("{}", simgpu_calibration::names().join("\n"));
+        return Ok(());
+    };
+    let calibration = Calibration::load(&name)?;
+    calibration.figures()?;
+    println!("{}", calibration.gpu);
+    for key in simgpu_calibration::keys() {
+        if let Some(value) = calibration.value(&key.name) {
+            let from = match calibration.own(&key.name) {
+                Some(_) => "",
+                None => " (from the base)",
+            };
+            println!("{:34} {:>14}  {}{from}", key.name, value.value, value.source);
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! The engine's parameters, each with its default and where the default comes from. Sources are named in the project's collection of published figures;
-//! "unverified" marks a default that no source gives.
+//! The engine's parameters. The defaults are the figures of `tests/simgpu/calibration/a100-like.toml`, where each has its source; a test there keeps them the
+//! same. Other GPUs' figures come from other files of that folder.
 
 use crate::{Direction, Ns, Work};
 
@@ -18,24 +18,23 @@ pub enum Mode {
 pub struct Settings {
     /// How contexts share the compute engine.
     pub mode: Mode,
-    /// How long a context keeps the compute engine while another one wants it. 1.5 ms: sources name 1,024 us (trace of an open driver), 1 ms
-    /// and 2 ms.
+    /// How long a context keeps the compute engine while another one wants it.
     pub slice: Ns,
-    /// From one context's last instruction to the next context's first. 100 us: measured for yield, save and restore on an A100 (GPREEMPT).
+    /// From one context's last instruction to the next context's first.
     pub switch: Ns,
-    /// From the submission to the earliest start on an idle device. 5 us: 4-6 us a submit on recent cards; traces that say 12-20 us include the profiler.
+    /// From the submission to the earliest start on an idle device.
     pub launch_latency: Ns,
-    /// What a copy costs before its first byte. 4 us: unverified (a whole small synchronous copy is said to take tens of us).
+    /// What a copy costs before its first byte.
     pub copy_latency: Ns,
-    /// Host to device, bytes a microsecond. 22,200: batched one-way rate on PCIe 4 (MSched).
+    /// Host to device, bytes a microsecond.
     pub to_device: u64,
-    /// Device to host, bytes a microsecond. As towards the device.
+    /// Device to host, bytes a microsecond.
     pub to_host: u64,
-    /// Within the device, bytes a microsecond. 700,000: half of 1.5 TB/s, since each byte is read and written. Unverified.
+    /// Within the device, bytes a microsecond.
     pub within_device: u64,
-    /// What a memset costs before its first byte. 2 us, a small kernel's time. Unverified.
+    /// What a memset costs before its first byte.
     pub memset_latency: Ns,
-    /// Memset, bytes a microsecond. 1,300,000: near the 1.5 TB/s of an A100. Unverified.
+    /// Memset, bytes a microsecond.
     pub memset: u64,
     /// Remember the pieces of preempted kernels for [`crate::Output::Done`] and report switches as [`crate::Output::Switch`].
     pub trace: bool,

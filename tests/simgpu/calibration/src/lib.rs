@@ -1,0 +1,155 @@
+//! Calibration files: what one GPU is like, each value with its source. The format stands in `README.md` beside this package, the keys in `keys.toml`.
+//!
+//! What holds: a [`Calibration`] was checked whole (known keys, sources, numbers, its base), so that whoever reads it need not; reading changes nothing, and
+//! everything of this folder is in the program.
+#![forbid(unsafe_code)]
+
+mod file;
+mod keys;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub use keys::{Key, keys};
+pub use settings::Figures;
+
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/files.rs"));
+}
+
+/// What counts where nobody names a file.
+pub const STANDARD: &str = "a100-like";
+
+/// Why a calibration cannot be used. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// The file cannot be read.
+    #[error("cannot read calibration {0}: {1}")]
+    Unreadable(PathBuf, std::io::Error),
+    /// There is no file of that name.
+    #[error("no calibration {name}: there are {}; a path to a file works too", known.join(", "))]
+    NoSuchName {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+    /// It is no calibration.
+    #[error("calibration {origin}: {what}")]
+    Malformed {
+        /// Which file.
+        origin: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+}
+
+/// One value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    /// In the key's unit.
+    pub value: f64,
+    /// Where it comes from.
+    pub source: String,
+    /// Samples.
+    pub n: Option<u64>,
+    /// A tenth of the samples were lower.
+    pub p10: Option<f64>,
+    /// A tenth of the samples were higher.
+    pub p90: Option<f64>,
+}
+
+/// A checked file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// What was measured.
+    pub gpu: String,
+    /// Where values come from that are missing here.
+    pub base: Option<String>,
+    /// By key.
+    values: BTreeMap<&'static str, Value>,
+}
+
+/// The names of the files in this folder.
+pub fn names() -> Vec<&'static str> {
+    embedded::FILES.iter().map(|(name, _)| *name).collect()
+}
+
+impl Calibration {
+    /// An empty one on a base.
+    pub fn new(gpu: &str, base: Option<&str>) -> Calibration {
+        Calibration {
+            gpu: gpu.to_owned(),
+            base: base.map(str::to_owned),
+            values: BTreeMap::new(),
+        }
+    }
+
+    /// A file of this folder by name, or any file by its path (what has a slash or ends in `.toml`).
+    pub fn load(name_or_path: &str) -> Result<Calibration, CalibrationError> {
+        if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
+            let path = Path::new(name_or_path);
+            let text =
+                std::fs::read_to_string(path).map_err(|error| CalibrationError::Unreadable(path.to_owned(), error))?;
+            return Calibration::parse(&text, name_or_path);
+        }
+        Calibration::parse(embedded(name_or_path)?, name_or_path)
+    }
+
+    /// Reads one from TOML text; `origin` is named in errors.
+    pub fn parse(text: &str, origin: &str) -> Result<Calibration, CalibrationError> {
+        let calibration = file::read(text, origin)?;
+        if let Some(base) = &calibration.base {
+            let base = file::read(embedded(base)?, base)?;
+            if base.base.is_some() {
+                return Err(CalibrationError::Malformed {
+                    origin: origin.to_owned(),
+                    what: "its base has a base itself: name that one".to_owned(),
+                });
+            }
+        }
+        Ok(calibration)
+    }
+
+    /// As it is written to a file; keys in the order of `keys.toml`.
+    pub fn text(&self) -> String {
+        file::write(self)
+    }
+
+    /// Its own value of a key, not its base's.
+    pub fn own(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// The value of a key, or its base's.
+    pub fn value(&self, key: &str) -> Option<Value> {
+        self.own(key).cloned().or_else(|| {
+            let base = embedded(self.base.as_deref()?).ok()?;
+            file::read(base, STANDARD).ok()?.values.remove(key)
+        })
+    }
+
+    /// Sets a value. Refuses what a file may not hold either.
+    pub fn set(&mut self, key: &str, value: Value) -> Result<(), CalibrationError> {
+        let malformed = |what| CalibrationError::Malformed {
+            origin: self.gpu.clone(),
+            what,
+        };
+        let key = keys::find(key).map_err(malformed)?;
+        file::check(key, &value).map_err(malformed)?;
+        self.values.insert(&key.name, value);
+        Ok(())
+    }
+}
+
+fn embedded(name: &str) -> Result<&'static str, CalibrationError> {
+    embedded::FILES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, text)| *text)
+        .ok_or_else(|| CalibrationError::NoSuchName {
+            name: name.to_owned(),
+            known: names(),
+        })
+}

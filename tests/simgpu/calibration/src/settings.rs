@@ -1,0 +1,55 @@
+//! What the simulated GPU takes from a calibration.
+
+use simgpu_engine::{Mode, Settings};
+
+use crate::{Calibration, CalibrationError};
+
+/// The figures that the simulated GPU reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// The engine's; shares by time slices, without a trace.
+    pub engine: Settings,
+    /// Device memory, bytes.
+    pub memory: u64,
+    /// Device memory that a context takes, bytes.
+    pub context_memory: u64,
+    /// What the smallest kernel takes.
+    pub kernel_base: u64,
+    /// What each full wave of threads adds.
+    pub kernel_wave: u64,
+    /// Threads the device runs at once.
+    pub threads_at_once: u64,
+}
+
+impl Calibration {
+    /// The figures that the simulated GPU reads. Refused where one is missing here and in the base.
+    pub fn figures(&self) -> Result<Figures, CalibrationError> {
+        let whole = |key: &str| {
+            let value = self.value(key).ok_or_else(|| CalibrationError::Malformed {
+                origin: self.gpu.clone(),
+                what: format!("no {key}, which the simulated GPU needs: give it, or name a base that has it"),
+            })?;
+            Ok(value.value as u64)
+        };
+        Ok(Figures {
+            engine: Settings {
+                mode: Mode::TimeSlice,
+                slice: whole("slice_ns")?,
+                switch: whole("switch_ns")?,
+                launch_latency: whole("launch_latency_ns")?,
+                copy_latency: whole("copy_latency_ns")?,
+                to_device: whole("to_device_bytes_per_us")?,
+                to_host: whole("to_host_bytes_per_us")?,
+                within_device: whole("within_device_bytes_per_us")?,
+                memset_latency: whole("memset_latency_ns")?,
+                memset: whole("memset_bytes_per_us")?,
+                trace: false,
+            },
+            memory: whole("memory_bytes")?,
+            context_memory: whole("context_memory_bytes")?,
+            kernel_base: whole("kernel_base_ns")?,
+            kernel_wave: whole("kernel_wave_ns")?,
+            threads_at_once: whole("threads_at_once")?,
+        })
+    }
+}
