@@ -1,6 +1,8 @@
 //! What the core knows of one client.
 
-use super::{Client, ledger::Ledger, queue::Entry, timeline::Timeline, times::Times};
+use super::{
+    Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, timeline::Timeline, times::Times,
+};
 use crate::protocol::{Ns, lane::Mode};
 
 #[derive(Debug)]
@@ -12,6 +14,10 @@ pub(super) struct ClientState {
     pub mode: Mode,
     pub times: Times,
     pub timeline: Timeline,
+    /// As a holder, under `weft`.
+    pub foresight: Foresight,
+    /// As a filler, under `weft`.
+    pub pace: Pace,
     pub ledger: Ledger,
     /// The kernel at its gate.
     pub wait: Option<Wait>,
@@ -71,6 +77,8 @@ impl ClientState {
             mode: Mode::Free,
             times,
             timeline: Timeline::new(doubt),
+            foresight: Foresight::default(),
+            pace: Pace::default(),
             ledger: Ledger::default(),
             wait: None,
             queued: None,
@@ -90,6 +98,41 @@ impl ClientState {
             counted: 0,
             exposed_at: None,
         }
+    }
+
+    /// As [`State::room`](super::state::State::room), of this holder. `lead`: how long an order takes until it is work on the device.
+    pub(super) fn room(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
+        let foresight = &self.foresight;
+        let knows = foresight.knows();
+        let room = |elapsed: Ns| match knows {
+            true => foresight.room(elapsed, chance),
+            false => foresight.room_unknown(elapsed, chance),
+        };
+        if let Some(stirred) = foresight.stirred_at().or(self.timeline.stirred_at()) {
+            let until = stirred.saturating_add(config.open_after);
+            return match knows || now >= until {
+                true => Ok(room(now.saturating_sub(stirred))),
+                false => Err(until),
+            };
+        }
+        let Some(end) = self.timeline.end_if_launched() else {
+            return Ok(Ns::MAX);
+        };
+        let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap);
+        if now < end {
+            // Where a gap is known to follow, an order that is given now arrives when the work ends. The next launch would void it.
+            let ready = end.saturating_sub(if followed { lead } else { 0 });
+            return match now >= ready {
+                true => Ok(room(0).saturating_add(end - now)),
+                false => Err(ready),
+            };
+        }
+        // An end that nobody saw may be a launching thread that lost its core for a moment, unless it is known that this kernel is followed by a gap.
+        let silent = end.saturating_add(config.open_unseen);
+        if now < silent && !followed && !self.timeline.is_seen() {
+            return Err(silent);
+        }
+        Ok(room(now - end))
     }
 
     /// The predicted time of the long kernel that it has on the device, or 0.

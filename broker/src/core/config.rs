@@ -107,6 +107,10 @@ pub struct Config {
     /// What it costs the device to go from one process to another and back is twice this; a predicted gap is shortened by it. About
     /// 100 us on an A100 that slices time, 0 under MPS.
     pub switch_cost: Ns,
+    /// `weft`: a kernel goes into a gap if the chance that the holder comes back before it has ended is no more than this.
+    ///
+    /// 0.3: a holder that comes back at any time within a kernel waits for half of it on the average, so at most 0.15 ns of its delay buy 1 ns of filler work.
+    pub risk: f64,
     /// How long a holder must be silent, after the end of its gap as predicted, or after its work is seen to have ended where no gap is known, until
     /// the gap counts as open-ended and is filled within the delay bound alone.
     ///
@@ -122,6 +126,9 @@ pub struct Config {
     /// 0.02: a filler of 1 ms kernels that finds no gap launches one every 60 ms (switching there and back is charged to it). That is the price a
     /// holder pays.
     pub minimum_share: f64,
+    /// `weft`: nobody starves who waits for less than this: the minimum share comes in portions of what is due for such a time. A filler that
+    /// finds its gaps between two requests needs none.
+    pub starving_after: Ns,
     /// A filler that waits while its own earlier work does not end for so long is let through: some programs queue a kernel that spins until
     /// a later launch is queued. Measured from the last sign of progress, on top of twice the work outstanding.
     pub stuck_after: Ns,
@@ -145,10 +152,12 @@ impl Default for Config {
             delay_bound: 500 * US,
             small_gap: 100 * US,
             switch_cost: 100 * US,
+            risk: 0.3,
             open_after: 200 * US,
             open_unseen: MS,
             doubt: 0.25,
             minimum_share: 0.02,
+            starving_after: 25 * MS,
             stuck_after: 5 * MS,
             write_off_after: 50 * MS,
             idle_grace: 10 * MS,
@@ -168,6 +177,7 @@ impl Config {
         scale(&mut self.switch_cost);
         scale(&mut self.open_after);
         scale(&mut self.open_unseen);
+        scale(&mut self.starving_after);
         scale(&mut self.stuck_after);
         scale(&mut self.write_off_after);
         scale(&mut self.idle_grace);

@@ -33,7 +33,7 @@ impl Core {
 
     /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
     pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
-        if !self.state.queue.is_empty() {
+        if !self.policy.runs_ahead() || !self.state.queue.is_empty() {
             return;
         }
         let bound = self.state.config.delay_bound;
@@ -202,11 +202,8 @@ impl Core {
                 self.wake_at(Some(at));
                 return true;
             }
-            let cost = self
-                .state
-                .get(slot)
-                .and_then(|client| client.queued)
-                .map_or(1, |entry| entry.cost);
+            let entry = self.state.get(slot).and_then(|client| client.queued);
+            let (cost, long) = entry.map_or((1, 1), |entry| (entry.cost, entry.long));
             if !self.state.admits(slot, cost) {
                 let again = match policy::make_room(&self.state, slot, cost, self.now) {
                     Verdict::Revoke(other) => {
@@ -219,13 +216,25 @@ impl Core {
                 self.wake_at(Some(again));
                 return false;
             }
-            self.next_share = self.now.saturating_add(self.state.patience(cost));
+            let portion = self.portion(slot, cost, long);
+            self.next_share = self.now.saturating_add(self.state.patience(long.max(portion)));
             self.state.counters.starvation_grants += 1;
             if let Some(client) = self.state.get_mut(slot) {
                 client.starved += 1;
             }
-            self.grant(slot, cost, false, out);
+            self.grant(slot, portion, false, out);
         }
         true
+    }
+
+    /// How much one who is due gets: the kernel he waits with, and under `weft` what is due for the time that he has to wait at least.
+    fn portion(&self, slot: Slot, cost: Ns, long: Ns) -> Ns {
+        if !self.state.foresees() || long > cost {
+            return cost;
+        }
+        let config = &self.state.config;
+        let due = (config.starving_after as f64 * config.minimum_share) as Ns;
+        let room = config.delay_bound.saturating_sub(self.state.exposure_before(slot));
+        cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
     }
 }

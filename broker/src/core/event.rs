@@ -72,6 +72,15 @@ pub enum Event {
         /// What was left.
         left: i64,
     },
+    /// How long a kernel of this client took, as the device measured it.
+    Sampled {
+        /// Who.
+        client: Client,
+        /// Hash of the kernel.
+        kernel: u64,
+        /// Its time, ns.
+        time: Ns,
+    },
     /// Time passed.
     Tick,
 }

@@ -77,6 +77,8 @@ impl Core {
                     };
                     client.timeline.assume_busy(now, now.saturating_add(busy));
                 }
+                client.foresight.interrupted();
+                client.pace.forget();
             }
             out.push(Decision::Mode(id, new));
         }
@@ -86,6 +88,8 @@ impl Core {
     pub(super) fn launched(&mut self, slot: Slot, kernel: u64, cost: Ns, at: Ns, out: &mut Vec<Decision>) -> bool {
         let (cost, at) = (self.cost(cost), self.past(at));
         let (behind, longest) = (self.state.exposure, self.state.config.longest_cost);
+        let foresees = self.state.foresees();
+        let outstanding = if foresees { self.state.outstanding() } else { 0 };
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
@@ -95,6 +99,14 @@ impl Core {
         match client.mode {
             Mode::Holder => {
                 let cost = client.times.of_launch(kernel, cost).min(longest);
+                if foresees {
+                    let end = client.timeline.end_if_launched().unwrap_or(at);
+                    client.foresight.launched(kernel, at, end);
+                    self.state.device.holder_launched();
+                }
+                let Some(client) = self.state.get_mut(slot) else {
+                    return false;
+                };
                 client.timeline.launch(kernel, cost, at, behind, longest);
                 self.holder_is_back(out);
                 false
@@ -104,6 +116,15 @@ impl Core {
                     .wait
                     .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
                 let class = client.class;
+                if foresees {
+                    let time = client.pace.of_next(kernel).map_or(cost, |forecast| forecast.middle);
+                    client.pace.launched(kernel, cost, at);
+                    let granted_at = client.granted_at;
+                    if passed {
+                        self.state.device.order_took(at.saturating_sub(granted_at));
+                    }
+                    self.state.device.launched(slot, time, at, outstanding);
+                }
                 self.state.class_active_at[class] = self.state.class_active_at[class].max(at);
                 if passed {
                     self.state.pass(slot);
@@ -197,6 +218,12 @@ impl Core {
             return false;
         };
         client.progress_at = now;
+        if change.settled > 0 && self.state.foresees() {
+            self.settled(slot, change.settled);
+        }
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
         client.served = client.served.saturating_add(change.issued);
         if change.issued == 0 {
             return true;
@@ -212,5 +239,34 @@ impl Core {
         }
         self.top_up(slot, out);
         true
+    }
+
+    /// Work of a filler was seen to end: it teaches how long it took, and how much is left on the device.
+    fn settled(&mut self, slot: Slot, settled: Ns) {
+        let now = self.now;
+        let undisturbed = self.undisturbed_since(slot);
+        let outstanding = self.state.outstanding();
+        self.state.device.seen(outstanding, now);
+        if let Some(client) = self.state.get_mut(slot) {
+            client.pace.ended(settled, now, undisturbed);
+        }
+    }
+
+    /// Since when nobody but this filler had the device: after the last holder's work, and while no other filler has any out.
+    fn undisturbed_since(&self, slot: Slot) -> Ns {
+        let others = self.state.exposed.iter().any(|other| {
+            *other != slot
+                && self
+                    .state
+                    .get(*other)
+                    .is_some_and(|other| other.ledger.outstanding() > 0)
+        });
+        if others {
+            return Ns::MAX;
+        }
+        let switch = self.state.config.switch_cost;
+        let holders = self.state.holders.iter().filter_map(|slot| self.state.get(*slot));
+        let ends = holders.filter_map(|holder| holder.timeline.end_if_launched());
+        ends.max().unwrap_or(0).saturating_add(switch)
     }
 }

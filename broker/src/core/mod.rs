@@ -26,9 +26,12 @@
 mod client;
 mod config;
 mod decide;
+mod device;
 mod event;
+mod foresight;
 mod intake;
 mod ledger;
+mod pace;
 mod policy;
 mod queue;
 mod snapshot;
@@ -38,9 +41,11 @@ mod times;
 
 pub use config::{Config, PolicyName, UnknownPolicy};
 pub use event::{Client, Decision, Event};
-pub use snapshot::{ClientView, Counters, GapView, Snapshot, WaitView};
+pub use snapshot::{ClientView, Counters, ForecastView, GapView, Snapshot, WaitView};
 
 use client::ClientState;
+use foresight::Foresight;
+use pace::Pace;
 use policy::Policy;
 use state::State;
 use timeline::Phase;
@@ -83,6 +88,9 @@ impl Core {
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.now = self.now.max(now);
         self.state.counters.events += 1;
+        if let Some(due) = self.wake.filter(|due| self.now > *due) {
+            self.state.device.wake_took(self.now - due);
+        }
         match event {
             Event::Attached {
                 client,
@@ -93,12 +101,15 @@ impl Core {
                     self.state.counters.strangers += 1;
                     return;
                 }
-                let times = profile.map(|profile| Times::of(&profile)).unwrap_or_default();
+                let times = profile.as_deref().map(Times::of).unwrap_or_default();
                 let priority = self.priority(priority);
                 let class = self.policy.class(priority);
                 let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
-                self.state
-                    .add(ClientState::new(client, priority, class, times, doubt, self.now));
+                let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
+                if let Some(profile) = profile.filter(|_| self.state.foresees()) {
+                    (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile));
+                }
+                self.state.add(new);
                 self.assign_modes(out);
             }
             Event::Gone(client) => {
@@ -132,15 +143,24 @@ impl Core {
             Event::Idle(client, at) => {
                 let Some(slot) = self.known(client) else { return };
                 let at = self.past(at);
-                if let Some(client) = self.state.get_mut(slot) {
-                    client.timeline.idle(at);
+                let foresees = self.state.foresees();
+                if let Some(client) = self.state.get_mut(slot)
+                    && client.timeline.idle(at)
+                    && foresees
+                    && client.mode == Mode::Holder
+                {
+                    client.foresight.ended(at);
                 }
             }
             Event::Stirred(client, at) => {
                 let Some(slot) = self.known(client) else { return };
                 let at = self.past(at);
+                let foresees = self.state.foresees();
                 if let Some(client) = self.state.get_mut(slot) {
                     client.timeline.stir(at);
+                    if foresees && client.mode == Mode::Holder {
+                        client.foresight.stirs(at);
+                    }
                     client.active_at = client.active_at.max(at);
                 }
                 if self.state.mode(slot) == Some(Mode::Holder) {
@@ -175,6 +195,15 @@ impl Core {
             Event::Revoked { client, left } => {
                 let Some(slot) = self.known(client) else { return };
                 self.revoked(slot, left);
+            }
+            Event::Sampled { client, kernel, time } => {
+                let Some(slot) = self.known(client) else { return };
+                let time = time.min(self.state.config.longest_cost);
+                let foresees = self.state.foresees();
+                if let Some(client) = self.state.get_mut(slot).filter(|_| foresees) {
+                    client.pace.measured(kernel, time);
+                }
+                return self.decide_soon();
             }
             Event::Tick => {}
         }
@@ -238,6 +267,8 @@ impl Core {
             outstanding: client.ledger.outstanding(),
             written_off: client.ledger.written_off(),
             starved: client.starved,
+            gaps: ForecastView::of_gaps(client.foresight.quality()),
+            times: ForecastView::of_times(client.pace.quality()),
         }
     }
 }

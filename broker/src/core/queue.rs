@@ -16,6 +16,8 @@ pub(super) struct Entry {
     /// 0 to 9.
     pub class: usize,
     pub cost: Ns,
+    /// What it may well take: no less in nine cases of ten. Under `weft`; else what it costs.
+    pub long: Ns,
     pub since: Ns,
     /// How many turns the client has had.
     pub round: u64,
@@ -128,6 +130,7 @@ mod tests {
             slot,
             class,
             cost,
+            long: cost,
             since,
             round: 0,
             due: since + 50 * cost,

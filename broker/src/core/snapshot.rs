@@ -1,6 +1,7 @@
 //! The core's state as people may see it: `weft status` and `weft top` print it, tests assert on it.
 
 use serde::Serialize;
+use weft_profiles::predictor::Quality;
 
 use super::{Client, PolicyName};
 use crate::protocol::{Ns, lane::Mode};
@@ -60,6 +61,43 @@ pub struct ClientView {
     pub written_off: Ns,
     /// How often it was let through although it fitted nowhere, so that it does not starve.
     pub starved: u64,
+    /// How well its gaps were foreseen while it was a holder, under `weft`.
+    pub gaps: ForecastView,
+    /// How well its kernels' times were foreseen while it was a filler, under `weft`.
+    pub times: ForecastView,
+}
+
+/// How good forecasts were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ForecastView {
+    /// Values that were forecast, those too short to matter left out.
+    pub forecasts: u64,
+    /// The part of them that kept the promise: gaps no shorter than the forecast's low value, times no longer than its high one. 0.9 is right.
+    pub kept: Option<f64>,
+    /// The mean distance between forecast and value, as a part of the mean value.
+    pub error: Option<f64>,
+    /// Contexts that are known.
+    pub contexts: usize,
+}
+
+impl ForecastView {
+    /// Of gaps.
+    pub(super) fn of_gaps((quality, contexts): (Quality, usize)) -> ForecastView {
+        ForecastView {
+            forecasts: quality.forecasts,
+            kept: quality.coverage(),
+            error: quality.relative_error(),
+            contexts,
+        }
+    }
+
+    /// Of kernel times.
+    pub(super) fn of_times((quality, contexts): (Quality, usize)) -> ForecastView {
+        ForecastView {
+            kept: quality.coverage_of_high(),
+            ..ForecastView::of_gaps((quality, contexts))
+        }
+    }
 }
 
 /// A kernel at the gate.

@@ -6,14 +6,18 @@
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
 use super::{
-    Client, Config, Counters,
+    Client, Config, Counters, PolicyName,
     client::{ClientState, Wait},
+    device::Device,
     ledger::Ledger,
     queue::{Entry, Queue, Slot},
     timeline::Phase,
     times::Hashed,
 };
-use crate::protocol::{Ns, PRIORITIES, lane::Mode};
+use crate::protocol::{
+    Ns, PRIORITIES,
+    lane::{Mode, is_transfer},
+};
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -31,6 +35,8 @@ pub(super) struct State {
     pub order: Vec<Slot>,
     /// Clients that wait at their gates, those with a grant on its way included.
     pub waiting: usize,
+    /// What fillers have on the device by the clock, under `weft`.
+    pub device: Device,
     /// Last sign of work of any filler of a class.
     pub class_active_at: [Ns; PRIORITIES],
     slots: Vec<Option<ClientState>>,
@@ -49,6 +55,7 @@ impl State {
             holders: Vec::new(),
             order: Vec::new(),
             waiting: 0,
+            device: Device::default(),
             class_active_at: [0; PRIORITIES],
             slots: Vec::new(),
             free: Vec::new(),
@@ -97,6 +104,7 @@ impl State {
             self.index.remove(&client.id);
             self.free.push(slot);
         }
+        self.device.forget(slot);
         self.order.retain(|other| *other != slot);
         self.holders.retain(|other| *other != slot);
     }
@@ -147,12 +155,16 @@ impl State {
         let Some(wait) = self.get(slot).and_then(|client| client.wait) else {
             return;
         };
-        let patience = self.patience(wait.cost);
+        let long = self.long(slot, &wait);
+        let patience = self
+            .patience(long)
+            .max(if self.foresees() { self.config.starving_after } else { 0 });
         let Some(client) = self.get_mut(slot) else { return };
         let entry = Entry {
             slot,
             class: client.class,
             cost: wait.cost,
+            long,
             since: wait.since,
             round: client.served / turn,
             due: wait.since.saturating_add(patience),
@@ -171,6 +183,24 @@ impl State {
         }
         let price = cost.saturating_add(self.config.switch_cost.saturating_mul(2));
         (price as f64 / share) as Ns
+    }
+
+    /// What a waiting kernel may well take. Of a job of which nothing is known that is what the delay bound allows in all.
+    fn long(&self, slot: Slot, wait: &Wait) -> Ns {
+        if !self.foresees() {
+            return wait.cost;
+        }
+        let Some(client) = self.get(slot) else { return wait.cost };
+        match client.pace.of_next(wait.kernel) {
+            Some(forecast) => forecast.high,
+            None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
+            None => wait.cost.max(self.config.delay_bound),
+        }
+    }
+
+    /// Whether the policy goes by what was learnt of the jobs while they are served.
+    pub(super) fn foresees(&self) -> bool {
+        self.config.policy == PolicyName::Weft
     }
 
     /// Takes a client's wait out of the queue. The wait itself stays.
@@ -279,6 +309,40 @@ impl State {
             };
         }
         all
+    }
+
+    /// How long fillers may use the device from now on, if the holders are to be kept waiting with no more than this chance. If a holder is busy, until
+    /// when at least. For several holders the one that leaves least decides.
+    pub(super) fn room(&self, now: Ns, chance: f64) -> Result<Ns, Ns> {
+        let mut room = Ns::MAX;
+        let lead = self.lead();
+        for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
+            room = room.min(client.room(now, chance, lead, &self.config)?);
+        }
+        Ok(room)
+    }
+
+    /// What fillers have launched and was not seen to end.
+    pub(super) fn outstanding(&self) -> Ns {
+        let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
+        exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
+    }
+
+    /// How long before the device runs dry, or a holder's work ends, the next kernel is granted.
+    pub(super) fn lead(&self) -> Ns {
+        self.device.lead(self.config.delay_bound / 4)
+    }
+
+    /// Work of fillers that is still to run on the device, as far as the clock tells, and credit that will be used without another word.
+    pub(super) fn remaining(&self, now: Ns) -> Ns {
+        let mut credit: Ns = 0;
+        for client in self.exposed.iter().filter_map(|slot| self.get(*slot)) {
+            if client.queued.is_none() {
+                credit = credit.saturating_add(client.ledger.usable());
+            }
+        }
+        let outstanding = self.exposure.saturating_sub(credit);
+        self.device.remaining(outstanding, now).saturating_add(credit)
     }
 
     /// Whether a wait with this credit left would pass.

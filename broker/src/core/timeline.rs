@@ -68,6 +68,21 @@ impl Timeline {
         self.burst_start.saturating_add(stretched)
     }
 
+    /// Whether a synchronising call told that the work has ended.
+    pub(super) fn is_seen(&self) -> bool {
+        self.idle_at.is_some()
+    }
+
+    /// When it was seen that it is about to launch.
+    pub(super) fn stirred_at(&self) -> Option<Ns> {
+        self.stirred_at
+    }
+
+    /// When the work ended or is predicted to, if there ever was any.
+    pub(super) fn end_if_launched(&self) -> Option<Ns> {
+        self.launched.then(|| self.end())
+    }
+
     /// When the work ended or is predicted to.
     fn end(&self) -> Ns {
         self.idle_at.unwrap_or_else(|| self.busy_until())

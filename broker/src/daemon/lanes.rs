@@ -150,6 +150,8 @@ impl LaneWatch {
                 let gap = (record.b != NO_GAP).then_some(record.b);
                 seen.push(Seen::Sample(kernel, record.a, gap));
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
+                let time = record.a;
+                events.push((at, Event::Sampled { client, kernel, time }));
                 return;
             }
         };
@@ -340,7 +342,15 @@ mod tests {
                 ..
             }
         ));
-        assert!(matches!(events[1].1, Event::Idle(Client(1), 12)));
+        assert!(matches!(
+            events[1].1,
+            Event::Sampled {
+                kernel: 42,
+                time: 100,
+                ..
+            }
+        ));
+        assert!(matches!(events[2].1, Event::Idle(Client(1), 12)));
         assert_eq!(seen, [Seen::Launch(42), Seen::Sample(42, 100, None)]);
         assert!(!drain(&mut watch, 21).0.expect("honest").news);
     }

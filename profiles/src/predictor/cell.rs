@@ -124,6 +124,7 @@ impl Cell {
             middle: self.middle as Ns,
             high: (self.middle + up * self.up) as Ns,
             seen: self.seen,
+            kernels: 0,
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct Forecast {
     pub high: Ns,
     /// Values that the forecast rests on, 255 at most.
     pub seen: u8,
+    /// How many kernels the context has that it rests on: none (the job as a whole), the last one, or more.
+    pub kernels: u8,
 }
 
 impl Forecast {
@@ -133,6 +135,11 @@ impl Quality {
     /// The part of the values that were at least the low one.
     pub fn coverage(&self) -> Option<f64> {
         (self.forecasts > 0).then(|| self.above_low as f64 / self.forecasts as f64)
+    }
+
+    /// The part of the values that were no more than the high one.
+    pub fn coverage_of_high(&self) -> Option<f64> {
+        (self.forecasts > 0).then(|| self.below_high as f64 / self.forecasts as f64)
     }
 
     /// The mean distance between value and middle, as a part of the mean value.
@@ -263,7 +270,10 @@ impl Predictor {
 
     fn of_cell(&self, order: usize, cell: &Cell) -> Forecast {
         let distance = self.distances[order][cell.class()];
-        cell.forecast(distance.down, distance.up)
+        Forecast {
+            kernels: ORDERS[order] as u8,
+            ..cell.forecast(distance.down, distance.up)
+        }
     }
 }
 

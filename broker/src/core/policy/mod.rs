@@ -50,6 +50,11 @@ pub(super) trait Policy: Debug + Send {
         true
     }
 
+    /// Whether a filler that runs on credit while nobody else wants any gets more before it asks.
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
     /// The client in this slot is gone, or changed its class.
     fn forget(&mut self, slot: Slot);
 }

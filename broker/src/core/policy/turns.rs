@@ -21,11 +21,19 @@ struct Turn {
 impl Turns {
     /// What to do for the clients of a class in which somebody waits, when fillers may run freely within the delay bound.
     pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
+        match self.whose(class, state, now) {
+            Ok(slot) => grant_freely(state, slot, now, bound),
+            Err(verdict) => verdict,
+        }
+    }
+
+    /// Whose turn it is, of a class in which somebody waits; or else what to do until that is clear.
+    pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<Slot, Verdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
-            return Verdict::Nothing(None);
+            return Err(Verdict::Nothing(None));
         };
         if let Some(silent) = more_important_runs(class, state, now) {
-            return Verdict::Nothing(Some(silent));
+            return Err(Verdict::Nothing(Some(silent)));
         }
         let slot = match self.0[class] {
             Some(turn) if now < turn.until && turn.slot != first => {
@@ -34,7 +42,7 @@ impl Turns {
                     // It runs on the credit it has; whoever else waits, waits for the end of its turn or of its work.
                     Some(client) if runs(state, client, now) => {
                         let silent = silent_at(state, client);
-                        return Verdict::Nothing(Some(turn.until.min(silent).max(now + 1)));
+                        return Err(Verdict::Nothing(Some(turn.until.min(silent).max(now + 1))));
                     }
                     _ => self.begin(class, first, state, now),
                 }
@@ -44,13 +52,13 @@ impl Turns {
                 self.begin(class, first, state, now);
                 // Its turn is over: what it has not used is the next one's.
                 if turn.slot != first && revocable(state, turn.slot) {
-                    return Verdict::Revoke(turn.slot);
+                    return Err(Verdict::Revoke(turn.slot));
                 }
                 first
             }
             None => self.begin(class, first, state, now),
         };
-        grant_freely(state, slot, now, bound)
+        Ok(slot)
     }
 
     fn begin(&mut self, class: usize, slot: Slot, state: &State, now: Ns) -> Slot {

@@ -1,13 +1,34 @@
-//! `weft`: gaps are filled by what was seen to follow, with quantiles in place of means.
+//! `weft`: gaps are filled by what was seen to follow in the same context, with quantiles in place of means.
 //!
-//! Between requests fillers go in turns within the delay bound, as under `fikit`.
+//! | question | answer |
+//! |---|---|
+//! | may this kernel run now? | if the holder comes back before it has ended (and before the device is back) with a chance of [`Config::risk`](crate::core::Config::risk) at most, its time taken as a high quantile |
+//! | how long is the gap? | it is not asked: what is asked is the chance that it ends within a kernel's time, given that it has lasted so long. Gaps of known length, arrivals at random and open-ended gaps are one case |
+//! | who? | the most important class that has a kernel that fits; of that whose turn it is, or else the longest that fits |
+//! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::core::device::Device::lead)). Where the holder is hardly to be expected, as much as the delay bound allows |
+//! | a holder that comes back | its sign voids all credit at once; any driver call of it takes credit back before it launches |
+//! | grace | where a better moment is near (the time at which a request that waits already would launch is soon over), it is awaited, if that costs less than it saves |
+//! | a kernel that fits no gap | (a graph: one piece of work) runs when the holder has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
+//! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
 
 use super::{
-    super::{queue::Slot, state::State, timeline::Phase},
-    Policy, Verdict, copies, fikit, holder_and_fillers,
-    turns::Turns,
+    super::{
+        queue::{Entry, Slot},
+        state::State,
+    },
+    Policy, Verdict, copies, holder_and_fillers,
+    turns::{Turns, make_room, more_important_runs},
 };
-use crate::protocol::{Ns, lane::Mode};
+use crate::protocol::{Ns, PRIORITIES, lane::Mode};
+
+/// With no more than this chance the holder comes back while a full bound of work is out: then fillers may run ahead of what the way of orders asks for.
+const HARDLY: f64 = 0.02;
+
+/// A moment counts as good if the holder comes back within the kernel's time with no more than this chance.
+const GOOD: f64 = 0.1;
+
+/// Chances between good and the utmost risk that are told apart.
+const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
 
 #[derive(Debug, Default)]
 pub(super) struct Weft {
@@ -20,17 +41,153 @@ impl Policy for Weft {
     }
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
-        match state.phase(now) {
-            Phase::Busy { until } => copies::beside_holder(state, until, now),
-            Phase::Gap { until, over, .. } => fikit::fill(state, until, over, now),
-            Phase::Open { .. } => match state.queue.first_class() {
-                Some(class) => self.turns.next(class, state, now, true),
-                None => Verdict::Nothing(None),
-            },
+        let room = match state.room(now, state.config.risk) {
+            Ok(room) => room,
+            Err(until) => return copies::beside_holder(state, until, now),
+        };
+        let remaining = state.remaining(now);
+        match self.fitting(state, room, remaining, now) {
+            Ok(entry) => grant(state, &entry, room, remaining, now),
+            Err(verdict) => verdict,
         }
+    }
+
+    fn runs_ahead(&self) -> bool {
+        false
     }
 
     fn forget(&mut self, slot: Slot) {
         self.turns.forget(slot);
+    }
+}
+
+impl Weft {
+    /// Whose kernel goes next, of those that fit; or else what to do.
+    fn fitting(&mut self, state: &State, room: Ns, remaining: Ns, now: Ns) -> Result<Entry, Verdict> {
+        let mut again = later(state, now);
+        for class in 0..PRIORITIES {
+            let Some(first) = state.queue.first_in_turn(class) else {
+                continue;
+            };
+            // Where going from one to another costs the device nothing, nobody keeps it.
+            let slot = match state.config.switch_cost {
+                0 => first,
+                _ => self.turns.whose(class, state, now)?,
+            };
+            let entry = state.get(slot).and_then(|client| client.queued);
+            let mut longer = false;
+            if let Some(entry) = entry {
+                if takes(state, &entry, remaining) <= room {
+                    return match grace(state, &entry, remaining, now) {
+                        Some(at) => Err(Verdict::Nothing(Some(at))),
+                        None => Ok(entry),
+                    };
+                }
+                longer = true;
+            }
+            // The longest of the others that fits.
+            let shorter = room.saturating_sub(remaining).saturating_add(1);
+            let best = state
+                .queue
+                .best_fit(class, shorter)
+                .and_then(|slot| state.get(slot)?.queued);
+            if let Some(entry) = best.filter(|entry| takes(state, entry, remaining) <= room) {
+                return Ok(entry);
+            }
+            // What is out ends, and so does what the room is too small for because of it.
+            if longer && remaining > 0 {
+                again = again.min(now.saturating_add(remaining));
+            }
+        }
+        Err(Verdict::Nothing(Some(again)))
+    }
+}
+
+/// How long the holder would find the device in others' hands if this kernel went: what is out (or the way of the order, if that takes longer), the
+/// kernel, the way there and back.
+fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
+    let switch = state.config.switch_cost;
+    let there = if state.device.is_of(entry.slot) { 0 } else { switch };
+    remaining
+        .max(state.lead())
+        .saturating_add(entry.long)
+        .saturating_add(there)
+        .saturating_add(switch)
+}
+
+/// When to look again whether there is room: the longer nothing has changed, the longer nothing will.
+fn later(state: &State, now: Ns) -> Ns {
+    let since = state
+        .holders
+        .iter()
+        .filter_map(|slot| state.get(*slot)?.timeline.last_active())
+        .max()
+        .unwrap_or(0);
+    let elapsed = now.saturating_sub(since);
+    let (least, most) = (state.config.open_after / 8, state.config.open_after * 4);
+    now.saturating_add((elapsed / 8).clamp(least.max(1), most.max(1)))
+}
+
+/// A better moment for this kernel, if there is one so soon that waiting for it costs less than it saves.
+fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
+    let time = takes(state, entry, remaining);
+    let fits = |at: Ns, chance: f64| state.room(at, chance).is_ok_and(|room| time <= room);
+    let risk = state.config.risk;
+    if risk <= GOOD || fits(now, GOOD) {
+        return None;
+    }
+    let chance = SHADES
+        .into_iter()
+        .find(|chance| *chance < risk && fits(now, *chance))
+        .unwrap_or(risk);
+    // What it saves is half of the kernel's time in so many cases; the risk says what that is worth.
+    let saves = (chance - GOOD) / risk * time as f64;
+    let mut ahead = (saves as Ns) / 8;
+    while ahead > 0 && ahead <= saves as Ns {
+        let at = now.saturating_add(ahead);
+        if fits(at, GOOD) {
+            return Some(at);
+        }
+        ahead = ahead.saturating_mul(2);
+    }
+    None
+}
+
+/// Grants a kernel that fits, in time.
+fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verdict {
+    let Some(client) = state.get(entry.slot) else {
+        return Verdict::Nothing(None);
+    };
+    let bound = state.config.delay_bound;
+    let known = client.pace.is_known();
+    let lead = state.lead();
+    // A job of which nothing is known has nobody's work before its own, and one kernel.
+    let ahead_of = if known { lead } else { 0 };
+    if remaining > ahead_of {
+        return Verdict::Nothing(Some(now.saturating_add((remaining - ahead_of).max(1))));
+    }
+    if !state.admits(entry.slot, entry.cost) {
+        return make_room(state, entry.slot, entry.cost, now);
+    }
+    if state.config.switch_cost > 0
+        && let Some(silent) = more_important_runs(entry.class, state, now)
+    {
+        return Verdict::Nothing(Some(silent));
+    }
+    let total = if known {
+        let calm = state.room(now, HARDLY).unwrap_or(0);
+        let takes = takes(state, entry, remaining);
+        let most = bound.saturating_sub(state.exposure_before(entry.slot));
+        let (calm, lead) = (calm.saturating_sub(takes), lead.min(room.saturating_sub(takes)));
+        // Kernels that take longer than they are charged get so much less of it.
+        let longer = (entry.long / entry.cost.max(1)).max(1);
+        (lead.max(calm) / longer).min(most)
+    } else {
+        0
+    };
+    Verdict::Grant {
+        slot: entry.slot,
+        total: entry.cost.max(total),
+        bound: true,
     }
 }
