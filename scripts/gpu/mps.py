@@ -66,17 +66,21 @@ class Service:
         if not self.job:
             return
         # Its server may have left its group, so its id is asked while somebody can still tell.
-        servers = set(self.servers()) | supervise.descendants(self.job.pid) if self.job.running() else set()
+        servers = {}
+        if self.job.running():
+            servers = {pid: supervise.born(pid) for pid in {*self.servers(), *supervise.descendants(self.job.pid)}}
         if self.job.running():
             self.ask("quit -t 2")
         end = time.monotonic() + STOP
         while self.job.running() and time.monotonic() < end:
             time.sleep(0.05)
         self.job.terminate(3)
-        left = {pid for pid in servers if supervise.is_mps(pid)}
-        supervise.send(left, 15)
-        jobs.wait_until(lambda: not any(supervise.is_mps(pid) for pid in left), 3)
-        supervise.send({pid for pid in left if supervise.is_mps(pid)}, 9)
-        jobs.wait_until(lambda: not any(supervise.is_mps(pid) for pid in left), 3)
+
+        def left():
+            return {pid for pid, when in servers.items() if when is not None and supervise.born(pid) == when}
+
+        for number in (15, 9):
+            supervise.send(left(), number)
+            jobs.wait_until(lambda: not left(), 3)
         with contextlib.suppress(OSError):
             os.remove(self.pipes / "control")

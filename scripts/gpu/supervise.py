@@ -100,6 +100,15 @@ def reap():
             pass
 
 
+def born(pid):
+    """When a process began, in the kernel's ticks: with its id it names one process for good. None where there is none, or it ended."""
+    try:
+        after = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if after[0] == "Z" else int(after[19])
+
+
 def is_mps(pid):
     entry = process(pid)
     return bool(entry) and entry[2][0].rsplit(b"/", 1)[-1].startswith(b"nvidia-cuda-mps")

@@ -21,8 +21,9 @@ BENCH = paths.TARGET / "release" / "weft-bench-launch"
 COMPANION = paths.TARGET / "release" / "weft-test-companion"
 STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 
-# Launches in a round, half of what the driver queues; rounds on a real GPU, and where nobody looks at the figures.
-LAUNCHES, ROUNDS, QUICK_ROUNDS = 500, 101, 5
+# Launches in a part of a round, half of what the driver queues, and parts in a round, whose median counts; rounds on a real GPU, and where
+# nobody looks at the figures.
+LAUNCHES, PARTS, ROUNDS, QUICK_ROUNDS = 500, 5, 61, 3
 WAYS = ("burst", "sync")
 
 # Seconds of a block of steps, and blocks of each configuration.
@@ -53,7 +54,8 @@ def launches(phase):
         def broker(name, *extra):
             place = folder / name
             place.mkdir()
-            return stack.enter_context(phase.broker(place, device, extra=extra))
+            # Without a trace: it writes a line for each launch, on a core that the measured launches may need.
+            return stack.enter_context(phase.broker(place, device, extra=extra, trace=False))
 
         def start(name, variables):
             process = Orders([BENCH], phase.environment(device, variables), folder, name)
@@ -98,8 +100,8 @@ def launches(phase):
                 if name == "holder":
                     os.killpg(companion.pid, signal.SIGCONT)
                 for way in WAYS:
-                    process.ask(f"{way} {LAUNCHES // 10}", 30)  # warm again: the others had the caches
-                    wall, cpu = process.ask(f"{way} {LAUNCHES}", 60).split()
+                    process.ask(f"{way} {LAUNCHES // 10} 2", 30)  # warm again: the others had the caches
+                    wall, cpu = process.ask(f"{way} {LAUNCHES} {PARTS}", 60).split()
                     samples.setdefault((name, way), []).append((float(wall), float(cpu)))
                 if name == "holder":
                     os.killpg(companion.pid, signal.SIGSTOP)
@@ -113,7 +115,7 @@ def launches(phase):
     wrong = [f"{name} was measured as {modes[name]}" for name, mode in expected.items() if modes[name] != mode]
     if wrong:
         raise Failure("; ".join(wrong) + ": the figure is of something else")
-    how = f"weft-bench-launch, {done} rounds of {LAUNCHES} launches, in turn"
+    how = f"weft-bench-launch, {done} rounds of {PARTS} parts of {LAUNCHES} launches, in turn"
     for name in processes:
         for way in WAYS:
             phase.sample(f"launch.{name}.{way}", [wall for wall, _ in samples[name, way]], "ns", how=how)
@@ -165,7 +167,7 @@ def start(phase, folder, stack):
     device = phase.device(folder)
     if "broker" not in phase.__dict__.get("kept", {}):
         place = phase.place("mb")
-        phase.kept = {"broker": stack.enter_context(phase.broker(place, device))}
+        phase.kept = {"broker": stack.enter_context(phase.broker(place, device, trace=False))}
     broker = phase.kept["broker"]
     configurations = {
         "bare": {},

@@ -87,7 +87,7 @@ def record(phase, archive, name, model, mode, graph, traces):
     requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
     command = workload.model(phase, model, mode, requests=requests, host_ms=HOST_MS[mode], times=folder / "times.json", mark=True, graph=graph)
     wanted = ["--trace", trace] if traces else []
-    with phase.broker(folder, device) as broker:
+    with phase.broker(folder, device, trace=False) as broker:
         job = jobs.Job(
             [paths.WEFT, "profile", "--name", name, "--out", profile, *wanted, "--", *command],
             environment=phase.environment(device, broker.variables()),
