@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! {"probe":"copy","name":"to_device","value":22200.0,"unit":"bytes/us","n":20,"median":22200.0,"p10":22150.0,"p90":22210.0,"clock":"device","bytes":67108864}
-//! {"probe":"cupti","skipped":"no libcupti.so"}
+//! {"probe":"signatures","name":"cuMemDiscardBatchAsync","fact":true}
+//! {"probe":"cupti","name":"traced","skipped":"no libcupti.so"}
 //! {"probe":"fault","error":"cuMemAllocManaged: CUDA_ERROR_NOT_SUPPORTED (801)"}
 //! ```
 //!
@@ -143,9 +144,9 @@ impl Report {
         }
     }
 
-    /// A yes, a no, or a text.
-    pub fn fact(&self, name: &str, value: impl Into<Value>) -> Line {
-        self.line().and("name", name).and("value", value)
+    /// A yes, a no, or a text: no figure, so not under `value`.
+    pub fn fact(&self, name: &str, fact: impl Into<Value>) -> Line {
+        self.line().and("name", name).and("fact", fact)
     }
 
     /// Facts about the whole run.
@@ -156,6 +157,11 @@ impl Report {
     /// The probe did not apply.
     pub fn skipped(&self, why: &str) {
         self.line().and("skipped", why).print();
+    }
+
+    /// A part of the probe did not apply.
+    pub fn skipped_part(&self, name: &str, why: &str) {
+        self.line().and("name", name).and("skipped", why).print();
     }
 
     /// The probe failed.

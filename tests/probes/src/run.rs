@@ -55,12 +55,13 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<boo
     let (mut good, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
     for probe in probes {
         let left = budget.saturating_sub(begin.elapsed());
+        let report = Report::new(probe.name, false);
         if left < LEAST {
+            report.skipped("no time left of the budget");
             left_out.push(probe.name);
             continue;
         }
         let limit = left.min(Duration::from_secs(probe.seconds));
-        let report = Report::new(probe.name, false);
         match child(probe.name, limit, options)? {
             End::Good => {
                 good += 1;

@@ -36,7 +36,7 @@ fn run(bench: &Bench) -> Result<()> {
     let cupti = match Cupti::open(bench.options.cupti.as_deref()) {
         Ok(cupti) => cupti,
         Err(why) => {
-            report.skipped(&format!("traced: {why}"));
+            report.skipped_part("traced", &format!("{why:#}"));
             return Ok(());
         }
     };

@@ -94,7 +94,7 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
         let begin = std::time::Instant::now();
         match gpu.prefetch_batch(&blocks, Place::DEVICE, stream) {
             Err(error) if error.is_lack() => {
-                report.fact("batch", false).and("why", error.to_string()).print();
+                report.fact("batch", false).and("reason", error.to_string()).print();
                 return Ok(());
             }
             done => done?,

@@ -294,10 +294,13 @@ impl Gpu {
     pub fn copy(&self, to: &Memory<'_>, from: &Memory<'_>, bytes: usize, stream: Stream) -> Result<(), CudaError> {
         let bytes = bytes.min(to.bytes()).min(from.bytes());
         let (target, source) = (to.address(), from.address());
-        // SAFETY: both allocations are that large, and outlive the stream's work because the probes wait before they drop them.
+        // Both allocations are that large, and outlive the stream's work because the probes wait before they drop them.
         match (from.is_host(), to.is_host()) {
+            // SAFETY: as said above.
             (true, _) => unsafe { self.api.cuMemcpyHtoDAsync_v2(target, source, bytes, stream.0) },
+            // SAFETY: as said above.
             (false, true) => unsafe { self.api.cuMemcpyDtoHAsync_v2(target, source, bytes, stream.0) },
+            // SAFETY: as said above.
             (false, false) => unsafe { self.api.cuMemcpyDtoDAsync_v2(target, source, bytes, stream.0) },
         }
     }

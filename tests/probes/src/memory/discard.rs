@@ -64,7 +64,7 @@ fn run(bench: &Bench) -> Result<()> {
         });
         match done {
             Err(error) if error.downcast_ref::<CudaError>().is_some_and(CudaError::is_lack) => {
-                report.fact(name, false).and("why", format!("{error:#}")).print();
+                report.fact(name, false).and("reason", format!("{error:#}")).print();
                 continue;
             }
             done => done?,

@@ -44,7 +44,7 @@ fn run(bench: &Bench) -> Result<()> {
         let line = report.fact(name, result.is_ok());
         match result {
             Ok(()) => line,
-            Err(error) => line.and("why", error.to_string()),
+            Err(error) => line.and("reason", error.to_string()),
         }
         .print();
     };

@@ -1,6 +1,8 @@
-//! Managed memory's advice, prefetches and range attributes.
+//! Managed memory's advice, prefetches, discards and range attributes.
 //!
-//! The device has no page ledger: prefetching takes a copy's time on its engine, advice is kept and answered.
+//! The device has no page ledger: what kernels and the host touch is not seen, and costs nothing wherever it lies. What is kept, in units of 64 KiB, is where
+//! prefetches and discards put memory: only what lies elsewhere takes a copy's time on its engine, what was discarded takes none, and what is advised as mostly
+//! read stays on the host when it comes to the device, so that it leaves for nothing. Memory that was never prefetched counts as the host's.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,13 +16,29 @@ use crate::memory::{Kind, find};
 use crate::state::{self, lock};
 use crate::{device, graph, stream};
 
-/// What was advised about an allocation, and where it was prefetched to last.
-#[derive(Debug, Clone, Copy)]
+/// The unit in which it is known where memory lies: the driver's leaf.
+const LEAF: u64 = 64 << 10;
+
+/// Where a leaf lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lies {
+    Host,
+    Device,
+    /// The same in both: mostly read.
+    Both,
+    /// Nowhere: its contents were given up.
+    Nowhere,
+}
+
+/// What was advised about an allocation, where it was prefetched to last, and where its leaves lie.
+#[derive(Debug, Clone)]
 struct Advice {
     read_mostly: bool,
     preferred: i32,
     accessed_by: i32,
     last_prefetch: i32,
+    /// Empty: all on the host.
+    leaves: Vec<Lies>,
 }
 
 /// Device numbers that mean the host and nowhere (`CU_DEVICE_CPU`, `CU_DEVICE_INVALID`).
@@ -34,21 +52,65 @@ impl Default for Advice {
             preferred: NOWHERE,
             accessed_by: NOWHERE,
             last_prefetch: NOWHERE,
+            leaves: Vec::new(),
         }
+    }
+}
+
+/// A part of an allocation, as its leaves.
+struct Part {
+    id: u64,
+    /// Leaves of the whole allocation.
+    all: usize,
+    leaves: std::ops::Range<usize>,
+}
+
+impl Advice {
+    fn leaves(&mut self, part: &Part) -> &mut [Lies] {
+        self.leaves.resize(part.all, Lies::Host);
+        self.leaves.get_mut(part.leaves.clone()).unwrap_or_default()
+    }
+
+    /// Has a part lie at a place. Answers how many bytes must move for that.
+    fn bring(&mut self, part: &Part, place: i32) -> u64 {
+        self.last_prefetch = place;
+        let there = match (place == HOST, self.read_mostly) {
+            (true, _) => Lies::Host,
+            (false, false) => Lies::Device,
+            (false, true) => Lies::Both,
+        };
+        let mut moved = 0;
+        for leaf in self.leaves(part) {
+            moved += u64::from(matches!(
+                (*leaf, there),
+                (Lies::Host, Lies::Device | Lies::Both) | (Lies::Device, Lies::Host)
+            ));
+            *leaf = match (*leaf, there) {
+                // Only what comes from the host leaves its copy there.
+                (Lies::Device | Lies::Nowhere, Lies::Both) => Lies::Device,
+                (_, there) => there,
+            };
+        }
+        moved * LEAF
     }
 }
 
 /// By allocation, so that a new allocation at an old address starts afresh.
 static ADVICE: Mutex<BTreeMap<u64, Advice>> = Mutex::new(BTreeMap::new());
 
-fn managed(pointer: DevicePtr, size: usize) -> R<u64> {
+fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
     let found = find(pointer)
         .filter(|found| found.kind == Kind::Managed)
         .ok_or(Error::INVALID_VALUE)?;
     if size == 0 || pointer + size as u64 > found.start + found.room {
         return Err(Error::INVALID_VALUE);
     }
-    Ok(found.id)
+    let from = pointer - found.start;
+    Ok(Part {
+        id: found.id,
+        all: found.room.div_ceil(LEAF) as usize,
+        leaves: (from / LEAF) as usize..(from + size as u64).div_ceil(LEAF) as usize,
+    })
 }
 
 fn place(location: Location) -> R<i32> {
@@ -68,9 +130,9 @@ fn old_place(device: i32) -> R<i32> {
 }
 
 fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
-    let id = managed(pointer, size)?;
+    let part = managed(pointer, size)?;
     let mut all = lock(&ADVICE);
-    let kept = all.entry(id).or_default();
+    let kept = all.entry(part.id).or_default();
     match advice {
         1 => kept.read_mostly = true,
         2 => kept.read_mostly = false,
@@ -85,7 +147,7 @@ fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
 
 fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     let driver = state::driver()?;
-    let id = managed(pointer, size)?;
+    let part = managed(pointer, size)?;
     let stream = stream::resolve(driver, stream)?;
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
@@ -95,32 +157,59 @@ fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     } else {
         Direction::HostToDevice
     };
-    let moved = {
-        let mut all = lock(&ADVICE);
-        let kept = all.entry(id).or_default();
-        // Pages that are there already do not move; the whole allocation stands for its pages.
-        let was = if kept.last_prefetch == NOWHERE {
-            HOST
-        } else {
-            kept.last_prefetch
-        };
-        kept.last_prefetch = place;
-        was != place
-    };
-    let op = if moved {
-        Op::Copy {
-            direction,
-            bytes: size as u64,
-        }
-    } else {
-        Op::Marker
+    let moved = lock(&ADVICE).entry(part.id).or_default().bring(&part, place);
+    // A part that is not made of whole leaves moves no more than itself.
+    let op = match moved.min(size as u64) {
+        0 => Op::Marker,
+        bytes => Op::Copy { direction, bytes },
     };
     stream.submit(driver, op, None, 0).map(drop)
 }
 
+fn discard(pointer: DevicePtr, size: usize) -> R {
+    let part = managed(pointer, size)?;
+    // What was there may be lost; it stays, but need not be moved.
+    lock(&ADVICE)
+        .entry(part.id)
+        .or_default()
+        .leaves(&part)
+        .fill(Lies::Nowhere);
+    Ok(())
+}
+
+/// `count` ranges, each with the place that the lists give it.
+struct Batch {
+    pointers: In<DevicePtr>,
+    sizes: In<usize>,
+    count: usize,
+    locations: In<Location>,
+    starts: In<usize>,
+    location_count: usize,
+}
+
+impl Batch {
+    fn prefetch(&self, discarding: bool, stream: Handle) -> R {
+        graph::may_query()?;
+        let starts = self.starts.list(self.location_count)?;
+        for at in 0..self.count {
+            let which = starts
+                .iter()
+                .rposition(|start| *start <= at)
+                .ok_or(Error::INVALID_VALUE)?;
+            let (pointer, size) = (self.pointers.at(at).get()?, self.sizes.at(at).get()?);
+            let place = place(self.locations.at(which).get()?)?;
+            if discarding {
+                discard(pointer, size)?;
+            }
+            prefetch(pointer, size, place, stream)?;
+        }
+        Ok(())
+    }
+}
+
 fn range_attribute(data: Out<i32>, size: usize, attribute: u32, pointer: DevicePtr, count: usize) -> R {
-    let id = managed(pointer, count)?;
-    let kept = lock(&ADVICE).get(&id).copied().unwrap_or_default();
+    let part = managed(pointer, count)?;
+    let kept = lock(&ADVICE).get(&part.id).cloned().unwrap_or_default();
     match attribute {
         1 if size == 4 => data.set(i32::from(kept.read_mostly)),
         2 if size == 4 => data.set(kept.preferred),
@@ -158,13 +247,7 @@ export! {
     fn cuMemPrefetchBatchAsync(pointers: In<DevicePtr>, sizes: In<usize>, count: usize, locations: In<Location>,
                                starts: In<usize>, location_count: usize, flags: u64, stream: Handle) {
         let _ = flags;
-        graph::may_query()?;
-        let starts = starts.list(location_count)?;
-        for at in 0..count {
-            let which = starts.iter().rposition(|start| *start <= at).ok_or(Error::INVALID_VALUE)?;
-            prefetch(pointers.at(at).get()?, sizes.at(at).get()?, place(locations.at(which).get()?)?, stream)?;
-        }
-        Ok(())
+        Batch { pointers, sizes, count, locations, starts, location_count }.prefetch(false, stream)
     }
 
     fn cuMemDiscardBatchAsync(pointers: In<DevicePtr>, sizes: In<usize>, count: usize, flags: u64, stream: Handle) {
@@ -172,10 +255,15 @@ export! {
         let driver = state::driver()?;
         let stream = stream::resolve(driver, stream)?;
         for at in 0..count {
-            managed(pointers.at(at).get()?, sizes.at(at).get()?)?;
+            discard(pointers.at(at).get()?, sizes.at(at).get()?)?;
         }
-        // What was there may be lost; it stays.
         stream.submit(driver, Op::Marker, None, 0).map(drop)
+    }
+
+    fn cuMemDiscardAndPrefetchBatchAsync(pointers: In<DevicePtr>, sizes: In<usize>, count: usize, locations: In<Location>,
+                                         starts: In<usize>, location_count: usize, flags: u64, stream: Handle) {
+        let _ = flags;
+        Batch { pointers, sizes, count, locations, starts, location_count }.prefetch(true, stream)
     }
 
     fn cuMemRangeGetAttribute(data: Out<i32>, size: usize, attribute: u32, pointer: DevicePtr, count: usize) {

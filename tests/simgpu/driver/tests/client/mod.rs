@@ -73,6 +73,13 @@ api! {
     fn cuMemAlloc_v2(at: *mut u64, bytes: usize);
     fn cuMemAllocPitch_v2(at: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32);
     fn cuMemAllocManaged(at: *mut u64, bytes: usize, flags: u32);
+    fn cuMemPrefetchAsync(at: u64, bytes: usize, device: i32, stream: Handle);
+    fn cuMemPrefetchAsync_v2(at: u64, bytes: usize, place: u64, flags: u32, stream: Handle);
+    fn cuMemPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const u64, starts: *const usize, place_count: usize, flags: u64, stream: Handle);
+    fn cuMemDiscardBatchAsync(at: *const u64, sizes: *const usize, count: usize, flags: u64, stream: Handle);
+    fn cuMemDiscardAndPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const u64, starts: *const usize, place_count: usize, flags: u64, stream: Handle);
+    fn cuMemAdvise(at: u64, bytes: usize, advice: u32, device: i32);
+    fn cuMemRangeGetAttribute(data: *mut i32, size: usize, attribute: u32, at: u64, bytes: usize);
     fn cuMemFree_v2(at: u64);
     fn cuMemHostAlloc(at: *mut u64, bytes: usize, flags: u32);
     fn cuMemFreeHost(at: u64);
