@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::driver::{Event, Gpu, Stream};
+use crate::driver::{Event, Gpu, Kernel, Stream};
 use crate::report::{Report, Samples};
 
 /// What the command line says to the probes.
@@ -29,6 +29,9 @@ pub struct Bench {
     /// From the command line.
     pub options: Options,
 }
+
+/// How long a stream is held up for a few calls: some ten of them at 5 us each.
+const HOLD_NS: u64 = 50_000;
 
 /// What [`Bench::repeat`] measures at least, however late it is: less than that has no median.
 const LEAST: usize = 3;
@@ -55,10 +58,11 @@ impl Bench {
         })
     }
 
-    /// An event pair on a stream.
+    /// An event pair.
     pub fn pair(&self) -> Result<Pair<'_>> {
         Ok(Pair {
             gpu: &self.gpu,
+            spin: self.gpu.kernel("weft_probe_spin")?,
             from: self.gpu.event()?,
             to: self.gpu.event()?,
         })
@@ -68,6 +72,7 @@ impl Bench {
 /// Two events, used again and again.
 pub struct Pair<'g> {
     gpu: &'g Gpu,
+    spin: Kernel,
     /// The first.
     pub from: Event,
     /// The second.
@@ -75,8 +80,15 @@ pub struct Pair<'g> {
 }
 
 impl Pair<'_> {
-    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it.
+    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it. A spinning kernel holds the stream up until a few calls are queued, so that the
+    /// host's pace does not count.
     pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.behind(HOLD_NS, stream, body)
+    }
+
+    /// The same with a hold of so many nanoseconds, for many calls.
+    pub fn behind(&self, hold_ns: u64, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.gpu.launch(self.spin, 1, 1, &[hold_ns], stream)?;
         self.gpu.record(self.from, stream)?;
         body()?;
         self.gpu.record(self.to, stream)?;

@@ -38,6 +38,9 @@ enum Command {
     Calibration(Chosen),
     /// Two jobs on managed memory: switches by faults and by prefetches, page table, discards
     Memory(Chosen),
+    /// Probes that test the runner
+    #[command(hide = true)]
+    Selftest(Chosen),
     /// One probe, in this process
     #[command(hide = true)]
     Child(Child),
@@ -110,6 +113,7 @@ pub fn run() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Calibration(chosen) => group(Group::Calibration, chosen),
         Command::Memory(chosen) => group(Group::Memory, chosen),
+        Command::Selftest(chosen) => group(Group::Selftest, chosen),
         Command::Child(one) => return child(one),
         Command::Peer { role, parent } => peer::run(&role, parent).map(|()| ExitCode::SUCCESS),
     };

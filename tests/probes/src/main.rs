@@ -19,6 +19,7 @@ mod peer;
 mod probes;
 mod report;
 mod run;
+mod selftest;
 
 use std::process::ExitCode;
 

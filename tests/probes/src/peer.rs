@@ -61,6 +61,11 @@ impl Peer {
         })
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Tells it what to do.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}").with_context(|| format!("the {} process takes no line", self.role))

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::bench::Bench;
-use crate::{calibration, memory};
+use crate::{calibration, memory, selftest};
 
 /// Which command runs a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum Group {
     Calibration,
     /// `weft-gpu-probe memory`
     Memory,
+    /// `weft-gpu-probe selftest`
+    Selftest,
 }
 
 /// One probe: runs in a process of its own, so that nothing it does to the driver reaches another one.
@@ -50,6 +52,10 @@ pub const PROBES: &[Probe] = &[
     memory::swap::PROBE,
     memory::discard::PROBE,
     memory::read_mostly::PROBE,
+    selftest::GOOD,
+    selftest::FAILS,
+    selftest::CRASHES,
+    selftest::HANGS,
 ];
 
 /// The probes of a command, or those that are asked for.

@@ -22,7 +22,7 @@ const HOLD_NS: u64 = 8_000_000;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
-    let (empty, spin) = (gpu.kernel("weft_probe_empty")?, gpu.kernel("weft_probe_spin")?);
+    let empty = gpu.kernel("weft_probe_empty")?;
     let (stream, pair, event) = (gpu.stream()?, bench.pair()?, gpu.event()?);
     gpu.record(event, stream)?;
     gpu.wait(stream)?;
@@ -46,8 +46,7 @@ fn run(bench: &Bench) -> Result<()> {
 
     // The same train of kernels with and without an event between each two.
     let train = |events: bool| {
-        gpu.launch(spin, 1, 1, &[HOLD_NS], stream)?;
-        pair.around(stream, || {
+        pair.behind(HOLD_NS, stream, || {
             for _ in 0..TRAIN {
                 gpu.launch(empty, 1, 32, &[], stream)?;
                 if events {

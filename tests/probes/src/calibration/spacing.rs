@@ -31,9 +31,7 @@ fn run(bench: &Bench) -> Result<()> {
     );
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
     let train = |count: usize| {
-        // Behind a spinning kernel, so that the host's pace does not count.
-        gpu.launch(spin, 1, 1, &[HOLD_NS], stream)?;
-        pair.around(stream, || {
+        pair.behind(HOLD_NS, stream, || {
             for _ in 0..count {
                 gpu.launch(empty, 1, 32, &[], stream)?;
             }

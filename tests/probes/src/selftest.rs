@@ -1,0 +1,43 @@
+//! Probes that measure nothing: what the runner is tested with (`weft-gpu-probe selftest`, not shown in the help).
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::bench::Bench;
+use crate::peer::{Mps, Peer};
+use crate::probes::{Group, Probe};
+use crate::report::Clock;
+
+/// Says a value and ends well.
+pub const GOOD: Probe = probe("good", 30, |bench| {
+    bench.report.value("answer", "", Clock::None, 42).print();
+    Ok(())
+});
+
+/// Fails.
+pub const FAILS: Probe = probe("fails", 30, |_| bail!("as it should"));
+
+/// Takes its process down.
+pub const CRASHES: Probe = probe("crashes", 30, |_| std::process::abort());
+
+/// Waits for ever, with a further process that would, too.
+pub const HANGS: Probe = probe("hangs", 3, |bench| {
+    let mut peer = Peer::start("idle", Mps::Without)?;
+    peer.ask("open", Duration::from_secs(2))?;
+    bench.report.fact("peer", peer.id()).print();
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+});
+
+const fn probe(name: &'static str, seconds: u64, run: fn(&Bench) -> Result<()>) -> Probe {
+    Probe {
+        name,
+        group: Group::Selftest,
+        about: "a test of the runner",
+        seconds,
+        run,
+    }
+}
