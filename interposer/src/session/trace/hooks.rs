@@ -205,7 +205,7 @@ fn captured(call: &Call) -> bool {
     };
     match what {
         What::Record { stream, .. } | What::Wait { stream, .. } => {
-            usize::try_from(*stream).is_ok_and(|stream| capture::on(stream))
+            usize::try_from(*stream).is_ok_and(capture::on)
         }
         _ => false,
     }

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Runs a model from models.py for a launch trace, and writes down what each PyTorch operation of a step costs in arithmetic and in bytes.
+
+    weft profile --trace resnet50.trace -- python record.py resnet50 --mode infer --out costs.json
+
+The first step of the trace is the counted one, the others are plain. In the counted step each operation is announced on the device by a fill of MARKER bytes, which stands in the launch trace before the operation's own launches: so
+scripts/traces knows which launches belong to which operation. Arithmetic is counted by PyTorch's own formulas (torch.utils.flop_counter) for
+matrix products, convolutions and attention, by ours for cuDNN's LSTM; bytes are those of all tensors that go in and come out.
+"""
+
+import argparse
+import ctypes
+import json
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+from torch.utils.flop_counter import flop_registry
+
+from zoo import MODELS
+
+# A size that nothing else has: odd, no power of two, larger than a scalar.
+MARKER = 4099
+
+
+def tensors(tree):
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+# Read some rows of a table: the table counts for nothing.
+LOOKUPS = ("aten::embedding", "aten::index", "aten::index_select", "aten::gather")
+
+
+def moved(name, args, kwargs, out):
+    """Bytes that an operation reads and writes."""
+    written = sum(size(tensor) for tensor in tensors(out))
+    if name in LOOKUPS:
+        return 2 * written
+    return written + sum(size(tensor) for tensor in tensors((args, kwargs)))
+
+
+def size(tensor):
+    # An expanded tensor is read once, whatever its shape says.
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def lstm(x, hidden, layers, batch_first):
+    """Arithmetic of a forward pass: four gates, from the input and from the state, two operations a weight."""
+    steps = x.shape[0] * x.shape[1]
+    return sum(2 * steps * 4 * hidden * ((x.shape[-1] if layer == 0 else hidden) + hidden) for layer in range(layers))
+
+
+def arithmetic(func, args, kwargs, out):
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is not None:
+        return formula(*args, **kwargs, out_val=out)
+    name = func._schema.name
+    # aten::_cudnn_rnn(input, weight, weight_stride0, weight_buf, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first, ...)
+    if name == "aten::_cudnn_rnn":
+        return lstm(args[0], args[7], args[9], args[10])
+    if name == "aten::_cudnn_rnn_backward":
+        # (input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy, mode, hidden_size, proj_size, num_layers, ...)
+        return 2 * lstm(args[0], args[11], args[13], args[14])
+    return 0
+
+
+class Counting(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.fill = self.driver.cuMemsetD8Async
+        self.fill.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
+        self.room = torch.empty(MARKER, dtype=torch.uint8, device="cuda")
+
+    def mark(self):
+        if self.fill(self.room.data_ptr(), 0, MARKER, None) != 0:
+            raise RuntimeError("the marking fill failed")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func._schema.name.startswith("profiler::"):
+            return func(*args, **kwargs)
+        # Under inference mode operations come whole that are made of others (a convolution by its dimensions, a linear layer).
+        if func._overloadpacket not in flop_registry:
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        place = len(self.operations)
+        self.operations.append(None)
+        self.mark()
+        out = func(*args, **kwargs)
+        self.operations[place] = {
+            "name": func._schema.name,
+            "flops": int(arithmetic(func, args, kwargs, out) or 0),
+            "bytes": int(moved(func._schema.name, args, kwargs, out)),
+        }
+        return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=list(MODELS))
+    parser.add_argument("--mode", choices=["infer", "train"], default="infer")
+    parser.add_argument("--graph", action="store_true", help="the plain steps with a CUDA graph; the counted one never has one")
+    parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=0, help="plain steps (default: by --operations)")
+    parser.add_argument("--operations", type=int, default=120_000, help="about so many operations in all (default: 120000)")
+    parser.add_argument("--least", type=int, default=40, help="but so many steps at least (default: 40)")
+    parser.add_argument("--most", type=int, default=300, help="and so many at most (default: 300)")
+    parser.add_argument("--out", required=True, help="what the operations cost, as JSON")
+    arguments = parser.parse_args()
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+    def step_of(**options):
+        task = MODELS[arguments.model](arguments.mode, **options)
+        step = task.infer if arguments.mode == "infer" else task.train
+        for _ in range(arguments.warm_up):
+            step()
+        torch.cuda.synchronize()
+        return step
+
+    step = step_of()
+    counting = Counting()
+    # Once unmarked: what is loaded at the first use of the counting itself.
+    with counting:
+        step()
+    counting.operations.clear()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    with counting:
+        step()
+    torch.cuda.profiler.stop()
+    with open(arguments.out, "w") as file:
+        json.dump(counting.operations, file)
+    by_size = arguments.operations // max(len(counting.operations), 1)
+    steps = arguments.steps or min(max(by_size, arguments.least), arguments.most)
+
+    if arguments.graph:
+        step = step_of(graph=True)
+    # What the counting took from the caches comes back.
+    for _ in range(2):
+        step()
+    for _ in range(steps):
+        torch.cuda.profiler.start()
+        step()
+    torch.cuda.profiler.stop()
+
+
+if __name__ == "__main__":
+    main()

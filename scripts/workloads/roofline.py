@@ -1,0 +1,101 @@
+"""Estimates how long the launches of a step take on an A100, from what the PyTorch operations they belong to cost in arithmetic and bytes.
+
+An estimate, not a measurement. It differs from scripts/workloads/estimate.py in what it knows: not the launch's shape alone but the tensors, so that
+one kernel identity has as many durations as it has places in the model with other tensors (the case that FIKIT's figure 5 shows).
+
+* An operation with arithmetic (matrix product, convolution, attention, LSTM) spreads it over its matrix kernels by their threads. Each takes its arithmetic
+  over the rate of its unit (TF32 on tensor cores where the name says so, else FP32), less what an incomplete last wave of blocks leaves idle; at least
+  its bytes over the memory's rate. Kernels beside them (layout changes, sums of partial products) move 16 bytes a thread, at most the operation's.
+* Any other operation spreads its bytes over its kernels by their threads.
+* Every kernel has START beside that.
+* From run to run: each step runs at a clock of its own, each launch varies round that, a few are held up. No source at hand gives these spreads for
+  an A100 at fixed clocks: they are assumptions, and written into each trace's note. All of it from a seed.
+"""
+
+import math
+import random
+import re
+
+# A100-SXM4-40GB, from its data sheet: multiprocessors, TF32 on tensor cores and FP32 without, operations a nanosecond; bytes a nanosecond.
+PROCESSORS = 108
+TF32 = 156_000
+FP32 = 19_500
+MEMORY = 1_555
+# What large kernels of cuBLAS and cuDNN reach of that; what streaming kernels reach of the memory's rate.
+TF32_REACHED, FP32_REACHED, MEMORY_REACHED = 0.55, 0.75, 0.80
+# An empty kernel, ns.
+START = 2_000
+# PCIe 4 x16 with pinned memory, bytes a nanosecond, and what a copy takes beside its bytes, ns.
+LINK, COPY_START = 24, 1_500
+
+MATRIX = re.compile(r"gemm|gemv|xmma|cutlass|conv|wgrad|dgrad|fprop|scudnn|fmha|flash|winograd", re.IGNORECASE)
+# In the middle of convolutions: no arithmetic of theirs.
+BESIDE = re.compile(r"elementwise|Nhwc|Nchw|splitKreduce|computeOffsets|kernel_helper|ReduceSplitK|reduce_kernel", re.IGNORECASE)
+TENSOR = re.compile(r"tensorop|tf32|s1688|s16816|h884|fmha|flash|bf16", re.IGNORECASE)
+
+# Spreads: assumptions. Sigma of a step's clock, of a launch of matrix kernels and of others (both lognormal); how often one is held up, and by which factor at most.
+STEP, MATRIX_SPREAD, OTHER_SPREAD, HELD_UP, HELD_UP_BY = 0.01, 0.02, 0.04, 0.002, 2.5
+
+NOTE = (
+    f"device times are estimates for an A100 (roofline of the tensors), spread by assumption: sigma {STEP:.0%} a step, {MATRIX_SPREAD:.0%}/{OTHER_SPREAD:.0%} "
+    f"a matrix/other launch, {HELD_UP:.1%} held up by up to {HELD_UP_BY}x"
+)
+
+
+def is_matrix(symbol):
+    return bool(MATRIX.search(symbol)) and not BESIDE.search(symbol)
+
+
+def threads(kernel):
+    return max(math.prod(kernel["grid"]) * math.prod(kernel["block"]), 1)
+
+
+def matrix_time(kernel, flops, moved):
+    rate = TF32 * TF32_REACHED if TENSOR.search(kernel["symbol"]) else FP32 * FP32_REACHED
+    waves = math.prod(kernel["grid"]) / PROCESSORS
+    full = waves / math.ceil(waves) if waves > 0 else 1
+    return max(flops / (rate * full), moved / (MEMORY * MEMORY_REACHED))
+
+
+def operation_times(kernels, flops, moved):
+    """Durations of the kernels of one operation, ns."""
+    memory = MEMORY * MEMORY_REACHED
+    matrix = [is_matrix(kernel["symbol"]) for kernel in kernels] if flops else [False] * len(kernels)
+    # A kernel whose name says nothing may be all the operation has.
+    if flops and not any(matrix):
+        matrix = [True] * len(kernels)
+    total = sum(threads(kernel) for kernel, counts in zip(kernels, matrix) if counts) or 1
+    everything = sum(threads(kernel) for kernel in kernels) or 1
+    times = []
+    for kernel, counts in zip(kernels, matrix):
+        if counts:
+            share = threads(kernel) / total
+            times.append(START + matrix_time(kernel, flops * share, moved * share))
+        elif flops:
+            times.append(START + min(16 * threads(kernel), moved) / memory)
+        else:
+            times.append(START + moved * threads(kernel) / everything / memory)
+    return times
+
+
+def copy_time(direction, size):
+    if direction in ("HostToDevice", "DeviceToHost"):
+        return COPY_START + size / LINK
+    return START + (size if direction == "Fill" else 2 * size) / (MEMORY * MEMORY_REACHED)
+
+
+class Spread:
+    """Durations as they differ from step to step."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.clock = 1.0
+
+    def next_step(self):
+        self.clock = math.exp(self.random.gauss(0, STEP))
+
+    def vary(self, time, matrix):
+        factor = math.exp(self.random.gauss(0, MATRIX_SPREAD if matrix else OTHER_SPREAD))
+        if self.random.random() < HELD_UP:
+            factor *= self.random.uniform(1.2, HELD_UP_BY)
+        return max(int(time * factor * self.clock), 500)
