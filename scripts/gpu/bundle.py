@@ -98,7 +98,10 @@ def strip(path):
 
 
 def git(*arguments):
-    done = subprocess.run(["git", *arguments], cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

@@ -127,11 +127,14 @@ class Phase:
     def environment(self, device, extra=(), libraries=()):
         """What a job runs with: nothing of ours but what is named here, caches that all jobs of the run share."""
         names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"]
+        # A daemon of somebody else would make plain sharing something else: our jobs do not meet it.
+        apart = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "no-mps")} if self.facts["machine"].get("mps_running") and not self.simulated else {}
         caches = {name: str(Path(self.facts["caches"]) / name.lower().removesuffix("_dir")) for name in names}
         return {
             **jobs.clean_environment(),
             **caches,
             **device.environment(libraries),
+            **apart,
             "PYTHONHASHSEED": "0",
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",

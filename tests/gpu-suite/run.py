@@ -30,7 +30,7 @@ from harness import paths  # noqa: E402
 PHASES = HERE / "phases.py"
 
 # A run of the suite ends by itself within its budget; this is for one that does not.
-PATIENCE = 420
+PATIENCE = 600
 
 
 class Failure(Exception):
@@ -267,7 +267,7 @@ class Tests:
     def test_every_phase_on_the_simulated_gpu(self):
         self.need_bundle()
         out = self.folder / "all"
-        done = suite("--simulated", "--quick", "--budget", 240, "--out", out, bundle_folder=self.bundle)
+        done = suite("--simulated", "--quick", "--budget", 400, "--out", out, bundle_folder=self.bundle)
         file = result_file(out)
         lines = results.read(file)
         sys.stderr.write(done.stderr)
@@ -288,7 +288,7 @@ class Tests:
         for name in ("bare", "attached", "holder", "filler"):
             expect(values[f"launch.{name}.burst"] > 0, f"no time of a launch, {name}")
         if torch:
-            for condition in ("alone", "default", "weft fikit"):
+            for condition in ("alone", "weft fikit"):
                 names = [name for name in values if f": {condition}: p50" in name]
                 expect(names, f"no latency under {condition}")
         self.folded(out, file, run)

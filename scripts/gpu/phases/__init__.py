@@ -1,4 +1,4 @@
-"""The phases, most valuable first.
+"""The phases, most valuable first; those that use managed memory, which a driver may take amiss, not before the others had their turn.
 
 Each has a share of the time that is left when its turn comes: its weight over the weights still to come, so what one phase does not use
 the later ones get. With 540 s every phase gets what its most valuable cases take on an H100-class machine (start of a PyTorch job
@@ -21,9 +21,9 @@ class Entry(NamedTuple):
 
 
 ALL = [
-    Entry("calibration", 100, "what the simulated GPU needs to know: launch, switch, copy, prefetch, fault costs (weft-gpu-probe)"),
     Entry("interception", 110, "real clients with and without weft: same results, every launch named, the driver's symbols against our table"),
     Entry("cost", 90, "nanoseconds a launch in every role; slow-down of models' inference and training"),
+    Entry("calibration", 100, "what the simulated GPU needs to know: launch, switch, copy, prefetch, fault costs (weft-gpu-probe)"),
     Entry("sharing", 110, "a service beside a batch job: alone, shared, MPS, weft"),
     Entry("record", 80, "stage-1 profiles and launch traces of twelve models"),
     Entry("memory", 40, "two jobs on managed memory: faults, prefetched switches, what pagemap shows (weft-gpu-probe)"),

@@ -165,17 +165,14 @@ def models(phase):
 
 def start(phase, folder, stack):
     device = phase.device(folder)
-    if "broker" not in phase.__dict__.get("kept", {}):
-        place = phase.place("mb")
-        phase.kept = {"broker": stack.enter_context(phase.broker(place, device, trace=False))}
-    broker = phase.kept["broker"]
-    configurations = {
-        "bare": {},
-        "attached": jobs.preload(broker.variables(), priority=0),
-        "sampled": jobs.preload({**broker.variables()}, priority=0, profile="cost", mode="profile"),
-    }
-    if phase.quick:
-        configurations.pop("sampled")
+
+    def broker():
+        # One each: beside another job of its broker neither would be alone.
+        return stack.enter_context(phase.broker(phase.place("mb"), device, trace=False)).variables()
+
+    configurations = {"bare": {}, "attached": jobs.preload(broker(), priority=0)}
+    if not phase.quick:
+        configurations["sampled"] = jobs.preload(broker(), priority=0, profile="cost", mode="profile")
     processes = {}
     for name, variables in configurations.items():
         command = [phase.python, STEPS]

@@ -44,7 +44,7 @@ QUICK = ["cudarc", "torch-elementwise"]
 BOUND = 120.0
 
 # Clients at a time on a real GPU, and what one needs of the machine's cores.
-MOST_AT_ONCE, CORES_EACH = 6, 2
+MOST_AT_ONCE, CORES_EACH = 8, 2
 
 # Lines that the client and its libraries may say under weft as without it.
 OURS = "weft"
@@ -126,8 +126,10 @@ class Client:
         seen.mkdir()
         environment = self.phase.environment(device, {}, self.libraries)
         environment.update(self.table.get("env", {}))
+        # Behind ours what the caller has: packages that were carried along.
+        python_path = os.pathsep.join([str(OBSERVE), *filter(None, [environment.get("PYTHONPATH")])])
         environment.update(
-            CLIENT_HASHES="1", OBSERVE_FOLDER=str(seen), PYTHONPATH=str(OBSERVE), XLA_PYTHON_CLIENT_PREALLOCATE="false", **dict(extra)
+            CLIENT_HASHES="1", OBSERVE_FOLDER=str(seen), PYTHONPATH=python_path, XLA_PYTHON_CLIENT_PREALLOCATE="false", **dict(extra)
         )
         job = jobs.Job(self.command(result), environment=environment, folder=folder, name=name)
         code = job.wait(max(1.0, min(self.bound, self.phase.left())))

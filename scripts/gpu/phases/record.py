@@ -83,13 +83,15 @@ def record(phase, archive, name, model, mode, graph, traces):
     workload.needs_torch(phase)
     folder = phase.place("r")
     device = phase.device(folder)
-    trace, profile = folder / f"{name}.trace", folder / f"{name}.profile"
+    trace = folder / f"{name}.trace"
     requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
     command = workload.model(phase, model, mode, requests=requests, host_ms=HOST_MS[mode], times=folder / "times.json", mark=True, graph=graph)
+    # With a trace the profile is made of it.
     wanted = ["--trace", trace] if traces else []
     with phase.broker(folder, device, trace=False) as broker:
+        profile = broker.profiles / f"{name}.profile"
         job = jobs.Job(
-            [paths.WEFT, "profile", "--name", name, "--out", profile, *wanted, "--", *command],
+            [paths.WEFT, "profile", "--name", name, *wanted, "--", *command],
             environment=phase.environment(device, broker.variables()),
             folder=folder,
             name="record",
