@@ -1,0 +1,268 @@
+//! One set of jobs under several rules on the same seed, and the figures.
+//!
+//! Each job is first run alone: that is what its latency and its throughput are measured against, and (with another seed) what weft's profile of it is
+//! made of, so nothing is known of a run that a stage-1 run could not have told.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use simgpu_engine::{Mode, Settings};
+use weft_profiles::{Aggregator, Profile};
+
+use crate::job::Job;
+use crate::measure::{Analysis, Floor, Latency};
+use crate::oracle;
+use crate::rule::Rule;
+use crate::world::{Control, Hosts, LONGEST, Run, Setup, World};
+use crate::{MS, Ns};
+
+/// Requests of a run alone that make a profile.
+const LEARNING: u64 = 60;
+
+/// A profile is of another day.
+const OTHER_SEED: u64 = 0x0001_0000;
+
+/// A batch job alone runs for so much virtual time at least.
+const ALONE: Ns = 1_000 * MS;
+
+/// The machine and how long to look.
+#[derive(Debug, Clone, Copy)]
+pub struct Bench {
+    /// The device.
+    pub device: Settings,
+    /// The host.
+    pub hosts: Hosts,
+    /// All chance.
+    pub seed: u64,
+    /// Requests that count.
+    pub requests: u64,
+    /// Requests before them that do not: queues fill, predictors learn.
+    pub warmup: u64,
+}
+
+/// A job with what is known of it from runs alone.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// The job.
+    pub job: Job,
+    /// Stage 1.
+    pub profile: Arc<Profile>,
+    /// Latency of each request alone, warm-up included.
+    pub latencies: Vec<Ns>,
+    /// The part of the time that the device works for it when it is alone.
+    pub busy: f64,
+}
+
+impl Bench {
+    fn run(
+        &self,
+        jobs: Vec<(Job, Option<Arc<Profile>>)>,
+        control: Control,
+        requests: u64,
+        least: Ns,
+        seed: u64,
+    ) -> Run {
+        World::new(Setup {
+            device: self.device,
+            hosts: self.hosts,
+            control,
+            jobs,
+            seed,
+            requests,
+            least,
+            longest: LONGEST,
+        })
+        .run()
+    }
+
+    /// Runs a job alone in the place that it will have in the set: its times then are the same to the nanosecond.
+    pub fn know(&self, job: &Job, place: usize, service: bool) -> Known {
+        let alone = |requests, least, seed| {
+            let jobs = vec![(job.clone(), None)];
+            self.run_at(jobs, place, requests, least, seed)
+        };
+        let learning = alone(LEARNING, 0, self.seed + OTHER_SEED);
+        let (requests, least) = match service {
+            true => (self.requests + self.warmup, 0),
+            false => (5, ALONE),
+        };
+        let run = alone(requests, least, self.seed);
+        let compute = run.jobs[0].compute;
+        Known {
+            job: job.clone(),
+            profile: Arc::new(profile(&learning)),
+            latencies: run.jobs[0].latencies.clone(),
+            busy: compute as f64 / run.span.max(1) as f64,
+        }
+    }
+
+    fn run_at(&self, jobs: Vec<(Job, Option<Arc<Profile>>)>, place: usize, requests: u64, least: Ns, seed: u64) -> Run {
+        let setup = Setup {
+            device: self.device,
+            hosts: self.hosts,
+            control: Control::Plain,
+            jobs,
+            seed,
+            requests,
+            least,
+            longest: LONGEST,
+        };
+        World::numbered(setup, place).run()
+    }
+
+    /// The first job is the service; the others share the device with it.
+    pub fn compare(&self, jobs: &[Known], rule: Rule) -> Figures {
+        let setup = jobs
+            .iter()
+            .map(|known| (known.job.clone(), Some(Arc::clone(&known.profile))))
+            .collect();
+        let control = rule.control(&self.device);
+        let total = self.requests + self.warmup;
+        let run = self.run(setup, control, total, rule.least(), self.seed);
+        self.figures(jobs, rule, &run)
+    }
+
+    fn figures(&self, jobs: &[Known], rule: Rule, run: &Run) -> Figures {
+        let warmup = self.warmup as usize;
+        let analysis = Analysis::of(run, warmup);
+        let service = &jobs[0];
+        let fillers = || jobs.iter().filter(|known| known.job.priority != service.job.priority);
+        let latencies = run.jobs[0].latencies.get(warmup..).unwrap_or_default();
+        let before = service.latencies.get(warmup..).unwrap_or_default();
+        let differences: Vec<f64> = latencies
+            .iter()
+            .zip(before)
+            .map(|(with, alone)| *with as f64 - *alone as f64)
+            .collect();
+        let switch = match self.device.mode {
+            Mode::TimeSlice => self.device.switch,
+            Mode::Mps => 0,
+        };
+        let most = oracle::most(run, &analysis);
+        let batch = run
+            .jobs
+            .iter()
+            .zip(jobs)
+            .zip(&analysis.compute)
+            .skip(1)
+            .map(|((_, known), compute)| *compute as f64 / analysis.span.max(1) as f64 / known.busy.max(1e-9))
+            .collect::<Vec<f64>>();
+        let us = |ns: f64| ns / 1e3;
+        let per = |sum: Ns, count: u64| if count == 0 { 0.0 } else { sum as f64 / count as f64 };
+        let ms = |ns: Ns| ns as f64 / 1e6;
+        Figures {
+            rule: rule.to_string(),
+            seed: run.seed,
+            finished: run.finished,
+            latency: Latency::of(latencies),
+            alone: Latency::of(before),
+            added_mean_us: us(differences.iter().sum::<f64>() / differences.len().max(1) as f64),
+            added_worst_us: us(differences.iter().copied().fold(0.0, f64::max)),
+            direct_per_gap_us: us(per(analysis.direct, analysis.filled_gaps)),
+            direct_worst_us: us(analysis.direct_worst as f64),
+            direct_ms: ms(analysis.direct),
+            floor: Floor::of(fillers().map(|known| &*known.job.program), switch),
+            batch_sum: batch.iter().sum(),
+            batch,
+            gaps: analysis.windows.len() as u64,
+            filled_gaps: analysis.filled_gaps,
+            gap_ms: ms(analysis.idle()),
+            filled_ms: ms(analysis.filled),
+            oracle_ms: ms(most),
+            efficiency: if most == 0 {
+                1.0
+            } else {
+                analysis.filled as f64 / most as f64
+            },
+            gate_us: us(per(analysis.gate, analysis.filler_kernels)),
+            span_ms: ms(analysis.span),
+            switches: run.switches,
+            events: run.events,
+        }
+    }
+}
+
+/// Stage 1 of what a job did alone: the time of each kernel and the gap after it.
+pub fn profile(run: &Run) -> Profile {
+    let mut aggregator = Aggregator::new();
+    for pair in run.pieces.windows(2) {
+        let (this, next) = (pair[0], pair[1]);
+        aggregator.launched(this.kernel);
+        if !weft_broker::protocol::lane::is_transfer(this.kernel) {
+            aggregator.sampled(
+                this.kernel,
+                this.end - this.start,
+                Some(next.start.saturating_sub(this.end)),
+            );
+        }
+    }
+    aggregator.finish(&run.jobs[0].job.name, 0)
+}
+
+/// What came of one rule.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figures {
+    /// The rule.
+    pub rule: String,
+    /// All chance.
+    pub seed: u64,
+    /// Whether the service answered all its requests.
+    pub finished: bool,
+    /// The service's latency, ns.
+    pub latency: Latency,
+    /// The same alone.
+    pub alone: Latency,
+    /// What a request gained, mean over requests: end to end.
+    pub added_mean_us: f64,
+    /// The worst.
+    pub added_worst_us: f64,
+    /// Direct delay per filled gap, mean.
+    pub direct_per_gap_us: f64,
+    /// The worst of one kernel.
+    pub direct_worst_us: f64,
+    /// Direct delay in all.
+    pub direct_ms: f64,
+    /// What no filling without preemption can avoid, per filled gap.
+    pub floor: Floor,
+    /// Throughput of each batch job against alone.
+    pub batch: Vec<f64>,
+    /// Of all together.
+    pub batch_sum: f64,
+    /// Gaps there were.
+    pub gaps: u64,
+    /// Gaps with a filler in them.
+    pub filled_gaps: u64,
+    /// Gap time there was.
+    pub gap_ms: f64,
+    /// Of it filled.
+    pub filled_ms: f64,
+    /// What the clairvoyant packer could have filled at most.
+    pub oracle_ms: f64,
+    /// Filled over the packer's.
+    pub efficiency: f64,
+    /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
+    pub gate_us: f64,
+    /// How long it was looked at.
+    pub span_ms: f64,
+    /// Changes of context.
+    pub switches: u64,
+    /// Events of engine, host and broker.
+    pub events: u64,
+}
+
+impl Figures {
+    /// Filled over gap time.
+    pub fn filled_share(&self) -> f64 {
+        if self.gap_ms == 0.0 {
+            0.0
+        } else {
+            self.filled_ms / self.gap_ms
+        }
+    }
+
+    /// Mean latency over that of alone.
+    pub fn slowdown(&self) -> f64 {
+        self.latency.mean / self.alone.mean.max(1.0)
+    }
+}

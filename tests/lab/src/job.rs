@@ -1,0 +1,397 @@
+//! A job: what it asks of the device, in a form that replays fast, and when its requests come.
+//!
+//! A [`Program`] is a trace with its order worked out: each operation knows which operations begin when it returns. How long host and device take in a
+//! given request follows from the seed, the job's number, the request and the operation alone ([`crate::random::at`]).
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY};
+use weft_profiles::trace::{Call, Direction, Step, Trace, Until};
+
+use crate::{Ns, random};
+
+/// No operation.
+pub const NONE: u32 = u32::MAX;
+
+/// A launched piece of work or a wait, as the world plays it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Play {
+    /// Work for the compute engine. `kernel` is what the interposer would call it.
+    Compute {
+        /// Its hash, or [`DEVICE_COPY`] for fills and copies on the device.
+        kernel: u64,
+        /// Where.
+        stream: u16,
+        /// How long, ns.
+        duration: Ns,
+        /// Place in [`Program::graphs`] if the device sees several kernels, else [`NONE`].
+        graph: u32,
+        /// Bytes, of a fill or copy.
+        bytes: u64,
+    },
+    /// Work for a copy engine.
+    Copy {
+        /// Towards the host.
+        to_host: bool,
+        /// Where.
+        stream: u16,
+        /// How long, ns.
+        duration: Ns,
+        /// How much.
+        bytes: u64,
+        /// The call returns when it is done.
+        waits: bool,
+    },
+    /// The host waits.
+    Sync(Until),
+    /// An event is recorded.
+    Record {
+        /// Which.
+        event: u16,
+        /// Where.
+        stream: u16,
+    },
+    /// A stream waits for an event.
+    Wait {
+        /// Which.
+        event: u16,
+        /// Where.
+        stream: u16,
+    },
+}
+
+/// An operation of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// Host time before the call.
+    pub host_before: Ns,
+    /// The call.
+    pub play: Play,
+    /// The next operation of the same host thread, if it follows this one.
+    pub next_same: u32,
+    /// The operation of another thread that waited for this one.
+    pub next_handed: u32,
+}
+
+/// A request or an iteration.
+#[derive(Debug, Clone, Default)]
+pub struct StepProgram {
+    /// Host time before it.
+    pub think: Ns,
+    /// In host order.
+    pub ops: Vec<Op>,
+    /// Operations that begin with the step.
+    pub roots: Vec<u32>,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// What a launch call takes of the host.
+    pub launch_cost: Ns,
+    /// One after another, over and over.
+    pub steps: Vec<StepProgram>,
+    /// Kernels of graphs: durations.
+    pub graphs: Vec<Vec<Ns>>,
+    /// Streams that it uses.
+    pub streams: usize,
+    /// Events that it uses.
+    pub events: usize,
+}
+
+impl Program {
+    /// Of the steps of a trace from `first` on, `count` of them at most.
+    pub fn of(trace: &Trace, first: usize, count: usize) -> Program {
+        let mut program = Program {
+            name: trace.name.clone(),
+            launch_cost: trace.launch_cost,
+            ..Program::default()
+        };
+        let mut graphs: HashMap<u32, u32> = HashMap::new();
+        for step in trace.steps.iter().skip(first).take(count) {
+            let step = program.step(trace, step, &mut graphs);
+            program.steps.push(step);
+        }
+        program
+    }
+
+    fn step(&mut self, trace: &Trace, step: &Step, graphs: &mut HashMap<u32, u32>) -> StepProgram {
+        let mut out = StepProgram {
+            think: step.think,
+            ..StepProgram::default()
+        };
+        let mut last_of_thread: HashMap<u16, usize> = HashMap::new();
+        for (at, operation) in step.operations.iter().enumerate() {
+            let here = at as u32;
+            match (operation.handed_over, last_of_thread.get(&operation.thread)) {
+                (true, _) if at > 0 => out.ops[at - 1].next_handed = here,
+                (false, Some(before)) => out.ops[*before].next_same = here,
+                _ => out.roots.push(here),
+            }
+            last_of_thread.insert(operation.thread, at);
+            let play = self.play(trace, &operation.call, graphs);
+            out.ops.push(Op {
+                host_before: operation.host_before,
+                play,
+                next_same: NONE,
+                next_handed: NONE,
+            });
+        }
+        out
+    }
+
+    fn play(&mut self, trace: &Trace, call: &Call, graphs: &mut HashMap<u32, u32>) -> Play {
+        let mut uses = |stream: u16| {
+            self.streams = self.streams.max(usize::from(stream) + 1);
+            stream
+        };
+        match *call {
+            Call::Launch {
+                kernel,
+                stream,
+                duration,
+            } => {
+                let known = &trace.kernels[kernel as usize];
+                let nodes: Vec<Ns> = known.nodes.iter().map(|node| node.duration).collect();
+                let stream = uses(stream);
+                let mut graph = NONE;
+                if nodes.len() > 1 {
+                    graph = *graphs.entry(kernel).or_insert_with(|| {
+                        // Nobody may know how long each takes: then all take the same.
+                        let known = nodes.iter().sum::<Ns>() > 0;
+                        let pieces = if known { nodes } else { vec![1; nodes.len()] };
+                        self.graphs.push(pieces);
+                        self.graphs.len() as u32 - 1
+                    });
+                }
+                Play::Compute {
+                    kernel: known.hash,
+                    stream,
+                    duration,
+                    graph,
+                    bytes: 0,
+                }
+            }
+            Call::Copy {
+                direction,
+                bytes,
+                stream,
+                waits,
+                duration,
+            } => match direction {
+                Direction::HostToDevice | Direction::DeviceToHost => Play::Copy {
+                    to_host: direction == Direction::DeviceToHost,
+                    stream: uses(stream),
+                    duration,
+                    bytes,
+                    waits,
+                },
+                Direction::DeviceToDevice | Direction::Fill => Play::Compute {
+                    kernel: DEVICE_COPY,
+                    stream: uses(stream),
+                    duration,
+                    graph: NONE,
+                    bytes,
+                },
+            },
+            Call::Sync(until) => {
+                if let Until::Stream(stream) = until {
+                    uses(stream);
+                }
+                if let Until::Event(event) = until {
+                    self.events = self.events.max(usize::from(event) + 1);
+                }
+                Play::Sync(until)
+            }
+            Call::Record { event, stream } => {
+                self.events = self.events.max(usize::from(event) + 1);
+                Play::Record {
+                    event,
+                    stream: uses(stream),
+                }
+            }
+            Call::Wait { event, stream } => {
+                self.events = self.events.max(usize::from(event) + 1);
+                Play::Wait {
+                    event,
+                    stream: uses(stream),
+                }
+            }
+        }
+    }
+
+    /// The step of a request.
+    pub fn step_of(&self, request: u64) -> &StepProgram {
+        &self.steps[(request % self.steps.len() as u64) as usize]
+    }
+
+    /// Kernel times as the device sees them, one by one.
+    pub fn kernel_times(&self) -> Vec<Ns> {
+        let mut times = Vec::new();
+        for op in self.steps.iter().flat_map(|step| &step.ops) {
+            match op.play {
+                Play::Compute { duration, graph, .. } if graph != NONE => {
+                    times.extend(self.pieces(graph, duration));
+                }
+                Play::Compute { duration, .. } => times.push(duration),
+                _ => {}
+            }
+        }
+        times
+    }
+
+    /// The kernels of a graph, scaled so that they take `duration` together.
+    pub fn pieces(&self, graph: u32, duration: Ns) -> impl Iterator<Item = Ns> + '_ {
+        let pieces = &self.graphs[graph as usize];
+        let sum: Ns = pieces.iter().sum::<Ns>().max(1);
+        let mut given = 0;
+        let mut so_far = 0;
+        pieces.iter().map(move |piece| {
+            so_far += piece;
+            let upto = (u128::from(duration) * u128::from(so_far) / u128::from(sum)) as Ns;
+            let part = upto - given;
+            given = upto;
+            part
+        })
+    }
+}
+
+/// When requests come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Arrivals {
+    /// The next one comes so long after the last was answered (the trace's own think time where `None`).
+    Closed {
+        /// Host time between requests.
+        think: Option<Ns>,
+    },
+    /// On their own, so far apart in the mean.
+    Poisson {
+        /// Mean time between arrivals.
+        mean: Ns,
+    },
+    /// In bursts of so many at once, the bursts as a Poisson process.
+    Bursts {
+        /// Requests in a burst.
+        size: u64,
+        /// Mean time between bursts.
+        mean: Ns,
+    },
+}
+
+impl Arrivals {
+    /// Whether a slow answer delays the next request.
+    pub fn is_closed(self) -> bool {
+        matches!(self, Arrivals::Closed { .. })
+    }
+
+    /// How long after the one before the request arrives, where it does not wait for an answer.
+    pub fn distance(self, seed: u64, job: u64, request: u64) -> Ns {
+        let word = random::at(seed, [job, request, ARRIVAL]);
+        match self {
+            Arrivals::Closed { .. } => 0,
+            Arrivals::Poisson { mean } => random::exponential(word, mean as f64) as Ns,
+            Arrivals::Bursts { size, mean } if request % size.max(1) == 0 => {
+                random::exponential(word, mean as f64) as Ns
+            }
+            Arrivals::Bursts { .. } => 0,
+        }
+    }
+}
+
+const ARRIVAL: u64 = 1 << 40;
+const THINK: u64 = (1 << 40) + 1;
+const HOST: u64 = 1 << 41;
+
+/// How much times vary from request to request, as a part of themselves (one standard deviation).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Jitter {
+    /// Kernels.
+    pub device: f64,
+    /// Host time between calls.
+    pub host: f64,
+}
+
+impl Default for Jitter {
+    /// Kernels of one shape repeat within some percent on a GPU with fixed clocks; host code varies more. Unverified; a trace of a real GPU brings its own
+    /// variation and wants zeros here.
+    fn default() -> Jitter {
+        Jitter {
+            device: 0.02,
+            host: 0.10,
+        }
+    }
+}
+
+/// A job of a run.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// 0 (most important) to 9.
+    pub priority: u8,
+    /// What it does.
+    pub program: Arc<Program>,
+    /// When its requests come.
+    pub arrivals: Arrivals,
+    /// How much its times vary.
+    pub jitter: Jitter,
+}
+
+impl Job {
+    /// A closed loop with the program's own think times.
+    pub fn new(name: &str, priority: u8, program: Arc<Program>) -> Job {
+        Job {
+            name: name.to_string(),
+            priority,
+            program,
+            arrivals: Arrivals::Closed { think: None },
+            jitter: Jitter::default(),
+        }
+    }
+
+    /// Host time before a request, where the next one waits for the answer to the last.
+    pub fn think(&self, seed: u64, job: u64, request: u64) -> Ns {
+        let think = match self.arrivals {
+            Arrivals::Closed { think } => think.unwrap_or_else(|| self.program.step_of(request).think),
+            _ => 0,
+        };
+        scale(think, random::at(seed, [job, request, THINK]), self.jitter.host)
+    }
+
+    /// Device time of an operation in a request.
+    pub fn device_time(&self, seed: u64, job: u64, request: u64, op: u32, duration: Ns) -> Ns {
+        scale(
+            duration,
+            random::at(seed, [job, request, u64::from(op)]),
+            self.jitter.device,
+        )
+    }
+
+    /// Host time before an operation in a request.
+    pub fn host_time(&self, seed: u64, job: u64, request: u64, op: u32, host: Ns) -> Ns {
+        scale(
+            host,
+            random::at(seed, [job, request, HOST | u64::from(op)]),
+            self.jitter.host,
+        )
+    }
+}
+
+fn scale(time: Ns, word: u64, deviation: f64) -> Ns {
+    if deviation == 0.0 || time == 0 {
+        return time;
+    }
+    (time as f64 * random::factor(word, deviation)) as Ns
+}
+
+/// What an operation is called at the gate and in the broker's records, if it is work.
+pub fn name_of(play: &Play) -> u64 {
+    match play {
+        Play::Compute { kernel, .. } => *kernel,
+        _ => HOST_COPY,
+    }
+}

@@ -1,0 +1,259 @@
+//! What came of a run: the holder's delays, its gaps and what filled them, latencies.
+//!
+//! The **holder** is the most important job (several, if equal). A **gap** is a time in which nothing of it could have run: from the end of its work to the
+//! moment when its next kernel could begin. A **direct delay** is the time from that moment to the kernel's beginning: others had the device, or it was switching.
+//! Everything counts from the arrival of the first request after the warm-up.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+use crate::Ns;
+use crate::job::Program;
+use crate::world::{Piece, Run};
+
+/// An operation that never ran, in [`Analysis::inside`].
+pub const NOT_RUN: u32 = u32::MAX;
+
+/// A run, taken apart.
+#[derive(Debug, Clone, Default)]
+pub struct Analysis {
+    /// Gaps.
+    pub windows: Vec<(Ns, Ns)>,
+    /// For each job and operation, how long it ran inside gaps; [`NOT_RUN`] if it did not run at all. Empty for holders.
+    pub inside: Vec<Vec<u32>>,
+    /// Filler work in gaps.
+    pub filled: Ns,
+    /// Gaps in which a filler ran.
+    pub filled_gaps: u64,
+    /// Direct delay: in all, the worst.
+    pub direct: Ns,
+    /// See `direct`.
+    pub direct_worst: Ns,
+    /// Time in gaps in which the device ran nothing while a filler stood at the gate.
+    pub gate: Ns,
+    /// Filler kernels that ran in gaps, at least in part.
+    pub filler_kernels: u64,
+    /// By job: device time since the warm-up.
+    pub compute: Vec<Ns>,
+    /// From the end of the warm-up to the end.
+    pub span: Ns,
+}
+
+impl Analysis {
+    /// Of a run, without what came before the arrival of request number `warmup` of the first job.
+    pub fn of(run: &Run, warmup: usize) -> Analysis {
+        let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
+        let begin = run.jobs[0].arrivals.get(warmup).copied().unwrap_or(0);
+        let holds: Vec<bool> = run.jobs.iter().map(|job| job.job.priority == first).collect();
+        let mut analysis = Analysis {
+            inside: run.jobs.iter().map(|_| Vec::new()).collect(),
+            compute: vec![0; run.jobs.len()],
+            span: run.span.saturating_sub(begin),
+            ..Analysis::default()
+        };
+        let mut last_end: Option<Ns> = None;
+        let mut pending: Vec<&Piece> = Vec::new();
+        let mut gates = Gates::of(run, &holds);
+        for piece in &run.pieces {
+            let job = usize::from(piece.job);
+            if !holds[job] {
+                analysis.note(piece);
+            }
+            if piece.start < begin {
+                continue;
+            }
+            analysis.compute[job] += piece.end - piece.start;
+            if !holds[job] {
+                pending.push(piece);
+                continue;
+            }
+            if let Some(last) = last_end {
+                analysis.holder_piece(piece, last, &pending, &mut gates);
+            }
+            pending.clear();
+            last_end = Some(last_end.map_or(piece.end, |last| last.max(piece.end)));
+        }
+        analysis
+    }
+
+    fn note(&mut self, piece: &Piece) {
+        let inside = &mut self.inside[usize::from(piece.job)];
+        let op = piece.op as usize;
+        if inside.len() <= op {
+            inside.resize(op + 1, NOT_RUN);
+        }
+        if inside[op] == NOT_RUN {
+            inside[op] = 0;
+        }
+    }
+
+    fn holder_piece(&mut self, piece: &Piece, last: Ns, pending: &[&Piece], gates: &mut Gates<'_>) {
+        let from = piece.ready.max(last);
+        let wait = piece.start.saturating_sub(from);
+        self.direct += wait;
+        self.direct_worst = self.direct_worst.max(wait);
+        if piece.ready <= last {
+            return;
+        }
+        let window = (last, piece.ready);
+        self.windows.push(window);
+        let mut filled = 0;
+        let mut free_from = window.0;
+        for filler in pending {
+            let (start, end) = (filler.start.max(window.0), filler.end.min(window.1));
+            if start >= end {
+                continue;
+            }
+            filled += end - start;
+            self.filler_kernels += 1;
+            let job = usize::from(filler.job);
+            self.inside[job][filler.op as usize] += (end - start) as u32;
+            self.gate += gates.within(free_from, start);
+            free_from = end;
+        }
+        self.gate += gates.within(free_from, window.1);
+        self.filled += filled;
+        self.filled_gaps += u64::from(filled > 0);
+    }
+
+    /// Gap time there was.
+    pub fn idle(&self) -> Ns {
+        self.windows.iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+/// When fillers stood at the gate.
+struct Gates<'a>(Vec<(&'a [(Ns, Ns)], usize)>);
+
+impl<'a> Gates<'a> {
+    fn of(run: &'a Run, holds: &[bool]) -> Gates<'a> {
+        let fillers = run.jobs.iter().zip(holds).filter(|(_, holds)| !**holds);
+        Gates(fillers.map(|(job, _)| (job.waits.as_slice(), 0)).collect())
+    }
+
+    /// How much of a time somebody stood there: the one who stood longest. Asked in the order of time.
+    fn within(&mut self, from: Ns, to: Ns) -> Ns {
+        let mut most = 0;
+        for (waits, at) in &mut self.0 {
+            while waits.get(*at).is_some_and(|(_, end)| *end <= from) {
+                *at += 1;
+            }
+            let overlap = waits[*at..]
+                .iter()
+                .take_while(|(begin, _)| *begin < to)
+                .map(|(begin, end)| end.min(&to).saturating_sub(*begin.max(&from)))
+                .sum();
+            most = Ns::max(most, overlap);
+        }
+        most
+    }
+}
+
+/// Latencies in a few figures, ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// How many.
+    pub count: usize,
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The worst.
+    pub worst: f64,
+}
+
+impl Latency {
+    /// Of these.
+    pub fn of(latencies: &[Ns]) -> Latency {
+        if latencies.is_empty() {
+            return Latency::default();
+        }
+        let mut sorted = latencies.to_vec();
+        sorted.sort_unstable();
+        let part = |part: f64| {
+            let at = ((part * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len());
+            sorted[at - 1] as f64
+        };
+        Latency {
+            count: sorted.len(),
+            mean: sorted.iter().sum::<Ns>() as f64 / sorted.len() as f64,
+            p50: part(0.5),
+            p99: part(0.99),
+            p999: part(0.999),
+            worst: part(1.0),
+        }
+    }
+}
+
+/// What an unforeseen arrival finds of a filler's kernel in progress, ns: non-preemptive filling cannot do better.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Floor {
+    /// Mean residual, E\[S^2\] / (2 E\[S\]).
+    pub mean: f64,
+    /// The residual that 99 arrivals in a hundred do not exceed.
+    pub p99: f64,
+    /// Mean kernel time.
+    pub kernel: f64,
+}
+
+impl Floor {
+    /// Of these programs' kernels; `switch` is what one change of process costs.
+    pub fn of<'a>(programs: impl IntoIterator<Item = &'a Program>, switch: Ns) -> Floor {
+        let mut times: Vec<f64> = programs
+            .into_iter()
+            .flat_map(Program::kernel_times)
+            .map(|time| time as f64)
+            .collect();
+        let sum: f64 = times.iter().sum();
+        if sum == 0.0 {
+            return Floor::default();
+        }
+        times.sort_by(f64::total_cmp);
+        let squares: f64 = times.iter().map(|time| time * time).sum();
+        // The part of arrivals that find more than r left is the sum of (S - r) over all longer kernels, over the sum of S.
+        let beyond = |r: f64| times.iter().map(|time| (time - r).max(0.0)).sum::<f64>() / sum;
+        let (mut low, mut high) = (0.0, times[times.len() - 1]);
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            if beyond(middle) > 0.01 {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        Floor {
+            mean: squares / (2.0 * sum) + switch as f64,
+            p99: high + switch as f64,
+            kernel: sum / times.len() as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{US, generate};
+
+    #[test]
+    fn the_floor_of_equal_kernels_is_half_of_one() {
+        let program = Program::of(&generate::training(&[100 * US; 10], 0, 0), 0, 9);
+        let floor = Floor::of([&program], 0);
+        assert!((floor.mean - 50_000.0).abs() < 1.0);
+        assert!((floor.p99 - 99_000.0).abs() < 10.0);
+        let switched = Floor::of([&program], 7_000);
+        assert!((switched.mean - 57_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn quantiles_of_latencies() {
+        let latency = Latency::of(&(1..=1000).collect::<Vec<Ns>>());
+        assert_eq!(
+            (latency.p50, latency.p99, latency.p999, latency.worst),
+            (500.0, 990.0, 999.0, 1000.0)
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! What a clairvoyant packer could have put into the holder's gaps, with the same kernels in the same order.
+//!
+//! It is given the gaps of a run and its fillers, and knows all of them in advance. Its rules:
+//!
+//! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a time-sliced device it may be stopped and go on in the next
+//!   gap, and each gap loses one switch.
+//! * A filler's launches keep their order, and each comes when its host has got there: a job that reads its loss after every step waits for it here too. Nobody
+//!   waits at a gate, and nobody is ever more than just in time.
+//! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran on over the end of a gap it owes only the part inside.
+//!
+//! By the last rule the run's own schedule is one that the packer may choose, so its result is at least the run's ([`most`] is an upper bound for any
+//! policy; the tests compare it with every policy and with brute force). For one filler with one stream it is also exact: starting each kernel as soon as it fits
+//! never makes a later one late, because its end comes no later and nothing follows from an end coming early but earlier launches. Several fillers, and several streams of one,
+//! are each given all gaps for themselves; together they get no more than the gaps' length.
+#![forbid(unsafe_code)]
+
+use weft_profiles::trace::Until;
+
+use crate::job::{Job, NONE, Play};
+use crate::measure::{Analysis, NOT_RUN};
+use crate::world::{Run, SYNC_RETURN};
+use crate::{Ns, job::Op};
+
+use simgpu_engine::Mode;
+
+/// A time that never comes.
+const NEVER: Ns = Ns::MAX / 4;
+
+/// The gaps, and what they may be used for.
+#[derive(Debug, Clone)]
+pub struct Gaps {
+    /// From, to; in order.
+    pub windows: Vec<(Ns, Ns)>,
+    /// Kernels may be stopped.
+    pub preemptive: bool,
+}
+
+impl Gaps {
+    /// Of a run: on a time-sliced device each gap loses the switch to the filler.
+    pub fn of(run: &Run, analysis: &Analysis) -> Gaps {
+        let sliced = run.device.mode == Mode::TimeSlice;
+        let lost = if sliced { run.device.switch } else { 0 };
+        let windows = analysis.windows.iter().map(|(from, to)| (from + lost, *to));
+        Gaps {
+            windows: windows.filter(|(from, to)| from < to).collect(),
+            preemptive: sliced,
+        }
+    }
+
+    fn length(&self) -> Ns {
+        self.windows.iter().map(|(from, to)| to - from).sum()
+    }
+
+    fn horizon(&self) -> Ns {
+        self.windows.last().map_or(0, |(_, to)| *to)
+    }
+
+    /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it found room. `at` is where to look from.
+    fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool) -> (Ns, Ns) {
+        if time == 0 || ready >= NEVER {
+            return (ready, 0);
+        }
+        let mut left = time;
+        while let Some((from, to)) = self.windows.get(*at) {
+            let start = ready.max(*from);
+            let room = to.saturating_sub(start);
+            if room >= left {
+                return (start + left, time);
+            }
+            if preemptive {
+                left -= room;
+            }
+            *at += 1;
+        }
+        (NEVER, time - left)
+    }
+}
+
+/// The most filler work that could have been in the gaps of a run.
+pub fn most(run: &Run, analysis: &Analysis) -> Ns {
+    let gaps = Gaps::of(run, analysis);
+    let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
+    let fillers = run.jobs.iter().enumerate().filter(|(_, job)| job.job.priority != first);
+    let sum: Ns = fillers
+        .map(|(number, job)| {
+            let filler = Filler {
+                job: &job.job,
+                number: number as u64,
+                seed: run.seed,
+                inside: &analysis.inside[number],
+                launch_latency: run.device.launch_latency,
+            };
+            filler.most(&gaps)
+        })
+        .sum();
+    sum.min(gaps.length())
+}
+
+/// One filler, as the packer sees it.
+#[derive(Debug)]
+pub struct Filler<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// Its number in the run.
+    pub number: u64,
+    /// The run's.
+    pub seed: u64,
+    /// What each of its operations owes ([`Analysis::inside`]); those beyond, and those that did not run, owe all of their time.
+    pub inside: &'a [u32],
+    /// The device's.
+    pub launch_latency: Ns,
+}
+
+/// A stream of the packer's.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stream {
+    end: Ns,
+    at: usize,
+}
+
+impl Filler<'_> {
+    /// The most of its work that fits.
+    pub fn most(&self, gaps: &Gaps) -> Ns {
+        let program = &self.job.program;
+        let mut streams = vec![Stream::default(); program.streams.max(1)];
+        let mut events: Vec<Ns> = vec![0; program.events];
+        let mut done = 0;
+        let mut base = 0usize;
+        let mut next_begin = if self.job.arrivals.is_closed() {
+            self.job.think(self.seed, self.number, 0)
+        } else {
+            self.job.arrivals.distance(self.seed, self.number, 0)
+        };
+        let mut request = 0;
+        let mut busy_until = 0;
+        while next_begin.max(busy_until) <= gaps.horizon() {
+            let begin = next_begin.max(busy_until);
+            let step = program.step_of(request);
+            let mut starts: Vec<Ns> = vec![NEVER; step.ops.len()];
+            for root in &step.roots {
+                starts[*root as usize] = begin;
+            }
+            let mut end = begin;
+            for (at, op) in step.ops.iter().enumerate() {
+                let called = starts[at]
+                    + self
+                        .job
+                        .host_time(self.seed, self.number, request, at as u32, op.host_before);
+                let place = (request, at as u32, base + at);
+                let back = self
+                    .call(gaps, &mut streams, &mut events, place, op, called, &mut done)
+                    .min(NEVER);
+                for next in [op.next_same, op.next_handed] {
+                    if next != NONE {
+                        starts[next as usize] = back;
+                    }
+                }
+                end = end.max(back);
+            }
+            base += step.ops.len();
+            request += 1;
+            busy_until = end;
+            next_begin = if self.job.arrivals.is_closed() {
+                end + self.job.think(self.seed, self.number, request)
+            } else {
+                next_begin + self.job.arrivals.distance(self.seed, self.number, request)
+            };
+            if step.ops.is_empty() {
+                next_begin = next_begin.max(begin + 1);
+            }
+        }
+        done
+    }
+
+    /// One call at `called`; when it returns.
+    #[allow(clippy::too_many_arguments)]
+    fn call(
+        &self,
+        gaps: &Gaps,
+        streams: &mut [Stream],
+        events: &mut [Ns],
+        (request, at, number): (u64, u32, usize),
+        op: &Op,
+        called: Ns,
+        done: &mut Ns,
+    ) -> Ns {
+        let visible = called + self.launch_latency;
+        match op.play {
+            Play::Compute {
+                stream,
+                duration,
+                graph,
+                ..
+            } => {
+                let owed = match self.inside.get(number) {
+                    Some(inside) if *inside != NOT_RUN => Ns::from(*inside),
+                    _ => self.job.device_time(self.seed, self.number, request, at, duration),
+                };
+                let stream = &mut streams[usize::from(stream)];
+                let ready = visible.max(stream.end);
+                // A graph is several kernels: it may lie in several gaps.
+                let preemptive = gaps.preemptive || graph != NONE;
+                let (end, placed) = gaps.place(&mut stream.at, ready, owed, preemptive);
+                stream.end = end;
+                *done += placed;
+                called + self.job.program.launch_cost
+            }
+            Play::Copy {
+                stream,
+                duration,
+                waits,
+                ..
+            } => {
+                let stream = &mut streams[usize::from(stream)];
+                let time = self.job.device_time(self.seed, self.number, request, at, duration);
+                stream.end = visible.max(stream.end) + time;
+                if waits {
+                    stream.end + SYNC_RETURN
+                } else {
+                    called + self.job.program.launch_cost
+                }
+            }
+            Play::Sync(until) => {
+                let end = match until {
+                    Until::All => streams.iter().map(|stream| stream.end).max().unwrap_or(0),
+                    Until::Stream(stream) => streams[usize::from(stream)].end,
+                    Until::Event(event) => events[usize::from(event)],
+                };
+                if end > called { end + SYNC_RETURN } else { called }
+            }
+            Play::Record { event, stream } => {
+                events[usize::from(event)] = streams[usize::from(stream)].end;
+                called
+            }
+            Play::Wait { event, stream } => {
+                let stream = &mut streams[usize::from(stream)];
+                stream.end = stream.end.max(events[usize::from(event)]);
+                called
+            }
+        }
+    }
+}

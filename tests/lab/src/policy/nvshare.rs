@@ -1,0 +1,82 @@
+//! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for 30 seconds while others want it. Who has had its time
+//! launches no more, drains, and passes the device on; who is idle for 5 seconds passes it on as well.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::{JobView, Policy};
+use crate::{Ns, US};
+
+const SECOND: Ns = 1_000_000 * US;
+
+/// How long an idle owner keeps the device.
+const IDLE: Ns = 5 * SECOND;
+
+/// The rule.
+#[derive(Debug)]
+pub struct Nvshare {
+    quantum: Ns,
+    owner: Option<(usize, Ns)>,
+    queue: VecDeque<usize>,
+}
+
+impl Nvshare {
+    /// With turns of so long; 30 seconds is the project's own.
+    pub fn new(quantum: Ns) -> Nvshare {
+        Nvshare {
+            quantum,
+            owner: None,
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Passes the device on where it is time.
+    fn turn(&mut self, now: Ns, jobs: &[JobView]) {
+        if let Some((owner, since)) = self.owner {
+            let view = jobs[owner];
+            let over = !self.queue.is_empty() && now >= since + self.quantum;
+            let idle = now >= view.active_at + IDLE && !view.waits;
+            if !((over || idle) && view.outstanding == 0) {
+                return;
+            }
+            self.owner = None;
+            if view.waits && !self.queue.contains(&owner) {
+                self.queue.push_back(owner);
+            }
+        }
+        self.owner = self.queue.pop_front().map(|job| (job, now));
+    }
+}
+
+impl Policy for Nvshare {
+    fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
+        self.turn(now, jobs);
+        match self.owner {
+            Some((owner, since)) if owner == job => {
+                // Its time is over: it drains.
+                self.queue.is_empty() || now < since + self.quantum
+            }
+            Some(_) => {
+                if !self.queue.contains(&job) {
+                    self.queue.push_back(job);
+                }
+                false
+            }
+            None => {
+                self.owner = Some((job, now));
+                true
+            }
+        }
+    }
+
+    fn next_wake(&self, now: Ns) -> Option<Ns> {
+        let (_, since) = self.owner?;
+        if self.queue.is_empty() {
+            return None;
+        }
+        let over = since + self.quantum;
+        // Past its time it drains; the end of its work asks again. An idle owner is looked at every second.
+        let look = now - now % SECOND + SECOND;
+        Some(if now < over { over.min(look) } else { look })
+    }
+}

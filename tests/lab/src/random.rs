@@ -1,0 +1,89 @@
+//! Chance that depends on a seed alone.
+//!
+//! [`Random`] is a stream of numbers, for what happens in an order of its own (wake-ups). [`at`] is a number for a place (this job, this request, this
+//! operation): the same whatever happened before, so that every policy of a comparison meets the same job.
+#![forbid(unsafe_code)]
+
+/// SplitMix64: passes the usual tests of randomness, one word of state.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+fn unit(word: u64) -> f64 {
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}
+
+impl Random {
+    /// A stream of its own for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random(mix(seed ^ STEP))
+    }
+
+    /// The next word.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
+    }
+
+    /// Evenly from 0 to 1.
+    pub fn unit(&mut self) -> f64 {
+        unit(self.word())
+    }
+
+    /// Evenly between two times.
+    pub fn between(&mut self, (low, high): (u64, u64)) -> u64 {
+        low + (self.unit() * high.saturating_sub(low) as f64) as u64
+    }
+}
+
+/// The word of a place.
+pub fn at(seed: u64, place: [u64; 3]) -> u64 {
+    let mut word = mix(seed.wrapping_add(STEP));
+    for part in place {
+        word = mix(word ^ part.wrapping_add(STEP));
+    }
+    word
+}
+
+/// A factor about 1 for a place: a bell (the sum of four even draws) with this deviation, never below 0.05.
+pub fn factor(word: u64, deviation: f64) -> f64 {
+    if deviation == 0.0 {
+        return 1.0;
+    }
+    let part = |shift: u32| f64::from((word >> shift) as u16) / 65_535.0;
+    let sum = part(0) + part(16) + part(32) + part(48);
+    // The sum of four has mean 2 and variance 4/12.
+    (1.0 + deviation * (sum - 2.0) * 3f64.sqrt()).max(0.05)
+}
+
+/// A waiting time for a place with this mean, as between arrivals of a Poisson process.
+pub fn exponential(word: u64, mean: f64) -> f64 {
+    -mean * (1.0 - unit(word)).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_have_the_mean_and_deviation_asked_for() {
+        let factors: Vec<f64> = (0..20_000).map(|n| factor(at(1, [n, 2, 3]), 0.1)).collect();
+        let mean = factors.iter().sum::<f64>() / factors.len() as f64;
+        let variance = factors.iter().map(|f| (f - mean) * (f - mean)).sum::<f64>() / factors.len() as f64;
+        assert!((mean - 1.0).abs() < 0.005, "{mean}");
+        assert!((variance.sqrt() - 0.1).abs() < 0.005, "{variance}");
+    }
+
+    #[test]
+    fn arrivals_are_as_far_apart_as_asked_for() {
+        let sum: f64 = (0..20_000).map(|n| exponential(at(7, [n, 0, 0]), 5.0)).sum();
+        assert!((sum / 20_000.0 - 5.0).abs() < 0.15);
+    }
+}

@@ -1,0 +1,157 @@
+//! The rules that are compared, by the names that scenarios and tables use.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+
+use simgpu_engine::{Mode, Settings};
+use weft_broker::core::{Config, PolicyName};
+
+use crate::policy::{Count, Nvshare, Xsched};
+use crate::world::Control;
+use crate::{MS, Ns, US};
+
+/// A rule and its parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// A policy of the broker's core, with this delay bound where it is not the default.
+    Core(Named, Option<Ns>),
+    /// The device without weft: slices, or turns kernel by kernel under MPS.
+    Default,
+    /// XSched's highest-priority-first with this in-flight window.
+    Xsched(usize),
+    /// nvshare's turns of so many milliseconds.
+    Nvshare(u64),
+    /// So many kernels of others while the holder has none.
+    Count(usize),
+}
+
+/// A policy of the core's, in an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Named {
+    /// The default.
+    Weft,
+    /// The paper's.
+    Fikit,
+    /// One at a time.
+    Exclusive,
+    /// Turns.
+    Timeslice,
+}
+
+/// Windows and turns of the projects themselves; four kernels for the count (a filler has one to run and some on their way).
+const XSCHED: usize = 16;
+const NVSHARE: u64 = 30_000;
+const COUNT: usize = 4;
+
+/// No such rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, nvshare or count")]
+pub struct Unknown(String);
+
+impl FromStr for Rule {
+    type Err = Unknown;
+
+    fn from_str(text: &str) -> Result<Rule, Unknown> {
+        Ok(match text {
+            "weft" => Rule::Core(Named::Weft, None),
+            "fikit" => Rule::Core(Named::Fikit, None),
+            "exclusive" => Rule::Core(Named::Exclusive, None),
+            "timeslice" => Rule::Core(Named::Timeslice, None),
+            "default" => Rule::Default,
+            "xsched" => Rule::Xsched(XSCHED),
+            "nvshare" => Rule::Nvshare(NVSHARE),
+            "count" => Rule::Count(COUNT),
+            other => return Err(Unknown(other.to_string())),
+        })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Core(named, bound) => {
+                f.write_str(named.policy().as_str())?;
+                bound.map_or(Ok(()), |bound| write!(f, " {} us", bound / US))
+            }
+            Rule::Default => f.write_str("default"),
+            Rule::Xsched(XSCHED) => f.write_str("xsched"),
+            Rule::Xsched(window) => write!(f, "xsched {window}"),
+            Rule::Nvshare(NVSHARE) => f.write_str("nvshare"),
+            Rule::Nvshare(ms) => write!(f, "nvshare {ms} ms"),
+            Rule::Count(COUNT) => f.write_str("count"),
+            Rule::Count(window) => write!(f, "count {window}"),
+        }
+    }
+}
+
+impl Named {
+    fn policy(self) -> PolicyName {
+        match self {
+            Named::Weft => PolicyName::Weft,
+            Named::Fikit => PolicyName::Fikit,
+            Named::Exclusive => PolicyName::Exclusive,
+            Named::Timeslice => PolicyName::Timeslice,
+        }
+    }
+}
+
+impl Rule {
+    /// All of them with the parameters of their projects.
+    pub const ALL: [Rule; 8] = [
+        Rule::Core(Named::Weft, None),
+        Rule::Core(Named::Fikit, None),
+        Rule::Xsched(XSCHED),
+        Rule::Count(COUNT),
+        Rule::Nvshare(NVSHARE),
+        Rule::Default,
+        Rule::Core(Named::Timeslice, None),
+        Rule::Core(Named::Exclusive, None),
+    ];
+
+    /// weft.
+    pub const WEFT: Rule = Rule::Core(Named::Weft, None);
+    /// The paper.
+    pub const FIKIT: Rule = Rule::Core(Named::Fikit, None);
+
+    /// What stands between jobs and device under this rule. What weft knows of the device (`weft doctor` measures it) is the cost of a switch.
+    pub fn control(self, device: &Settings) -> Control {
+        match self {
+            Rule::Core(named, bound) => {
+                let mut config = Config {
+                    policy: named.policy(),
+                    switch_cost: if device.mode == Mode::Mps { 0 } else { device.switch },
+                    ..Config::default()
+                };
+                config.delay_bound = bound.unwrap_or(config.delay_bound);
+                Control::Weft(Box::new(config))
+            }
+            Rule::Default => Control::Plain,
+            Rule::Xsched(window) => Control::Own(Box::new(Xsched::new(window))),
+            Rule::Nvshare(ms) => Control::Own(Box::new(Nvshare::new(ms * MS))),
+            Rule::Count(window) => Control::Own(Box::new(Count::new(window))),
+        }
+    }
+
+    /// A run shorter than this says nothing: turns of half a minute need some of them.
+    pub fn least(self) -> Ns {
+        match self {
+            Rule::Nvshare(ms) => 4 * ms * MS,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_called_what_it_says() {
+        for rule in Rule::ALL {
+            assert_eq!(rule.to_string().parse(), Ok(rule));
+        }
+        let error = "fair".parse::<Rule>().unwrap_err().to_string();
+        assert!(error.starts_with("no policy is called \"fair\""));
+    }
+}

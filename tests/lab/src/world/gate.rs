@@ -1,0 +1,452 @@
+//! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has ended. Follows `interposer/src/session`
+//! (`gate`, `state`, `settle`, `busy`); constants that stand there are copied here by name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weft_broker::core::{Client, Event, Mode};
+use weft_broker::protocol::lane::HOST_COPY;
+use weft_profiles::Profile;
+
+use super::process::Synced;
+use super::{What, World};
+use crate::job::{Play, name_of};
+use crate::{MS, Ns, US};
+
+/// Settle's: predicted work between two marks, and time between two while there is plenty of credit.
+const QUANTUM: Ns = 100 * US;
+const PAUSE: Ns = 50 * US;
+const PLENTY: Ns = 4;
+/// Busy's: synchronisations of other streams after which a silent one counts as ended.
+const SILENT: u32 = 4;
+/// The gate's naps.
+const SHORTEST_NAP: Ns = 50 * US;
+const LONGEST_NAP: Ns = MS;
+const LATENESS: Ns = 4;
+/// The daemon's longest wait.
+const LONGEST_WAIT: Ns = 1_000 * MS;
+/// State's: transfers below pass; bytes a nanosecond.
+const SMALL_TRANSFER: u64 = 64 * 1024;
+const HOST_BANDWIDTH: u64 = 20;
+const DEVICE_BANDWIDTH: u64 = 700;
+
+/// A launch at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) kernel: u64,
+    pub(super) cost: Ns,
+    pub(super) since: Ns,
+}
+
+/// A job's lane, and what its client keeps beside it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) profile: Option<Arc<Profile>>,
+    pub(super) costs: HashMap<u64, Ns>,
+    pub(super) unknown: Ns,
+    pub(super) mode: Mode,
+    pub(super) credit: i64,
+    pub(super) bound: bool,
+    pub(super) signs: u64,
+    pub(super) issued: Ns,
+    pub(super) settled: Ns,
+    pub(super) waiting: Option<Waiting>,
+    pub(super) told: (Ns, Ns),
+    pub(super) told_wait: Option<Waiting>,
+    pub(super) records: Vec<(Ns, Event)>,
+    /// Streams with work, with the synchronisations of others since.
+    busy: Vec<Option<u32>>,
+    /// When work was last seen to end or began; when a mark was due last.
+    progress: Ns,
+    last_mark: Ns,
+    /// Which look at the gate is the valid one, and when it is.
+    pub(super) token: u32,
+    pub(super) look_at: Ns,
+}
+
+impl Lane {
+    pub(super) fn new(profile: Option<Arc<Profile>>, streams: usize) -> Lane {
+        Lane {
+            profile,
+            costs: HashMap::new(),
+            unknown: 0,
+            mode: Mode::Free,
+            credit: 0,
+            bound: false,
+            signs: 0,
+            issued: 0,
+            settled: 0,
+            waiting: None,
+            told: (0, 0),
+            told_wait: None,
+            records: Vec::new(),
+            busy: vec![None; streams],
+            progress: 0,
+            last_mark: 0,
+            token: 0,
+            look_at: 0,
+        }
+    }
+
+    fn cost(&self, play: &Play) -> Ns {
+        match play {
+            Play::Compute { bytes, .. } if *bytes > 0 => bytes / DEVICE_BANDWIDTH,
+            Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),
+            Play::Copy { bytes, .. } => bytes / HOST_BANDWIDTH,
+            _ => 0,
+        }
+    }
+}
+
+/// Whether the interposer takes it for a transfer: bytes, or a small one.
+fn transfer_bytes(play: &Play) -> Option<u64> {
+    match play {
+        Play::Copy { bytes, .. } => Some(*bytes),
+        Play::Compute { kernel: 0, bytes, .. } => Some(*bytes),
+        _ => None,
+    }
+}
+
+impl World {
+    /// The sum of the signs of everybody more important.
+    pub(super) fn above(&self, priority: u8) -> u64 {
+        self.signs.iter().take(usize::from(priority)).sum()
+    }
+
+    /// Whether the head of the queue may go now; if not, it waits.
+    pub(super) fn permitted(&mut self, job: usize, _op: u32, play: &Play) -> bool {
+        let now = self.now;
+        let allowed = if self.own.is_some() {
+            self.own_permits(job)
+        } else if self.broker.is_some() {
+            self.gate_permits(job, play)
+        } else {
+            true
+        };
+        let process = &mut self.processes[job];
+        if allowed {
+            if let Some(since) = process.held_since.take() {
+                process.waits.push((since, now));
+            }
+        } else {
+            process.held_since.get_or_insert(now);
+        }
+        allowed
+    }
+
+    fn gate_permits(&mut self, job: usize, play: &Play) -> bool {
+        let lane = &self.processes[job].lane;
+        let small = transfer_bytes(play).is_some_and(|bytes| bytes < SMALL_TRANSFER);
+        if lane.mode != Mode::Filler || small {
+            return true;
+        }
+        let cost = lane.cost(play);
+        if self.take_credit(job, cost) {
+            return true;
+        }
+        let now = self.now;
+        let gate_spin = self.hosts.gate_spin;
+        let lane = &mut self.processes[job].lane;
+        if lane.waiting.is_none() {
+            lane.waiting = Some(Waiting {
+                kernel: name_of(play),
+                cost,
+                since: now,
+            });
+            self.mark_all(job);
+            self.ring(true);
+            self.look_later(job, now + gate_spin);
+        }
+        false
+    }
+
+    fn look_later(&mut self, job: usize, at: Ns) {
+        let lane = &mut self.processes[job].lane;
+        lane.token += 1;
+        lane.look_at = at;
+        let token = lane.token;
+        self.at(at, What::Gate { job: job as u16, token });
+    }
+
+    /// The bell of a lane rang: who sleeps on it wakes a little later, who spins sees it at once.
+    pub(super) fn bell(&mut self, job: usize) {
+        let Some(waiting) = self.processes[job].lane.waiting else {
+            return;
+        };
+        let spins = self.now < waiting.since + self.hosts.gate_spin;
+        let at = if spins { self.now } else { self.wake_up() };
+        if at < self.processes[job].lane.look_at {
+            self.look_later(job, at);
+        }
+    }
+
+    fn take_credit(&mut self, job: usize, cost: Ns) -> bool {
+        let process = &self.processes[job];
+        let lane = &process.lane;
+        let covered = lane.credit >= cost as i64;
+        if !covered || (lane.bound && lane.signs != self.above(process.job.priority)) {
+            return false;
+        }
+        self.processes[job].lane.credit -= cost as i64;
+        true
+    }
+
+    /// A filler at the gate looks again.
+    pub(super) fn gate_look(&mut self, job: usize, token: u32) {
+        let lane = &self.processes[job].lane;
+        let Some(waiting) = lane.waiting.filter(|_| lane.token == token) else {
+            return;
+        };
+        let now = self.now;
+        if self.poll(job) {
+            self.ring(true);
+        }
+        let passes = if self.processes[job].lane.mode != Mode::Filler || self.take_credit(job, waiting.cost) {
+            true
+        } else if now >= waiting.since + LONGEST_WAIT {
+            self.processes[job].lane.credit -= waiting.cost as i64;
+            true
+        } else {
+            false
+        };
+        if !passes {
+            let late = self.random.between(self.hosts.oversleep);
+            let nap = self.nap(job);
+            return self.look_later(job, now + nap + late);
+        }
+        let process = &mut self.processes[job];
+        process.lane.waiting = None;
+        if let Some(since) = process.held_since.take() {
+            process.waits.push((since, now));
+        }
+        // What waited has what it needs, so it goes; those behind it ask on their own.
+        self.launch_head(job);
+        self.launch_queued(job);
+    }
+
+    fn nap(&self, job: usize) -> Ns {
+        let process = &self.processes[job];
+        let marks = process.streams.iter().filter(|stream| stream.marked > stream.settled);
+        let expected = marks
+            .map(|stream| process.lane.progress + (stream.marked - stream.settled))
+            .min();
+        let length = match expected {
+            Some(end) if end > self.now => end - self.now,
+            Some(end) => (self.now - end) / LATENESS,
+            None if process.outstanding > 0 => LONGEST_NAP / 2,
+            None => LONGEST_NAP,
+        };
+        length.clamp(SHORTEST_NAP, LONGEST_NAP)
+    }
+
+    /// A mark behind everything that the job launched.
+    fn mark_all(&mut self, job: usize) {
+        for stream in &mut self.processes[job].streams {
+            if stream.issued <= stream.marked {
+                continue;
+            }
+            stream.marked = stream.issued;
+            match stream.in_flight.back_mut() {
+                Some(last) => last.marked = true,
+                None => stream.reached = stream.issued,
+            }
+        }
+    }
+
+    /// Sees what the device has reached. True if there is news.
+    fn poll(&mut self, job: usize) -> bool {
+        let now = self.now;
+        let process = &mut self.processes[job];
+        let mut gained = 0;
+        for stream in &mut process.streams {
+            gained += stream.reached.saturating_sub(stream.settled);
+            stream.settled = stream.settled.max(stream.reached);
+        }
+        process.lane.settled += gained;
+        if gained > 0 {
+            process.lane.progress = now;
+            self.news();
+        }
+        gained > 0
+    }
+
+    /// Work went to the device: books and records.
+    pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
+        let now = self.now;
+        self.views[job].outstanding = self.processes[job].outstanding;
+        self.views[job].active_at = now;
+        if let Some(own) = &mut self.own {
+            own.changed(now, job, &self.views);
+            self.ask_later();
+            return;
+        }
+        if self.broker.is_none() {
+            return;
+        }
+        let process = &mut self.processes[job];
+        let (mode, priority) = (process.lane.mode, process.job.priority);
+        if matches!(mode, Mode::Free | Mode::Alone) {
+            return;
+        }
+        let client = Client(job as u64);
+        let (kernel, cost) = (name_of(play), process.lane.cost(play));
+        let transfer = transfer_bytes(play);
+        let was_idle = process.lane.busy.iter().all(Option::is_none);
+        let charged = mode == Mode::Filler && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER);
+        if transfer.is_some() && was_idle {
+            process.lane.records.push((now, Event::Stirred(client, now)));
+        }
+        process.lane.busy[usize::from(stream)] = Some(0);
+        if charged {
+            self.issue(job, stream, cost);
+        }
+        let process = &mut self.processes[job];
+        let at = now;
+        process.lane.records.push((
+            now,
+            Event::Launched {
+                client,
+                kernel,
+                cost,
+                at,
+            },
+        ));
+        if mode == Mode::Holder && transfer.is_none() {
+            self.signs[usize::from(priority.min(9))] += 1;
+        }
+        self.news();
+        if was_idle {
+            self.ring(mode == Mode::Filler);
+        }
+        if charged && kernel != HOST_COPY {
+            self.mark_now(job, stream);
+        }
+    }
+
+    /// Books a filler's work that went through the gate.
+    fn issue(&mut self, job: usize, stream: u16, cost: Ns) {
+        let now = self.now;
+        let process = &mut self.processes[job];
+        let at = &mut process.streams[usize::from(stream)];
+        if at.issued <= at.settled {
+            process.lane.progress = now;
+        }
+        at.issued += cost;
+        process.lane.issued += cost;
+        let issued = at.issued;
+        // The record of it in the stream was written before it was booked.
+        if let Some(last) = at.in_flight.back_mut() {
+            last.upto = issued;
+        }
+    }
+
+    /// After a filler's launch: it may be time for a mark, and for a look at the device.
+    fn mark_now(&mut self, job: usize, stream: u16) {
+        let now = self.now;
+        let process = &mut self.processes[job];
+        let at = &mut process.streams[usize::from(stream)];
+        let unmarked = at.issued - at.marked.max(at.settled).min(at.issued);
+        if unmarked < QUANTUM {
+            return;
+        }
+        let left = process.lane.credit.max(0) as u64;
+        if left > unmarked * PLENTY {
+            if now - process.lane.last_mark < PAUSE {
+                return;
+            }
+            process.lane.last_mark = now;
+        }
+        at.marked = at.issued;
+        if let Some(last) = at.in_flight.back_mut() {
+            last.marked = true;
+        }
+        self.poll(job);
+    }
+
+    /// A call that waited returns: what it says about the process.
+    pub(super) fn synced(&mut self, job: usize, synced: Synced) {
+        if self.broker.is_none() {
+            return;
+        }
+        let now = self.now;
+        let process = &mut self.processes[job];
+        let mode = process.lane.mode;
+        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && synced == Synced::Event) {
+            return;
+        }
+        let had_work = process.lane.busy.iter().any(Option::is_some);
+        match synced {
+            Synced::All => process.lane.busy.fill(None),
+            Synced::Stream(stream) => {
+                for (other, busy) in process.lane.busy.iter_mut().enumerate() {
+                    if other == usize::from(stream) {
+                        *busy = None;
+                    } else if let Some(silence) = busy {
+                        *silence += 1;
+                        if *silence >= SILENT {
+                            *busy = None;
+                        }
+                    }
+                }
+            }
+            Synced::Event => {}
+        }
+        let idle = synced != Synced::Event && had_work && process.lane.busy.iter().all(Option::is_none);
+        if mode == Mode::Filler {
+            for (at, stream) in process.streams.iter_mut().enumerate() {
+                if synced == Synced::All || synced == Synced::Stream(at as u16) {
+                    stream.reached = stream.issued;
+                    stream.marked = stream.issued;
+                }
+            }
+            self.poll(job);
+        }
+        if idle {
+            let event = Event::Idle(Client(job as u64), now);
+            self.processes[job].lane.records.push((now, event));
+            self.news();
+            if mode != Mode::Filler {
+                self.ring(false);
+            }
+        }
+    }
+
+    fn own_permits(&mut self, job: usize) -> bool {
+        let now = self.now;
+        let Some(own) = &mut self.own else { return true };
+        let allowed = own.may_launch(now, job, &self.views);
+        if self.views[job].waits == allowed {
+            self.views[job].waits = !allowed;
+            own.changed(now, job, &self.views);
+        }
+        self.ask_later();
+        allowed
+    }
+
+    /// Something changed for a rule of the lab's own: those who wait ask again.
+    pub(super) fn ask_own(&mut self, ended: Option<usize>) {
+        let now = self.now;
+        let Some(own) = &mut self.own else { return };
+        if let Some(job) = ended {
+            self.views[job].outstanding = self.processes[job].outstanding;
+            self.views[job].active_at = now;
+            own.changed(now, job, &self.views);
+        }
+        for job in 0..self.processes.len() {
+            if self.processes[job].held_since.is_some() {
+                self.launch_queued(job);
+            }
+        }
+        self.ask_later();
+    }
+
+    fn ask_later(&mut self) {
+        let Some(at) = self.own.as_ref().and_then(|own| own.next_wake(self.now)) else {
+            return;
+        };
+        if self.asked.is_none_or(|asked| at < asked) {
+            self.asked = Some(at);
+            self.at(at, What::Ask);
+        }
+    }
+}

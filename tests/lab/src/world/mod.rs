@@ -1,0 +1,356 @@
+//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it from host threads, and what stands between them.
+//!
+//! Event by event and exact: nothing happens on a grid. At one instant the device comes first, then the host, in the order in which things were set in motion.
+//!
+//! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the device.
+//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the daemon's: when it looks, what it tells the core,
+//!   when its orders arrive. Both follow `interposer/src/session` and `broker/src/daemon` step by step; the core is the real one.
+//!
+//! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by side.
+#![forbid(unsafe_code)]
+
+mod broker;
+mod gate;
+mod play;
+mod process;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use simgpu_engine::{Engine, Output, Settings};
+use weft_broker::core::{Config, Snapshot};
+use weft_profiles::Profile;
+
+use crate::job::Job;
+use crate::policy::{JobView, Policy};
+use crate::random::Random;
+use crate::{MS, Ns, US};
+
+use broker::Broker;
+use process::Process;
+
+/// A job's launches that the driver takes ahead of the device: channels hold about a thousand.
+pub const AHEAD: usize = 1_000;
+
+/// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does by default.
+pub const SYNC_RETURN: Ns = 2 * US;
+
+/// How quick the host is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hosts {
+    /// A sleeping thread is woken: measured 25-65 us for a sleeping core.
+    pub wake: (Ns, Ns),
+    /// A short nap ends so much late. A core that sleeps for 50 us sleeps lightly; unverified.
+    pub oversleep: (Ns, Ns),
+    /// Whether the broker has a core to spin on.
+    pub spin: bool,
+    /// How long a filler spins at the gate before it sleeps.
+    pub gate_spin: Ns,
+}
+
+impl Default for Hosts {
+    /// A server with cores to spare.
+    fn default() -> Hosts {
+        Hosts {
+            wake: (25 * US, 65 * US),
+            oversleep: (3 * US, 15 * US),
+            spin: true,
+            gate_spin: 20 * US,
+        }
+    }
+}
+
+/// What stands between the jobs and the device.
+#[derive(Debug)]
+pub enum Control {
+    /// Nothing.
+    Plain,
+    /// weft: the broker's core with these settings.
+    Weft(Box<Config>),
+    /// A rule of the lab's own.
+    Own(Box<dyn Policy>),
+}
+
+/// A run, before it begins.
+#[derive(Debug)]
+pub struct Setup {
+    /// The device.
+    pub device: Settings,
+    /// The host.
+    pub hosts: Hosts,
+    /// What stands between.
+    pub control: Control,
+    /// The jobs, each with what weft knows of it.
+    pub jobs: Vec<(Job, Option<Arc<Profile>>)>,
+    /// All chance.
+    pub seed: u64,
+    /// The run ends when the first job has answered so many requests
+    pub requests: u64,
+    /// and so much virtual time has passed,
+    pub least: Ns,
+    /// or after so much virtual time.
+    pub longest: Ns,
+}
+
+/// A piece of a kernel's run on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// From,
+    pub start: Ns,
+    /// to.
+    pub end: Ns,
+    /// When it could have begun, had the device been free: its stream was that far (or the piece before it was stopped).
+    pub ready: Ns,
+    /// Whose.
+    pub job: u16,
+    /// Its operation, counted from the job's beginning.
+    pub op: u32,
+    /// What it is called.
+    pub kernel: u64,
+}
+
+/// What a job got.
+#[derive(Debug, Clone)]
+pub struct JobRun {
+    /// The job.
+    pub job: Job,
+    /// Latency of each request from its arrival to its answer.
+    pub latencies: Vec<Ns>,
+    /// When each request arrived.
+    pub arrivals: Vec<Ns>,
+    /// Time its kernels ran.
+    pub compute: Ns,
+    /// When it stood at the gate (weft) or waited for permission: from, to.
+    pub waits: Vec<(Ns, Ns)>,
+    /// Operations begun.
+    pub ops: u64,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// By job.
+    pub jobs: Vec<JobRun>,
+    /// Everything that the compute engine ran, in order of start.
+    pub pieces: Vec<Piece>,
+    /// How long it lasted.
+    pub span: Ns,
+    /// The device.
+    pub device: Settings,
+    /// All chance.
+    pub seed: u64,
+    /// Switches between contexts.
+    pub switches: u64,
+    /// Events of the engine, the host and the broker.
+    pub events: u64,
+    /// The core at the end.
+    pub snapshot: Option<Snapshot>,
+    /// Each job's credit word at the end.
+    pub credit: Vec<i64>,
+    /// Whether the first job answered all its requests in time.
+    pub finished: bool,
+}
+
+/// What happens at a time of its own. Small, since there are millions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// A host thread gets to an operation.
+    Call { job: u16, op: u32 },
+    /// A request begins.
+    Begin { job: u16 },
+    /// A request is answered.
+    Answer { job: u16 },
+    /// A filler at the gate looks, or wakes.
+    Gate { job: u16, token: u32 },
+    /// A turn of the broker.
+    Turn { token: u32 },
+    /// A rule of the lab's own asked to be asked.
+    Ask,
+}
+
+/// The machine.
+pub struct World {
+    engine: Engine,
+    own: Option<Box<dyn Policy>>,
+    broker: Option<Broker>,
+    processes: Vec<Process>,
+    views: Vec<JobView>,
+    signs: [u64; 10],
+    heap: BinaryHeap<Reverse<(Ns, u64, What)>>,
+    order: u64,
+    now: Ns,
+    hosts: Hosts,
+    random: Random,
+    seed: u64,
+    requests: u64,
+    least: Ns,
+    longest: Ns,
+    pieces: Vec<Piece>,
+    events: u64,
+    asked: Option<Ns>,
+    launch_latency: Ns,
+}
+
+impl World {
+    /// Everybody attached, nothing begun.
+    pub fn new(setup: Setup) -> World {
+        World::numbered(setup, 0)
+    }
+
+    /// The same with jobs that count from `first` in all chance: a job alone then is what it is in a set.
+    pub fn numbered(setup: Setup, first: usize) -> World {
+        let device = Settings {
+            // Copies come with their duration: a byte takes a nanosecond.
+            copy_latency: 0,
+            to_device: 1_000,
+            to_host: 1_000,
+            trace: true,
+            ..setup.device
+        };
+        let (broker, own) = match setup.control {
+            Control::Plain => (None, None),
+            Control::Weft(config) => (Some(Broker::new(*config)), None),
+            Control::Own(policy) => (None, Some(policy)),
+        };
+        let mut world = World {
+            engine: Engine::new(device),
+            own,
+            broker,
+            processes: Vec::new(),
+            views: Vec::new(),
+            signs: [0; 10],
+            heap: BinaryHeap::new(),
+            order: 0,
+            now: 0,
+            hosts: setup.hosts,
+            random: Random::new(setup.seed),
+            seed: setup.seed,
+            requests: setup.requests,
+            least: setup.least,
+            longest: setup.longest,
+            pieces: Vec::new(),
+            events: 0,
+            asked: None,
+            launch_latency: device.launch_latency,
+        };
+        for (job, profile) in setup.jobs {
+            world.views.push(JobView {
+                priority: job.priority,
+                ..JobView::default()
+            });
+            let number = (first + world.processes.len()) as u64;
+            let process = Process::new(job, number, profile, &mut world.engine);
+            world.processes.push(process);
+        }
+        world.attach_all();
+        for job in 0..world.processes.len() {
+            world.first_request(job);
+        }
+        world
+    }
+
+    fn at(&mut self, time: Ns, what: What) {
+        self.order += 1;
+        self.heap.push(Reverse((time.max(self.now), self.order, what)));
+    }
+
+    fn wake_up(&mut self) -> Ns {
+        let hop = self.random.between(self.hosts.wake);
+        self.now + hop
+    }
+
+    /// To the end.
+    pub fn run(mut self) -> Run {
+        let finished = loop {
+            let host = self.heap.peek().map(|Reverse((at, _, _))| *at);
+            let device = self.engine.next_event_time();
+            let next = match (host, device) {
+                (Some(host), Some(device)) => host.min(device),
+                (Some(at), None) | (None, Some(at)) => at,
+                (None, None) => break false,
+            };
+            if next > self.longest {
+                break false;
+            }
+            self.now = next;
+            if device == Some(next) {
+                self.engine.advance_to(next);
+                self.take_outputs();
+            }
+            while let Some(Reverse((at, _, _))) = self.heap.peek()
+                && *at <= next
+            {
+                let Some(Reverse((_, _, what))) = self.heap.pop() else {
+                    break;
+                };
+                self.events += 1;
+                self.happen(what);
+            }
+            self.take_outputs();
+            if self.processes[0].latencies.len() as u64 >= self.requests && self.now >= self.least {
+                break true;
+            }
+        };
+        self.finish(finished)
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Call { job, op } => self.call(usize::from(job), op),
+            What::Begin { job } => self.begin(usize::from(job)),
+            What::Answer { job } => self.answer(usize::from(job)),
+            What::Gate { job, token } => self.gate_look(usize::from(job), token),
+            What::Turn { token } => self.broker_turn(token),
+            What::Ask => {
+                self.asked = None;
+                if let Some(own) = &mut self.own {
+                    own.wake(self.now);
+                }
+                self.ask_own(None);
+            }
+        }
+    }
+
+    fn take_outputs(&mut self) {
+        while let Some(output) = self.engine.next_output() {
+            if let Output::Done {
+                tag,
+                start,
+                end,
+                segments,
+                ..
+            } = output
+            {
+                self.done((tag >> 16) as usize, (tag & 0xffff) as usize, start, end, &segments);
+            }
+        }
+    }
+
+    fn finish(mut self, finished: bool) -> Run {
+        self.settle_accounts();
+        let usage = self.engine.usage();
+        let events = self.events + usage.events + self.broker.as_ref().map_or(0, Broker::events);
+        self.pieces.sort_by_key(|piece| piece.start);
+        let now = self.now;
+        Run {
+            snapshot: self.broker.as_ref().map(Broker::snapshot),
+            credit: self.processes.iter().map(|process| process.lane.credit).collect(),
+            jobs: self
+                .processes
+                .into_iter()
+                .map(|process| process.into_run(&self.engine, now))
+                .collect(),
+            pieces: self.pieces,
+            span: now,
+            device: *self.engine.settings(),
+            seed: self.seed,
+            switches: usage.switches,
+            events,
+            finished,
+        }
+    }
+}
+
+/// The longest a run may take in virtual time by default.
+pub const LONGEST: Ns = 3_600_000 * MS;

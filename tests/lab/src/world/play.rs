@@ -1,0 +1,294 @@
+//! How jobs move: requests begin, threads make their calls, calls return, the device reports.
+
+use simgpu_engine::{Direction, OpId, Segment, Work};
+use weft_profiles::trace::Until;
+
+use super::process::{InFlight, Synced, Target, Waiter};
+use super::{AHEAD, Piece, SYNC_RETURN, What, World};
+use crate::Ns;
+use crate::job::{NONE, Op, Play};
+
+impl World {
+    /// Sets a job's first request in motion.
+    pub(super) fn first_request(&mut self, job: usize) {
+        let process = &mut self.processes[job];
+        let wait = if process.job.arrivals.is_closed() {
+            process.job.think(self.seed, process.number, 0)
+        } else {
+            process.job.arrivals.distance(self.seed, process.number, 0)
+        };
+        process.next_arrival = wait;
+        self.at(wait, What::Begin { job: job as u16 });
+    }
+
+    pub(super) fn begin(&mut self, job: usize) {
+        let process = &mut self.processes[job];
+        process.arrived = process.next_arrival;
+        let program = std::sync::Arc::clone(&process.job.program);
+        let step = program.step_of(process.request);
+        process.remaining = step.ops.len();
+        if step.ops.is_empty() {
+            let now = self.now;
+            self.at(now, What::Answer { job: job as u16 });
+            return;
+        }
+        let now = self.now;
+        for root in &step.roots {
+            self.then(job, *root, &step.ops[*root as usize], now);
+        }
+    }
+
+    pub(super) fn answer(&mut self, job: usize) {
+        let now = self.now;
+        let seed = self.seed;
+        let process = &mut self.processes[job];
+        process.latencies.push(now - process.arrived);
+        process.arrivals.push(process.arrived);
+        process.base += process.job.program.step_of(process.request).ops.len() as u32;
+        process.request += 1;
+        let next = if process.job.arrivals.is_closed() {
+            now + process.job.think(seed, process.number, process.request)
+        } else {
+            process.next_arrival + process.job.arrivals.distance(seed, process.number, process.request)
+        };
+        process.next_arrival = next;
+        self.at(next, What::Begin { job: job as u16 });
+    }
+
+    /// The thread goes on to `op` at `from`.
+    fn then(&mut self, job: usize, op: u32, what: &Op, from: Ns) {
+        let process = &self.processes[job];
+        let host = process
+            .job
+            .host_time(self.seed, process.number, process.request, op, what.host_before);
+        self.at(from + host, What::Call { job: job as u16, op });
+    }
+
+    fn op(&self, job: usize, op: u32) -> Op {
+        let process = &self.processes[job];
+        process.job.program.step_of(process.request).ops[op as usize]
+    }
+
+    pub(super) fn call(&mut self, job: usize, op: u32) {
+        let now = self.now;
+        match self.op(job, op).play {
+            Play::Compute { .. } | Play::Copy { .. } => {
+                self.processes[job].queue.push_back(op);
+                if self.processes[job].queue.len() == 1 {
+                    self.launch_queued(job);
+                }
+            }
+            Play::Sync(until) => {
+                let process = &mut self.processes[job];
+                let (target, synced) = match until {
+                    Until::All => (Target::All, Synced::All),
+                    Until::Stream(stream) => {
+                        let upto = process.streams[usize::from(stream)].submitted;
+                        (Target::Stream { stream, upto }, Synced::Stream(stream))
+                    }
+                    Until::Event(event) => match process.events[usize::from(event)] {
+                        Some((stream, upto, _)) => (Target::Stream { stream, upto }, Synced::Event),
+                        None => (Target::Stream { stream: 0, upto: 0 }, Synced::Event),
+                    },
+                };
+                if process.reached(target) {
+                    self.synced(job, synced);
+                    self.returned(job, op, now);
+                } else {
+                    process.waiters.push(Waiter { op, target, synced });
+                }
+            }
+            Play::Record { event, stream } => {
+                let process = &mut self.processes[job];
+                let at = &process.streams[usize::from(stream)];
+                process.events[usize::from(event)] = Some((stream, at.submitted, at.last_op));
+                self.returned(job, op, now);
+            }
+            Play::Wait { event, stream } => {
+                if let Some((_, _, other)) = self.processes[job].events[usize::from(event)] {
+                    let wait = InFlight {
+                        visible: now + self.launch_latency,
+                        op: NONE,
+                        kernel: 0,
+                        compute: false,
+                        last: false,
+                        upto: self.processes[job].streams[usize::from(stream)].issued,
+                        marked: false,
+                    };
+                    self.submit(job, stream, Work::WaitFor(other), wait);
+                }
+                self.returned(job, op, now);
+            }
+        }
+    }
+
+    /// Launches from the head of the queue as far as the driver and the gate let it.
+    pub(super) fn launch_queued(&mut self, job: usize) {
+        while let Some(op) = self.processes[job].queue.front().copied() {
+            if self.processes[job].outstanding >= AHEAD {
+                return;
+            }
+            let what = self.op(job, op);
+            if !self.permitted(job, op, &what.play) {
+                return;
+            }
+            self.processes[job].queue.pop_front();
+            self.launch(job, op, &what.play);
+        }
+    }
+
+    /// The head of the queue goes.
+    pub(super) fn launch_head(&mut self, job: usize) {
+        if let Some(op) = self.processes[job].queue.pop_front() {
+            let what = self.op(job, op);
+            self.launch(job, op, &what.play);
+        }
+    }
+
+    /// Puts work on the device.
+    fn launch(&mut self, job: usize, op: u32, play: &Play) {
+        let now = self.now;
+        let process = &mut self.processes[job];
+        process.outstanding += 1;
+        let program = std::sync::Arc::clone(&process.job.program);
+        let request = process.request;
+        let name = crate::job::name_of(play);
+        let (stream, compute, duration) = match *play {
+            Play::Compute { stream, duration, .. } => (stream, true, duration),
+            Play::Copy { stream, duration, .. } => (stream, false, duration),
+            _ => return,
+        };
+        let time = process
+            .job
+            .device_time(self.seed, process.number, request, op, duration);
+        let flight = InFlight {
+            visible: now + self.launch_latency,
+            op: process.base + op,
+            kernel: name,
+            compute,
+            last: true,
+            upto: process.streams[usize::from(stream)].issued,
+            marked: false,
+        };
+        match *play {
+            Play::Compute { graph, .. } if graph != NONE => {
+                let mut pieces = program.pieces(graph, time).peekable();
+                while let Some(duration) = pieces.next() {
+                    let last = pieces.peek().is_none();
+                    let work = Work::Kernel { duration, held: false };
+                    self.submit(job, stream, work, InFlight { last, ..flight });
+                }
+            }
+            Play::Copy { to_host, .. } => {
+                let direction = if to_host {
+                    Direction::DeviceToHost
+                } else {
+                    Direction::HostToDevice
+                };
+                self.submit(job, stream, Work::Copy { direction, bytes: time }, flight);
+            }
+            _ => self.submit(
+                job,
+                stream,
+                Work::Kernel {
+                    duration: time,
+                    held: false,
+                },
+                flight,
+            ),
+        }
+        self.launched(job, stream, play);
+        if let Play::Copy { waits: true, .. } = play {
+            let upto = self.processes[job].streams[usize::from(stream)].submitted;
+            self.processes[job].waiters.push(Waiter {
+                op,
+                target: Target::Stream { stream, upto },
+                synced: Synced::Stream(stream),
+            });
+        } else {
+            self.returned(job, op, now + program.launch_cost);
+        }
+    }
+
+    fn submit(&mut self, job: usize, stream: u16, work: Work, flight: InFlight) {
+        let tag = (job as u64) << 16 | u64::from(stream);
+        let at = &mut self.processes[job].streams[usize::from(stream)];
+        at.submitted += 1;
+        at.in_flight.push_back(flight);
+        let submitted = self.engine.submit(self.now, at.id, work, tag);
+        at.last_op = submitted.unwrap_or(OpId::DONE);
+    }
+
+    /// A call has returned: what follows it begins.
+    fn returned(&mut self, job: usize, op: u32, at: Ns) {
+        let process = &mut self.processes[job];
+        process.remaining -= 1;
+        let over = process.remaining == 0;
+        let program = std::sync::Arc::clone(&process.job.program);
+        let ops = &program.step_of(process.request).ops;
+        let what = &ops[op as usize];
+        for next in [what.next_same, what.next_handed] {
+            if next != NONE {
+                self.then(job, next, &ops[next as usize], at);
+            }
+        }
+        if over {
+            self.at(at, What::Answer { job: job as u16 });
+        }
+    }
+
+    /// The first operation of a stream has ended.
+    pub(super) fn done(&mut self, job: usize, stream: usize, start: Ns, end: Ns, segments: &[Segment]) {
+        let process = &mut self.processes[job];
+        let at = &mut process.streams[stream];
+        let Some(flight) = at.in_flight.pop_front() else { return };
+        at.done += 1;
+        let ready = flight.visible.max(at.last_end);
+        at.last_end = end;
+        if flight.marked {
+            at.reached = flight.upto;
+        }
+        if flight.compute {
+            let mut piece = Piece {
+                start,
+                end,
+                ready,
+                job: job as u16,
+                op: flight.op,
+                kernel: flight.kernel,
+            };
+            if segments.is_empty() {
+                self.pieces.push(piece);
+            }
+            for (from, to) in segments {
+                (piece.start, piece.end) = (*from, *to);
+                self.pieces.push(piece);
+                piece.ready = *to;
+            }
+        }
+        if flight.op != NONE && flight.last {
+            process.outstanding -= 1;
+            if !process.queue.is_empty() && process.held_since.is_none() {
+                self.launch_queued(job);
+            }
+        }
+        self.go_on(job);
+        self.ask_own(Some(job));
+    }
+
+    /// Threads that waited for the device go on.
+    fn go_on(&mut self, job: usize) {
+        let mut at = 0;
+        while at < self.processes[job].waiters.len() {
+            let waiter = self.processes[job].waiters[at];
+            if self.processes[job].reached(waiter.target) {
+                self.processes[job].waiters.swap_remove(at);
+                self.synced(job, waiter.synced);
+                let back = self.now + SYNC_RETURN;
+                self.returned(job, waiter.op, back);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}

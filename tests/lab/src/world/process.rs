@@ -1,0 +1,166 @@
+//! A job at work: where its host threads are, what it has on the device, its lane.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use simgpu_engine::{ContextId, Engine, OpId, StreamId};
+use weft_profiles::Profile;
+
+use super::JobRun;
+use super::gate::Lane;
+use crate::Ns;
+use crate::job::Job;
+
+/// Work on its way through a stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InFlight {
+    /// When it was submitted, and could be seen by the device.
+    pub(super) visible: Ns,
+    /// The operation, counted from the job's beginning. `u32::MAX` for a wait, which is no work.
+    pub(super) op: u32,
+    /// What it is called.
+    pub(super) kernel: u64,
+    /// Runs on the compute engine.
+    pub(super) compute: bool,
+    /// The last kernel of a launch: with it the launch has ended.
+    pub(super) last: bool,
+    /// The filler's account of the stream up to here, and whether an event of ours stands behind it.
+    pub(super) upto: Ns,
+    pub(super) marked: bool,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) id: StreamId,
+    pub(super) in_flight: VecDeque<InFlight>,
+    /// Operations submitted and ended, waits included.
+    pub(super) submitted: u64,
+    pub(super) done: u64,
+    /// When the last of them ended.
+    pub(super) last_end: Ns,
+    pub(super) last_op: OpId,
+    /// The filler's account: predicted work issued, behind a mark, marked and reached by the device, seen by the client.
+    pub(super) issued: Ns,
+    pub(super) marked: Ns,
+    pub(super) reached: Ns,
+    pub(super) settled: Ns,
+}
+
+/// What a host thread waits for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Target {
+    /// Nothing of the job on the device.
+    All,
+    /// So many operations of a stream.
+    Stream { stream: u16, upto: u64 },
+}
+
+/// A host thread that waits for the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiter {
+    pub(super) op: u32,
+    pub(super) target: Target,
+    pub(super) synced: Synced,
+}
+
+/// What a call that waited says about the process when it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Synced {
+    All,
+    Stream(u16),
+    Event,
+}
+
+/// A job at work.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) job: Job,
+    /// Its number in all chance.
+    pub(super) number: u64,
+    pub(super) context: ContextId,
+    pub(super) streams: Vec<Stream>,
+    /// Where each event was recorded last.
+    pub(super) events: Vec<Option<(u16, u64, OpId)>>,
+    /// The request at work: its number, when it arrived, operations not returned yet, the count of operations before it.
+    pub(super) request: u64,
+    pub(super) arrived: Ns,
+    pub(super) remaining: usize,
+    pub(super) base: u32,
+    /// When the next request arrives, where it does not wait for an answer.
+    pub(super) next_arrival: Ns,
+    /// Launches on the device.
+    pub(super) outstanding: usize,
+    /// Operations that wait to be launched, in their order.
+    pub(super) queue: VecDeque<u32>,
+    pub(super) waiters: Vec<Waiter>,
+    pub(super) latencies: Vec<Ns>,
+    pub(super) arrivals: Vec<Ns>,
+    pub(super) lane: Lane,
+    /// Since when the head of the queue waits for permission.
+    pub(super) held_since: Option<Ns>,
+    pub(super) waits: Vec<(Ns, Ns)>,
+}
+
+impl Process {
+    pub(super) fn new(job: Job, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> Process {
+        let context = engine.add_context();
+        let streams = (0..job.program.streams.max(1))
+            .filter_map(|_| engine.add_stream(context, 0).ok())
+            .map(|id| Stream {
+                id,
+                in_flight: VecDeque::new(),
+                submitted: 0,
+                done: 0,
+                last_end: 0,
+                last_op: OpId::DONE,
+                issued: 0,
+                marked: 0,
+                reached: 0,
+                settled: 0,
+            })
+            .collect();
+        Process {
+            context,
+            streams,
+            events: vec![None; job.program.events],
+            request: 0,
+            arrived: 0,
+            remaining: 0,
+            base: 0,
+            next_arrival: 0,
+            outstanding: 0,
+            queue: VecDeque::new(),
+            waiters: Vec::new(),
+            latencies: Vec::new(),
+            arrivals: Vec::new(),
+            lane: Lane::new(profile, job.program.streams.max(1)),
+            held_since: None,
+            waits: Vec::new(),
+            number,
+            job,
+        }
+    }
+
+    pub(super) fn reached(&self, target: Target) -> bool {
+        match target {
+            Target::All => self.streams.iter().all(|stream| stream.in_flight.is_empty()),
+            Target::Stream { stream, upto } => self.streams[usize::from(stream)].done >= upto,
+        }
+    }
+
+    pub(super) fn into_run(mut self, engine: &Engine, now: Ns) -> JobRun {
+        if let Some(since) = self.held_since {
+            self.waits.push((since, now));
+        }
+        let compute = engine.context_usage(self.context).map_or(0, |usage| usage.compute);
+        JobRun {
+            latencies: self.latencies,
+            arrivals: self.arrivals,
+            compute,
+            waits: self.waits,
+            ops: u64::from(self.base),
+            job: self.job,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one filler, by brute force.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use simgpu_engine::{Mode, Settings};
+use weft_lab::compare::Bench;
+use weft_lab::generate;
+use weft_lab::job::{Arrivals, Jitter, Job, Program};
+use weft_lab::oracle::{Filler, Gaps};
+use weft_lab::rule::Rule;
+use weft_lab::world::Hosts;
+use weft_lab::{Ns, US};
+
+fn still(trace: &weft_profiles::trace::Trace) -> Job {
+    Job {
+        jitter: Jitter { device: 0.0, host: 0.0 },
+        ..Job::new("filler", 5, Arc::new(Program::of(trace, 0, usize::MAX)))
+    }
+}
+
+/// The most that can be packed, by trying every start on the grid: kernel `next` may begin once the one before it has ended and its host was told.
+fn brute(times: &[Ns], sync_every: usize, wake: Ns, gaps: &[(Ns, Ns)], next: usize, ready: Ns) -> Ns {
+    let Some(time) = times.get(next) else { return 0 };
+    let mut best = 0;
+    for (from, to) in gaps {
+        for start in (*from).max(ready)..*to {
+            if start + time > *to {
+                break;
+            }
+            let told = if (next + 1) % sync_every == 0 { wake } else { 0 };
+            let rest = brute(times, sync_every, wake, gaps, next + 1, start + time + told);
+            best = best.max(time + rest);
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn for_one_filler_it_is_the_best_there_is(
+        times in prop::collection::vec(1u64..5, 1..5),
+        parts in prop::collection::vec((1u64..5, 1u64..7), 1..4),
+        sync_every in 1usize..4,
+    ) {
+        let mut gaps = Vec::new();
+        let mut at = 0;
+        for (busy, idle) in parts {
+            gaps.push((at + busy, at + busy + idle));
+            at += busy + idle;
+        }
+        // All in units that make launches and synchronisations cost nothing beside them, but for the return of a synchronisation: 2 us, two units.
+        let mut builder = generate::Builder::new("filler");
+        builder.step(0);
+        for (kernel, time) in times.iter().enumerate() {
+            builder.launch(kernel as u32, 0, *time * US);
+            if (kernel + 1) % sync_every == 0 {
+                builder.sync();
+            }
+        }
+        let mut trace = builder.done();
+        trace.launch_cost = 0;
+        for step in &mut trace.steps {
+            for operation in &mut step.operations {
+                operation.host_before = 0;
+            }
+        }
+        // The step is played once: the next one thinks for ever.
+        let mut job = still(&trace);
+        job.arrivals = Arrivals::Closed { think: None };
+        let mut program = (*job.program).clone();
+        program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
+        job.program = Arc::new(program);
+        let filler = Filler { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0 };
+        let windows = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
+        let most = filler.most(&Gaps { windows, preemptive: false });
+        let best = brute(&times, sync_every, 2, &gaps, 0, 0);
+        prop_assert_eq!(most, best * US);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn no_rule_fills_more(
+        seed in 0u64..1_000_000,
+        mps in any::<bool>(),
+        kernels in 1u32..40,
+        time in 5u64..300,
+        think in 0u64..4_000,
+        chatty in any::<bool>(),
+        fillers in prop::collection::vec((prop::collection::vec(3u64..900, 1..12), 0u64..50, 0u64..800, any::<bool>()), 1..4),
+    ) {
+        let bench = Bench {
+            device: Settings { mode: if mps { Mode::Mps } else { Mode::TimeSlice }, ..Settings::default() },
+            hosts: Hosts::default(),
+            seed,
+            requests: 40,
+            warmup: 3,
+        };
+        let trace = if chatty {
+            generate::chatty(kernels, time * US, 20 * US, think * US)
+        } else {
+            generate::service(kernels, time * US, think * US)
+        };
+        let mut jobs = vec![Job::new("service", 0, Arc::new(Program::of(&trace, 0, usize::MAX)))];
+        for (at, (times, host, think, graph)) in fillers.into_iter().enumerate() {
+            let times: Vec<Ns> = times.into_iter().map(|time| time * US).collect();
+            let trace = if graph {
+                generate::decode(times.len() + 1, times[0], think * US, 3, think * US)
+            } else {
+                generate::training(&times, host * US, think * US)
+            };
+            jobs.push(Job::new("filler", 3 + at as u8, Arc::new(Program::of(&trace, 0, usize::MAX))));
+        }
+        let known: Vec<_> = jobs.iter().enumerate().map(|(place, job)| bench.know(job, place, place == 0)).collect();
+        for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {
+            let figures = bench.compare(&known, rule);
+            prop_assert!(figures.filled_ms <= figures.oracle_ms + 1e-9, "{rule}: {figures:?}");
+            prop_assert!(figures.oracle_ms <= figures.gap_ms + 1e-9, "{rule}: {figures:?}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The world: what it does to jobs, and that it does the same again.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use simgpu_engine::{Mode, Settings};
+use weft_lab::compare::{Bench, Figures, Known};
+use weft_lab::generate;
+use weft_lab::job::{Arrivals, Jitter, Job, Program};
+use weft_lab::rule::Rule;
+use weft_lab::world::{Control, Hosts, Run, Setup, World};
+use weft_lab::{MS, US};
+use weft_profiles::trace::Trace;
+
+fn program(trace: &Trace) -> Arc<Program> {
+    Arc::new(Program::of(trace, 0, usize::MAX))
+}
+
+fn service() -> Job {
+    Job::new("service", 0, program(&generate::service(60, 80 * US, 12 * MS)))
+}
+
+fn training() -> Job {
+    let times = [30 * US, 120 * US, 400 * US, 60 * US].repeat(10);
+    Job::new("training", 5, program(&generate::training(&times, 2 * US, 500 * US)))
+}
+
+fn device(mode: Mode) -> Settings {
+    Settings {
+        mode,
+        ..Settings::default()
+    }
+}
+
+fn bench(mode: Mode) -> Bench {
+    Bench {
+        device: device(mode),
+        hosts: Hosts::default(),
+        seed: 1,
+        requests: 150,
+        warmup: 20,
+    }
+}
+
+fn known(bench: &Bench, jobs: &[Job]) -> Vec<Known> {
+    let know = |(place, job): (usize, &Job)| bench.know(job, place, place == 0);
+    jobs.iter().enumerate().map(know).collect()
+}
+
+fn compare(mode: Mode, jobs: &[Job], rule: Rule) -> Figures {
+    let bench = bench(mode);
+    bench.compare(&known(&bench, jobs), rule)
+}
+
+fn plain(jobs: Vec<Job>, device: Settings, requests: u64) -> Run {
+    World::new(Setup {
+        device,
+        hosts: Hosts::default(),
+        control: Control::Plain,
+        jobs: jobs.into_iter().map(|job| (job, None)).collect(),
+        seed: 3,
+        requests,
+        least: 0,
+        longest: 100_000 * MS,
+    })
+    .run()
+}
+
+#[test]
+fn a_job_alone_takes_what_its_trace_says() {
+    let mut job = service();
+    job.jitter = Jitter { device: 0.0, host: 0.0 };
+    let run = plain(vec![job], device(Mode::Mps), 10);
+    assert!(run.finished);
+    // The input: 2 us before, 5 us latency, 30 us; sixty kernels of 80 us behind it; 2 us to return.
+    let expected = 2 * US + 5 * US + 30 * US + 60 * 80 * US + 2 * US;
+    assert_eq!(run.jobs[0].latencies, vec![expected; 10]);
+    assert_eq!(run.pieces.len(), 600);
+}
+
+#[test]
+fn a_host_is_only_so_far_ahead() {
+    let mut trace = generate::training(&[MS; 3_000], 0, 0);
+    trace.steps.truncate(1);
+    let job = Job::new("long", 0, program(&trace));
+    let run = plain(vec![job], device(Mode::Mps), 1);
+    assert!(run.finished);
+    assert_eq!(run.pieces.len(), 3_000);
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_and_another_is_not() {
+    for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {
+        let figures = |seed| {
+            let bench = Bench {
+                seed,
+                requests: 40,
+                ..bench(Mode::TimeSlice)
+            };
+            let known = known(&bench, &[service(), training()]);
+            serde_json::to_string(&bench.compare(&known, rule)).expect("figures are JSON")
+        };
+        assert_eq!(figures(5), figures(5), "{rule}");
+        assert_ne!(figures(5), figures(6), "{rule}");
+    }
+}
+
+#[test]
+fn plain_sharing_hurts_and_exclusive_does_not() {
+    for mode in [Mode::Mps, Mode::TimeSlice] {
+        let jobs = [service(), training()];
+        let [plain, exclusive] = [Rule::Default, Rule::ALL[7]].map(|rule| compare(mode, &jobs, rule));
+        assert!(plain.finished && exclusive.finished);
+        assert!(plain.slowdown() > 1.4, "{mode:?}: {}", plain.slowdown());
+        assert!(exclusive.slowdown() < 1.3, "{mode:?}: {}", exclusive.slowdown());
+        assert!(plain.batch_sum > exclusive.batch_sum, "{mode:?}");
+    }
+}
+
+#[test]
+fn weft_wins_back_what_plain_sharing_costs() {
+    for mode in [Mode::Mps, Mode::TimeSlice] {
+        let jobs = [service(), training()];
+        for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {
+            let figures = compare(mode, &jobs, rule);
+            println!(
+                "{mode:?} {rule:10} slowdown {:.3} p99 {:.3} added {:.0} us direct {:.0} us a gap (floor {:.0}) worst {:.0} batch {:.3} filled {:.2} efficiency {:.3} gate {:.1} events {}",
+                figures.slowdown(),
+                figures.latency.p99 / figures.alone.p99,
+                figures.added_mean_us,
+                figures.direct_per_gap_us,
+                figures.floor.mean / 1e3,
+                figures.direct_worst_us,
+                figures.batch_sum,
+                figures.filled_share(),
+                figures.efficiency,
+                figures.gate_us,
+                figures.events,
+            );
+        }
+        let [plain, weft] = [Rule::Default, Rule::WEFT].map(|rule| compare(mode, &jobs, rule));
+        assert!(weft.slowdown() < plain.slowdown());
+        assert!(weft.batch_sum > 0.4, "{}", weft.batch_sum);
+    }
+}
+
+#[test]
+fn requests_that_come_by_themselves_queue() {
+    let mut job = service();
+    let alone = plain(vec![job.clone()], device(Mode::Mps), 50);
+    job.arrivals = Arrivals::Poisson { mean: 6 * MS };
+    let queued = plain(vec![job.clone()], device(Mode::Mps), 400);
+    let mean = |run: &Run| run.jobs[0].latencies.iter().sum::<u64>() / run.jobs[0].latencies.len() as u64;
+    assert!(
+        mean(&queued) > mean(&alone) * 3 / 2,
+        "{} {}",
+        mean(&queued),
+        mean(&alone)
+    );
+    job.arrivals = Arrivals::Bursts {
+        size: 5,
+        mean: 100 * MS,
+    };
+    let bursts = plain(vec![job], device(Mode::Mps), 100);
+    // The fifth of a burst waits for four others.
+    assert!(bursts.jobs[0].latencies.iter().max() > Some(&(4 * mean(&alone))));
+}
