@@ -20,6 +20,8 @@ pub const PROBE: Probe = Probe {
 const LARGE: usize = 256 << 20;
 /// What is still measured where there is little memory.
 const LEAST: usize = 8 << 20;
+/// How long a stream is held up before calls that are to find work before them: more than 32 calls take.
+const HOLD_NS: u64 = 20_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
 
@@ -83,7 +85,22 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
         back.extend(each(Place::HOST)?);
         Ok(0.0)
     })?;
-    for (name, times) in [("call", moving), ("call_resident", resident), ("call_to_host", back)] {
+    // With work before them in the stream the driver may hand them to a thread of its own instead of doing them at once.
+    let spin = gpu.kernel("weft_probe_spin")?;
+    let mut behind = Vec::new();
+    bench.repeat(ROUNDS, |_| {
+        memory.populate(2);
+        gpu.launch(spin, 1, 1, &[HOLD_NS], stream)?;
+        behind.extend(each(Place::DEVICE)?);
+        each(Place::HOST)?;
+        Ok(0.0)
+    })?;
+    for (name, times) in [
+        ("call", moving),
+        ("call_resident", resident),
+        ("call_to_host", back),
+        ("call_behind_work", behind),
+    ] {
         report
             .samples(name, "ns", Clock::Host, &Samples::new(times))
             .and("bytes", BLOCK)

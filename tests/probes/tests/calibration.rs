@@ -1,0 +1,180 @@
+//! What the probes measure on a simulated GPU is what that GPU is told to be; and a file made of it makes the same GPU again. Device times only.
+#![allow(missing_docs, reason = "the tests' names say it")]
+
+mod simulated;
+
+use simgpu_calibration::{Calibration, STANDARD, Value, keys};
+use simulated::{Device, Run};
+
+/// Keys whose values are by the device's clock or by nobody's, with a figure that no default has.
+const FIGURES: [(&str, f64); 14] = [
+    ("slice_ns", 1_100_000.0),
+    ("switch_ns", 150_000.0),
+    ("copy_latency_ns", 7_000.0),
+    ("to_device_bytes_per_us", 12_000.0),
+    ("to_host_bytes_per_us", 9_000.0),
+    ("within_device_bytes_per_us", 300_000.0),
+    ("memset_latency_ns", 3_500.0),
+    ("memset_bytes_per_us", 500_000.0),
+    ("memory_bytes", 4_294_967_296.0),
+    ("context_memory_bytes", 314_572_800.0),
+    ("kernel_base_ns", 3_300.0),
+    ("kernel_wave_ns", 8_800.0),
+    ("prefetch_to_device_bytes_per_us", 12_000.0),
+    ("prefetch_to_host_bytes_per_us", 9_000.0),
+];
+
+/// What is told to the device; a prefetch there is a copy.
+fn told() -> Calibration {
+    let mut calibration = Calibration::new("a test's", Some(STANDARD));
+    for (key, value) in FIGURES {
+        calibration.set(key, figure(value, "estimate: a test")).unwrap();
+    }
+    calibration
+}
+
+fn figure(value: f64, source: &str) -> Value {
+    Value {
+        value,
+        source: source.to_owned(),
+        n: None,
+        p10: None,
+        p90: None,
+    }
+}
+
+fn measure(calibration: &Calibration) -> Run {
+    let device = Device::new("");
+    let path = device.file("figures.toml", &calibration.text());
+    let device = device.with("SIMGPU_CALIBRATION", path.to_str().unwrap());
+    let only = ["context", "spacing", "copy", "switch", "prefetch", "memset", "managed"];
+    let mut arguments = vec!["calibration", "--budget", "250"];
+    arguments.extend(only.iter().flat_map(|probe| ["--only", probe]));
+    device.probe(&arguments)
+}
+
+/// As `scripts/gpu-results` does.
+fn fold(run: &Run) -> Calibration {
+    let mut calibration = Calibration::new("measured", Some(STANDARD));
+    for key in keys() {
+        let (Some(probe), Some(name)) = (&key.probe, &key.line) else {
+            continue;
+        };
+        if run.line(probe, name).is_none_or(|line| line["clock"] == "host") {
+            continue;
+        }
+        assert_eq!(
+            run.line(probe, name).map(|line| &line["unit"]),
+            Some(&key.unit.as_str().into()),
+            "{}",
+            key.name
+        );
+        let value = run.value(probe, name);
+        let value = if key.unit == "ratio" { value } else { value.round() };
+        calibration
+            .set(&key.name, figure(value, "measured: weft-gpu-probe; run 1"))
+            .unwrap();
+    }
+    calibration
+}
+
+#[test]
+fn what_is_measured_is_what_was_told_and_makes_the_same_device_again() {
+    let first = measure(&told());
+    first.is_good();
+    let file = fold(&first);
+    let close = |calibration: &Calibration, what: &str| {
+        for (key, told) in FIGURES {
+            let seen = calibration
+                .own(key)
+                .unwrap_or_else(|| panic!("no {key} in {what}"))
+                .value;
+            // A switch is seen up to two kernels of 10 us late (their pauses do not show), a slice as much shorter.
+            let slack = if ["switch_ns", "slice_ns"].contains(&key) {
+                20_000.0
+            } else {
+                told * 0.02
+            };
+            assert!((seen - told).abs() <= slack, "{what}: {key} is {seen}, not {told}");
+        }
+    };
+    close(&file, "the first run");
+    // One way and the other are two engines: both at once is their sum, until the faster one is done.
+    let both = first.value("copy", "both_ways");
+    assert!((2.0 * 9_000.0 * 0.95..=2.0 * 9_000.0 * 1.05).contains(&both), "{both}");
+    let duplex = first.value("prefetch", "duplex");
+    assert!(
+        (1.6..=1.8).contains(&duplex),
+        "{duplex}: 2 * 9 over the mean of 12 and 9"
+    );
+    assert_eq!(first.value("managed", "managed_over_plain"), 1.0);
+    assert_eq!(first.value("switch", "overlap"), 0.0);
+
+    let text = file.text();
+    let again = Calibration::parse(&text, "folded").unwrap();
+    assert_eq!(again, file);
+    assert_eq!(again.figures().unwrap().memory, 4_294_967_296);
+    let second = measure(&again);
+    second.is_good();
+    close(&fold(&second), "the second run");
+}
+
+#[test]
+fn every_probe_says_what_the_keys_promise() {
+    let run = Device::new("").probe(&["calibration", "--budget", "280"]);
+    run.is_good();
+    for key in keys() {
+        let (Some(probe), Some(name)) = (&key.probe, &key.line) else {
+            continue;
+        };
+        if name == "call_traced" {
+            // No CUPTI beside a simulated driver.
+            continue;
+        }
+        let line = run
+            .line(probe, name)
+            .unwrap_or_else(|| panic!("no line {probe} {name}"));
+        assert_eq!(line["unit"], key.unit.as_str(), "{}", key.name);
+        let value = run.value(probe, name);
+        assert!(value >= 0.0 && (value > 0.0 || !key.positive), "{} = {value}", key.name);
+        let (low, high) = (line["p10"].as_f64(), line["p90"].as_f64());
+        assert!(
+            low.is_none_or(|low| low <= value) && high.is_none_or(|high| high >= value),
+            "{line}"
+        );
+        assert_eq!(line["simulated"], true, "{}", key.name);
+    }
+    let skipped = run.line("cupti", "traced").expect("a line that says why");
+    assert!(skipped["skipped"].is_string());
+    // What the host waits for takes at least what the device takes.
+    assert!(run.value("launch", "call_and_wait") > run.value("spacing", "smallest_kernel"));
+    assert!(run.value("launch", "launch_to_store") > run.value("spacing", "smallest_kernel"));
+    assert!(run.value("switch", "ping_beside_busy") > run.value("switch", "ping_alone"));
+}
+
+#[test]
+fn under_mps_nothing_is_paid_for_a_change_of_hands() {
+    let device = Device::new("[device]\nmode = 'mps'\n");
+    let pipe = device.file("pipe", "");
+    let run = device.probe(&[
+        "calibration",
+        "--only",
+        "mps",
+        "--mps-pipe",
+        pipe.to_str().unwrap(),
+        "--budget",
+        "100",
+    ]);
+    run.is_good();
+    // Kernel by kernel in turns, and at once.
+    assert_eq!(run.value("mps", "switch"), 0.0);
+    assert!(run.line("mps", "overlap").is_some());
+    let without = device.probe(&["calibration", "--only", "mps"]);
+    without.is_good();
+    assert!(
+        without
+            .lines
+            .iter()
+            .any(|line| line["probe"] == "mps" && line["skipped"].is_string())
+    );
+}
