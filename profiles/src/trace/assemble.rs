@@ -7,7 +7,8 @@
 //! * **Threads**: an operation whose thread was silent while another thread's call began and ended follows from that call
 //!   ([`super::Operation::handed_over`]). Two threads that launch at will look the same where their calls do not overlap; replayed, they keep
 //!   the order that was seen.
-//! * **Events** that nothing waits for, and waits for events that were recorded before the first mark, are left out.
+//! * **Events** that nothing waits for, and waits for events that were recorded before the first mark, are left out. Those that remain are numbered anew in
+//!   each step, recording by recording: libraries take their events from pools, and a step would never repeat by their handles.
 //! * Times are divided by the dilation of a simulated device.
 
 use std::collections::{HashMap, HashSet};
@@ -76,6 +77,49 @@ fn least_tick(recording: &Recording) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
+/// Numbers of recordings that another step waits for have this bit: they are not used anew for long.
+const ACROSS: EventIndex = 0x8000;
+
+/// Which recordings of events are waited for, by sequence.
+#[derive(Debug, Default)]
+struct Waits {
+    /// In their own step alone.
+    here: HashSet<u64>,
+    /// In another one.
+    elsewhere: HashSet<u64>,
+}
+
+impl Waits {
+    fn of(recording: &Recording) -> Waits {
+        let mut waits = Waits::default();
+        let mut last: HashMap<u64, (u64, u64)> = HashMap::new();
+        let mut step = 0;
+        for record in &recording.events {
+            let Record::Operation(operation) = record else {
+                step += u64::from(matches!(record, Record::Mark(_) | Record::Stop(_)));
+                continue;
+            };
+            match operation.what {
+                What::Record { event, .. } => {
+                    last.insert(event, (operation.sequence, step));
+                }
+                What::SyncEvent(event) | What::Wait { event, .. } => {
+                    if let Some((sequence, recorded)) = last.get(&event) {
+                        let kind = if *recorded == step {
+                            &mut waits.here
+                        } else {
+                            &mut waits.elsewhere
+                        };
+                        kind.insert(*sequence);
+                    }
+                }
+                _ => {}
+            }
+        }
+        waits
+    }
+}
+
 #[derive(Debug)]
 struct Assembly<'a> {
     recording: &'a Recording,
@@ -84,11 +128,12 @@ struct Assembly<'a> {
     by_hash: HashMap<u64, KernelIndex>,
     streams: HashMap<u64, StreamIndex>,
     threads: HashMap<u32, ThreadIndex>,
+    /// The number of each event's last recording.
     events: HashMap<u64, EventIndex>,
-    /// Events that something in the recording waits for.
-    awaited: HashSet<u64>,
-    /// Of those, the ones recorded so far.
-    recorded: HashSet<u64>,
+    waits: Waits,
+    /// Recordings so far that this step waits for, and that another one does.
+    here: EventIndex,
+    across: EventIndex,
     steps: Vec<Step>,
     /// The step under way, and when the job went on after its mark.
     open: Option<(Step, Ns)>,
@@ -103,13 +148,6 @@ struct Assembly<'a> {
 
 impl<'a> Assembly<'a> {
     fn new(recording: &'a Recording, dilation: f64) -> Assembly<'a> {
-        let awaited = recording.events.iter().filter_map(|record| match record {
-            Record::Operation(operation) => match operation.what {
-                What::SyncEvent(event) | What::Wait { event, .. } => Some(event),
-                _ => None,
-            },
-            _ => None,
-        });
         Assembly {
             recording,
             dilation: if dilation.is_finite() && dilation > 0.0 {
@@ -123,8 +161,9 @@ impl<'a> Assembly<'a> {
             streams: HashMap::from([(0, 0), (1, 0)]),
             threads: HashMap::new(),
             events: HashMap::new(),
-            awaited: awaited.collect(),
-            recorded: HashSet::new(),
+            waits: Waits::of(recording),
+            here: 0,
+            across: 0,
             steps: Vec::new(),
             open: None,
             left: HashMap::new(),
@@ -146,6 +185,7 @@ impl<'a> Assembly<'a> {
 
     fn mark(&mut self, moment: &Moment) {
         self.close();
+        self.here = 0;
         number(&mut self.threads, moment.thread);
         let since = self.left.get(&moment.thread).copied().unwrap_or(moment.entered);
         let think = self.host(moment.entered.saturating_sub(since));
@@ -171,7 +211,7 @@ impl<'a> Assembly<'a> {
             self.left.insert(operation.thread, operation.left);
             return;
         };
-        let Some(call) = self.call(&operation.what, duration) else {
+        let Some(call) = self.call(operation, duration) else {
             // Left out: its time counts to the gap before what comes next.
             return;
         };
@@ -216,8 +256,8 @@ impl<'a> Assembly<'a> {
         time.round() as Ns
     }
 
-    fn call(&mut self, what: &What, duration: Ns) -> Option<Call> {
-        Some(match *what {
+    fn call(&mut self, operation: &raw::Operation, duration: Ns) -> Option<Call> {
+        Some(match operation.what {
             What::Launch { hash, stream } => Call::Launch {
                 kernel: self.kernel(hash),
                 stream: number(&mut self.streams, stream),
@@ -237,22 +277,33 @@ impl<'a> Assembly<'a> {
             },
             What::SyncAll => Call::Sync(Until::All),
             What::SyncStream(stream) => Call::Sync(Until::Stream(number(&mut self.streams, stream))),
-            What::SyncEvent(event) if self.recorded.contains(&event) => {
-                Call::Sync(Until::Event(number(&mut self.events, event)))
-            }
-            What::Record { event, stream } if self.awaited.contains(&event) => {
-                self.recorded.insert(event);
-                Call::Record {
-                    event: number(&mut self.events, event),
-                    stream: number(&mut self.streams, stream),
-                }
-            }
-            What::Wait { event, stream } if self.recorded.contains(&event) => Call::Wait {
-                event: number(&mut self.events, event),
+            What::SyncEvent(event) => Call::Sync(Until::Event(*self.events.get(&event)?)),
+            What::Record { event, stream } => Call::Record {
+                event: self.recorded(event, operation.sequence)?,
                 stream: number(&mut self.streams, stream),
             },
-            What::SyncEvent(_) | What::Record { .. } | What::Wait { .. } => return None,
+            What::Wait { event, stream } => Call::Wait {
+                event: *self.events.get(&event)?,
+                stream: number(&mut self.streams, stream),
+            },
         })
+    }
+
+    /// The number of a recording, if anything waits for it.
+    fn recorded(&mut self, event: u64, sequence: u64) -> Option<EventIndex> {
+        let waits = &self.waits;
+        let number = if waits.elsewhere.contains(&sequence) {
+            self.across = self.across.wrapping_add(1);
+            ACROSS | self.across
+        } else if waits.here.contains(&sequence) {
+            self.here = self.here.wrapping_add(1);
+            (self.here - 1) & !ACROSS
+        } else {
+            self.events.remove(&event);
+            return None;
+        };
+        self.events.insert(event, number);
+        Some(number)
     }
 
     fn kernel(&mut self, hash: u64) -> KernelIndex {
@@ -468,6 +519,41 @@ mod tests {
         );
         // What was left out is host time.
         assert_eq!(steps[0].operations[0].host_before, 1_990);
+    }
+
+    #[test]
+    fn events_from_a_pool_do_not_make_steps_differ() {
+        let on = |event| What::Record { event, stream: 0 };
+        let wait = |event| What::Wait { event, stream: 0xbeef };
+        let mut events = Vec::new();
+        for step in 0..3 {
+            let at = step * 10_000;
+            events.push(mark(1, at));
+            // Another handle in each step; 0xf is waited for in the step after.
+            events.push(call(1, at + 1_000, on(0xa0 + step), None));
+            events.push(call(1, at + 2_000, wait(0xa0 + step), None));
+            events.push(call(1, at + 3_000, wait(0xf), None));
+            events.push(call(1, at + 4_000, on(0xf), None));
+        }
+        let steps = steps(events);
+        let calls = |step: usize| -> Vec<Call> { steps[step].operations.iter().map(|op| op.call).collect() };
+        let across = |number| Call::Record {
+            event: ACROSS | number,
+            stream: 0,
+        };
+        let (record, waited) = (Call::Record { event: 0, stream: 0 }, Call::Wait { event: 0, stream: 1 });
+        assert_eq!(calls(0), [record, waited, across(1)]);
+        let from_before = Call::Wait {
+            event: ACROSS | 1,
+            stream: 1,
+        };
+        assert_eq!(calls(1), [record, waited, from_before, across(2)]);
+        // Nothing waits for the last one.
+        let from_before = Call::Wait {
+            event: ACROSS | 2,
+            stream: 1,
+        };
+        assert_eq!(calls(2), [record, waited, from_before]);
     }
 
     #[test]
