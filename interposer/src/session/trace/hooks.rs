@@ -204,9 +204,7 @@ fn captured(call: &Call) -> bool {
         return false;
     };
     match what {
-        What::Record { stream, .. } | What::Wait { stream, .. } => {
-            usize::try_from(*stream).is_ok_and(capture::on)
-        }
+        What::Record { stream, .. } | What::Wait { stream, .. } => usize::try_from(*stream).is_ok_and(capture::on),
         _ => false,
     }
 }
