@@ -72,6 +72,10 @@ impl Core {
         self.state.account(slot, |ledger| ledger.grant(credit));
         self.state.unqueue(slot);
         self.state.counters.grants += 1;
+        // Should it not go after all (a sign that nobody told of has voided the credit), it is looked after then.
+        if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
+            self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
+        }
     }
 
     /// Asks the policy until there is nothing to do, and sees to those whom it leaves out.

@@ -26,6 +26,8 @@ pub enum Event {
     Gone(Client),
     /// `weft set` changed a priority.
     Priority(Client, u8),
+    /// A client's profile does not fit its device: what it says is forgotten. Its books go on, since its reports count from its beginning.
+    Unprofiled(Client),
     /// A client launched a kernel, graph or transfer. `cost` is the predicted time on the device, from the client's own table.
     Launched {
         /// Who.

@@ -129,6 +129,15 @@ impl Core {
                 self.requeue(slot);
                 self.assign_modes(out);
             }
+            Event::Unprofiled(client) => {
+                let Some(slot) = self.known(client) else { return };
+                let doubt = self.state.config.doubt;
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.times = Times::default();
+                    client.timeline.doubt(doubt);
+                    (client.foresight, client.pace) = Default::default();
+                }
+            }
             Event::Launched {
                 client,
                 kernel,

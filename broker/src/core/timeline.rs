@@ -61,6 +61,11 @@ impl Timeline {
         }
     }
 
+    /// What was predicted so far came from nowhere: its work is taken to last `doubt` longer until something is learnt.
+    pub(super) fn doubt(&mut self, doubt: f64) {
+        self.stretch = self.stretch.max((1.0 + doubt).clamp(1.0, UTMOST_STRETCH));
+    }
+
     /// When the submitted work is predicted to end.
     pub(super) fn busy_until(&self) -> Ns {
         let predicted = self.busy_until.saturating_sub(self.burst_start);

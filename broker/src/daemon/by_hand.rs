@@ -17,7 +17,6 @@ use super::scheduler::{Desk, Notice, Scheduler, Setup};
 use super::trace::Trace;
 use crate::core::{Client, Config, Core};
 use crate::protocol::Ns;
-use crate::protocol::board::Board;
 use crate::protocol::lane::Mode;
 use crate::transport::Error;
 use crate::transport::map::SharedLane;
@@ -28,10 +27,14 @@ pub use super::status::Ending;
 pub use super::waiting::Wait;
 
 /// A scheduler in somebody's hands.
-pub struct ByHand {
-    scheduler: Scheduler,
+pub struct ByHand(Scheduler);
+
+/// The way in to it. Its clients come, go and are changed here; it hears of them in its next turn.
+#[derive(Clone)]
+pub struct Visitors {
     desk: Desk,
-    host: Arc<Host>,
+    /// The board, and the bell that clients ring.
+    pub host: Arc<Host>,
     registry: Arc<Registry>,
     unknown_cost: Ns,
 }
@@ -51,7 +54,7 @@ pub struct Guest {
 
 impl ByHand {
     /// With no client. `spin` as the daemon's own setting; `watcher` is shown whatever happens to the core.
-    pub fn new(config: Config, spin: bool, clock: fn() -> Ns, watcher: Watcher) -> Result<ByHand, Error> {
+    pub fn new(config: Config, spin: bool, clock: fn() -> Ns, watcher: Watcher) -> Result<(ByHand, Visitors), Error> {
         let host = Arc::new(Host::make()?);
         let registry = Arc::new(Registry::default());
         let (notices, incoming) = channel();
@@ -68,20 +71,39 @@ impl ByHand {
         };
         let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&desk.gauges));
         scheduler.watch(watcher);
-        Ok(ByHand {
-            scheduler,
+        let visitors = Visitors {
             desk,
             host,
             registry,
             unknown_cost,
-        })
+        };
+        Ok((ByHand(scheduler), visitors))
     }
 
-    /// The signs that all clients see.
-    pub fn board(&self) -> &Board {
-        &self.host.board
+    /// One turn, and how the daemon would wait after it.
+    pub fn turn(&mut self) -> Wait {
+        let turn = self.0.turn();
+        self.0.choose(turn)
     }
 
+    /// Before a sleep: asks to be rung and looks once more. True if there was news, so that the sleep does not begin.
+    pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
+        self.0.want_bells(by_anybody);
+        self.0.turn().news
+    }
+
+    /// After a sleep.
+    pub fn wakes(&self) {
+        self.0.want_no_bells();
+    }
+
+    /// The core, to be looked at.
+    pub fn core(&self) -> &Core {
+        self.0.core()
+    }
+}
+
+impl Visitors {
     /// Lets a client in, as the door does. The scheduler hears of it in its next turn.
     pub fn attach(&self, guest: Guest) -> Result<(Client, Arc<SharedLane>), Error> {
         let lane = Arc::new(SharedLane::lane()?);
@@ -122,27 +144,5 @@ impl ByHand {
     /// A client's profile does not fit its device.
     pub fn unprofile(&self, client: Client) {
         self.desk.tell(Notice::Unprofiled(client.0));
-    }
-
-    /// One turn, and how the daemon would wait after it.
-    pub fn turn(&mut self) -> Wait {
-        let turn = self.scheduler.turn();
-        self.scheduler.choose(turn)
-    }
-
-    /// Before a sleep: asks to be rung and looks once more. True if there was news, so that the sleep does not begin.
-    pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
-        self.scheduler.want_bells(by_anybody);
-        self.scheduler.turn().news
-    }
-
-    /// After a sleep.
-    pub fn wakes(&self) {
-        self.scheduler.want_no_bells();
-    }
-
-    /// The core, to be looked at.
-    pub fn core(&self) -> &Core {
-        self.scheduler.core()
     }
 }

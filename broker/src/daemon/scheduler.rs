@@ -389,27 +389,13 @@ impl Scheduler {
                     self.tell(now, event);
                 }
             }
-            Notice::Unprofiled(client) => self.unprofile(now, Client(client)),
+            Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),
             Notice::Look(answer) => {
                 // Who asked may have lost patience.
                 let _ = answer.send(self.core.snapshot());
             }
             Notice::Stop => self.stopping = true,
         }
-    }
-
-    /// The core forgets what the profile said: for it, the client leaves and comes back.
-    fn unprofile(&mut self, now: Ns, client: Client) {
-        let Some(lane) = self.lane(client) else { return };
-        lane.revoke();
-        let priority = lane.entry().priority.load(Ordering::Relaxed);
-        self.tell(now, Event::Gone(client));
-        let event = Event::Attached {
-            client,
-            priority,
-            profile: None,
-        };
-        self.tell(now, event);
     }
 
     /// A client ended: its last records are read, its lane is let free, the core and the keeper are told.

@@ -44,7 +44,7 @@ impl Orders {
     }
 
     /// Broker: gives credit, bound to these signs or to none. Where what is left was given under other signs, that is taken back first and returned: it
-    /// must not come back to life.
+    /// must not come back to life. A debt stays: the credit that is given pays it.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_SIGNS != 0;
@@ -55,6 +55,10 @@ impl Orders {
         let mut left = 0;
         if !same {
             left = self.take_back();
+            if left < 0 {
+                self.credit.fetch_add(left, Ordering::AcqRel);
+                left = 0;
+            }
             match bound_to {
                 Some(signs) => {
                     self.signs.store(signs, Ordering::Release);
@@ -73,5 +77,22 @@ impl Orders {
     /// Broker: takes back what is left; below zero: a debt is forgiven.
     pub fn take_back(&self) -> i64 {
         self.credit.swap(0, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::lane::Lane;
+
+    #[test]
+    fn a_grant_pays_a_debt_once() {
+        let lane = Box::<Lane>::default();
+        let orders = &lane.orders;
+        assert_eq!(orders.grant(100, Some(1)), 0);
+        orders.overdraw(130);
+        // The core knows of the debt and grants that much more; under other signs it must not be forgiven as well.
+        assert_eq!(orders.grant(530, Some(2)), 0);
+        assert_eq!(orders.take_back(), 500);
     }
 }

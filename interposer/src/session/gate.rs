@@ -133,7 +133,9 @@ impl Session {
         };
         let counters = &self.lane.counters;
         match passed {
-            Passed::Credit | Passed::Mode => {}
+            Passed::Credit => {}
+            // It is reported as issued, so it is taken from the word like all else that is.
+            Passed::Mode => self.overdraw(want.cost),
             Passed::Expired | Passed::Stuck | Passed::Standstill | Passed::Unsplit => {
                 self.overdraw(want.cost);
                 counters.waits_expired.fetch_add(1, Ordering::Relaxed);
