@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--warm-up", type=int, default=2, help="steps that are not timed")
     parser.add_argument("--report-every", type=int, default=1, help="steps between two reads of the loss")
-    parser.add_argument("--times", help="write the times here, as JSON")
+    parser.add_argument("--times", help="write the times here, as JSON: when each step ended, and the process's own time at its end")
     parser.add_argument("--ready", help="write this file after the warm-up")
     arguments = parser.parse_args()
 
@@ -39,7 +39,7 @@ def main():
     loss_of = torch.nn.CrossEntropyLoss()
     images = torch.rand(arguments.batch, 3, 224, 224).pin_memory()
     labels = torch.randint(0, 1000, (arguments.batch,)).pin_memory()
-    ends, first = [], None
+    ends, spent, first = [], [], None
     for number in range(10**9):
         if number == arguments.warm_up:
             torch.cuda.synchronize()
@@ -54,6 +54,7 @@ def main():
             loss.item()
         if first is not None:
             ends.append(time.monotonic())
+            spent.append(time.process_time())
             done = (arguments.steps and len(ends) >= arguments.steps) or (
                 arguments.seconds and ends[-1] - first >= arguments.seconds
             )
@@ -64,7 +65,8 @@ def main():
     torch.cuda.synchronize()
     if arguments.times:
         with open(arguments.times + ".new", "w") as file:
-            json.dump({"pid": os.getpid(), "first": first, "ends": ends, "last": time.monotonic()}, file)
+            times = {"pid": os.getpid(), "first": first, "ends": ends, "cpu": spent, "last": time.monotonic()}
+            json.dump(times, file)
         os.replace(arguments.times + ".new", arguments.times)
     print(f"training: {len(ends)} steps")
 

@@ -46,6 +46,9 @@ const TAIL_CHANCE: u32 = 8;
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
 
+/// What a look at events that were not reached yet takes at most, of the sampler's own making: some calls of a microsecond.
+const QUESTION: Ns = 5_000;
+
 /// Between two looks whether a window can be read.
 const LOOK: Ns = 200_000;
 
@@ -90,6 +93,7 @@ const BEGUN: usize = 16;
 struct Taken {
     start: Event,
     end: Event,
+    stream: Stream,
     point: Point,
     after_sync: bool,
 }
@@ -99,6 +103,25 @@ struct Window {
     taken: Vec<Taken>,
     /// One more event right behind the first launch's: what an event takes.
     extra: Option<Event>,
+}
+
+impl Window {
+    /// Whether the device has passed all of it. The last launch first: while that is not done, it is the only question. What is before it on
+    /// the same stream was passed as well, so most windows take one question.
+    fn reached(&self, driver: &Driver) -> Reached {
+        let mut known: Option<Stream> = None;
+        for taken in self.taken.iter().rev() {
+            if known == Some(taken.stream) {
+                continue;
+            }
+            let last = if taken.end == NONE { taken.start } else { taken.end };
+            match driver.query(last) {
+                Reached::Yes => known = known.or(Some(taken.stream)),
+                other => return other,
+            }
+        }
+        Reached::Yes
+    }
 }
 
 #[derive(Debug, Default)]
@@ -236,6 +259,7 @@ impl Sampler {
         inside.open.taken.push(Taken {
             start: half.start,
             end: half.end,
+            stream: half.stream,
             point: Point {
                 kernel: half.kernel,
                 sequence: half.sequence,
@@ -306,18 +330,28 @@ impl Sampler {
         }
         driver.relaxed(|| {
             while let Some(mut window) = inside.closed.pop_front() {
-                match inside.times(driver, &mut window) {
+                match window.reached(driver) {
                     Reached::NotYet => {
                         inside.closed.push_front(window);
                         break;
                     }
-                    Reached::Yes => inside.tell(session, &window),
+                    Reached::Yes => {
+                        let asked = clock::now();
+                        if inside.times(driver, &mut window) {
+                            inside.tell(session, &window);
+                        }
+                        inside.budget.spend(Work::Read, clock::now().saturating_sub(asked));
+                    }
                     Reached::Never => {}
                 }
                 inside.take_back(window);
             }
         });
-        inside.budget.spend(Work::Read, clock::now().saturating_sub(now));
+        // The questions themselves at what they take: a driver that is asked about an event may do then what the job's own next question would
+        // have made it do, and that is not the sampler's cost.
+        inside
+            .budget
+            .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));
     }
 }
 
@@ -396,31 +430,19 @@ impl Inside {
         }
     }
 
-    /// Fills in the device's times.
-    fn times(&mut self, driver: &Driver, window: &mut Window) -> Reached {
+    /// Fills in the device's times. False if the driver does not tell them.
+    fn times(&mut self, driver: &Driver, window: &mut Window) -> bool {
         let Some(base) = window.taken.first().map(|taken| taken.start) else {
-            return Reached::Never;
+            return false;
         };
-        let last = window
-            .extra
-            .into_iter()
-            .chain(window.taken.iter().rev().map(|taken| taken.end))
-            .filter(|event| *event != NONE);
-        let follower = window.taken.last().map(|taken| taken.start);
-        for event in last.chain(follower) {
-            match driver.query(event) {
-                Reached::Yes => {}
-                other => return other,
-            }
-        }
         for taken in &mut window.taken {
             let Some(start) = driver.elapsed(base, taken.start) else {
-                return Reached::Never;
+                return false;
             };
             taken.point.start = start;
             if taken.end != NONE {
                 let Some(end) = driver.elapsed(base, taken.end) else {
-                    return Reached::Never;
+                    return false;
                 };
                 taken.point.end = end;
             }
@@ -432,7 +454,7 @@ impl Inside {
             self.tick = Some(self.tick.map_or(tick, |least| least.min(tick)));
         }
         self.set_rate(driver, window);
-        Reached::Yes
+        true
     }
 
     /// Compares the device's clock with ours at launches onto an idle device: there an event is reached when it is recorded.
