@@ -17,8 +17,9 @@ use crate::{calibration, host, memory};
 
 /// What a peer's line begins with when it could not do what it was told.
 const FAILED: &str = "failed: ";
-/// The variable by which programs find an MPS daemon, and what stands there so that they find none.
+/// The variable by which programs find an MPS daemon, where they look without it, and what stands there so that they find none.
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const MPS_USUAL: &str = "/tmp/nvidia-mps";
 const NO_MPS: &str = "/nonexistent/weft-gpu-probe";
 
 /// A further process.
@@ -47,9 +48,15 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         match mps {
-            Mps::Without => command.env(MPS_PIPE, NO_MPS),
-            Mps::Pipe(pipe) => command.env(MPS_PIPE, pipe),
-        };
+            Mps::Pipe(pipe) => {
+                command.env(MPS_PIPE, pipe);
+            }
+            // Only where there could be a daemon to be found.
+            Mps::Without if std::env::var_os(MPS_PIPE).is_some() || Path::new(MPS_USUAL).exists() => {
+                command.env(MPS_PIPE, NO_MPS);
+            }
+            Mps::Without => {}
+        }
         let mut process = command.spawn().context("a further process does not start")?;
         let lines = lines_of(&mut process)?;
         let input = process.stdin.take().context("the process has no input")?;
@@ -73,12 +80,18 @@ impl Peer {
 
     /// Waits for its answer.
     pub fn hear(&mut self, bound: Duration) -> Result<String> {
+        self.listen(bound)?
+            .with_context(|| format!("the {} process did not answer within {bound:?}", self.role))
+    }
+
+    /// Its answer, if there is one within this time.
+    pub fn listen(&mut self, bound: Duration) -> Result<Option<String>> {
         match self.lines.recv_timeout(bound) {
             Ok(line) => match line.strip_prefix(FAILED) {
                 Some(what) => bail!("the {} process: {what}", self.role),
-                None => Ok(line),
+                None => Ok(Some(line)),
             },
-            Err(RecvTimeoutError::Timeout) => bail!("the {} process did not answer within {bound:?}", self.role),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => bail!("the {} process ended", self.role),
         }
     }

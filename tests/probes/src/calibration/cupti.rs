@@ -33,6 +33,10 @@ fn run(bench: &Bench) -> Result<()> {
     bare.print(report, "bare");
     bursts(bench, empty, stream, &events)?.print(report, "paired");
 
+    if gpu.is_simulated() && bench.options.cupti.is_none() {
+        report.skipped_part("traced", "CUPTI traces no simulated device");
+        return Ok(());
+    }
     let cupti = match Cupti::open(bench.options.cupti.as_deref()) {
         Ok(cupti) => cupti,
         Err(why) => {

@@ -22,6 +22,8 @@ const LARGE: usize = 256 << 20;
 const LEAST: usize = 8 << 20;
 /// How long a stream is held up before calls that are to find work before them: more than 32 calls take.
 const HOLD_NS: u64 = 20_000_000;
+/// How long both streams are held up until two threads have begun.
+const BOTH_NS: u64 = 5_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
 
@@ -142,7 +144,8 @@ fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
     let both = bench.repeat(ROUNDS, |_| {
         turn = !turn;
         let (going, coming) = if turn { (&first, &second) } else { (&second, &first) };
-        let time = pair.around(stream, || {
+        // Held up until both threads have called: both become ready at once.
+        let time = pair.behind(BOTH_NS, stream, || {
             gpu.record(begun, stream)?;
             gpu.order(other, begun)?;
             std::thread::scope(|scope| {
@@ -162,7 +165,6 @@ fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
             gpu.record(ended, other)?;
             Ok(gpu.order(stream, ended)?)
         })?;
-        // What came is pulled through the host's page table by nobody: what went lies there as if it had been written.
         Ok(rate(bytes, time))
     })?;
     let line = report.samples("both_ways", "bytes/us", Clock::Device, &both);

@@ -128,6 +128,7 @@ api! {
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
     fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: Handle);
     fn cuMemAdvise(at: u64, bytes: usize, advice: u32, device: i32);
+    fn cuMemAdvise_v2(at: u64, bytes: usize, advice: u32, place: Place);
     fn cuMemPrefetchAsync(at: u64, bytes: usize, device: i32, stream: Handle);
     fn cuMemPrefetchAsync_v2(at: u64, bytes: usize, place: Place, flags: u32, stream: Handle);
     fn cuMemPrefetchBatchAsync(at: *const u64, sizes: *const usize, count: usize, places: *const Place, starts: *const usize, place_count: usize, flags: u64, stream: Handle);

@@ -20,13 +20,60 @@ const CONCURRENT_KERNEL: u32 = 10;
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
 const FORCED: u32 = 1;
 
-/// Where it is when nobody says where: by name, then where toolkits put it.
+/// How it is called, newest first.
 const NAMES: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
+/// Where toolkits put it.
 const PLACES: [&str; 3] = [
-    "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so",
-    "/usr/local/cuda/targets/x86_64-linux/lib/libcupti.so",
-    "/usr/local/cuda/lib64/libcupti.so",
+    "/usr/local/cuda/extras/CUPTI/lib64",
+    "/usr/local/cuda/targets/x86_64-linux/lib",
+    "/usr/local/cuda/lib64",
 ];
+/// Where Python packages put it, below their folder.
+const PACKAGES: [&str; 3] = [
+    "nvidia/cu13/lib",
+    "nvidia/cuda_cupti/lib",
+    "triton/backends/nvidia/lib/cupti",
+];
+
+/// Where it may lie when nobody says where: by name alone, in toolkits, in the packages of every Python on the path.
+fn candidates() -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .iter()
+        .filter_map(std::env::var_os)
+        .map(PathBuf::from)
+        .collect();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    prefixes.extend(
+        std::env::split_paths(&path)
+            .filter(|folder| folder.join("python3").exists())
+            .filter_map(|folder| Some(folder.parent()?.to_owned())),
+    );
+    prefixes.push(PathBuf::from("/usr/local"));
+    let mut folders: Vec<PathBuf> = PLACES.iter().map(PathBuf::from).collect();
+    for prefix in prefixes {
+        let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else {
+            continue;
+        };
+        for python in entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+        {
+            for packages in ["site-packages", "dist-packages"] {
+                folders.extend(
+                    PACKAGES
+                        .iter()
+                        .map(|package| python.path().join(packages).join(package)),
+                );
+            }
+        }
+    }
+    let files = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    NAMES
+        .iter()
+        .map(PathBuf::from)
+        .chain(files.filter(|file| file.exists()))
+        .collect()
+}
 
 type Request = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type Complete = extern "C" fn(usize, u32, *mut u8, usize, usize);
@@ -76,7 +123,7 @@ impl Cupti {
     pub fn open(given: Option<&Path>) -> Result<Cupti> {
         let candidates: Vec<PathBuf> = match given {
             Some(path) => vec![path.to_owned()],
-            None => NAMES.into_iter().chain(PLACES).map(PathBuf::from).collect(),
+            None => candidates(),
         };
         let mut said = Vec::new();
         for path in candidates {

@@ -389,8 +389,13 @@ impl Gpu {
     pub fn read_mostly(&self, part: Part, yes: bool) -> Result<(), CudaError> {
         /// `CU_MEM_ADVISE_SET_READ_MOSTLY` and `CU_MEM_ADVISE_UNSET_READ_MOSTLY`.
         const ADVICE: [u32; 2] = [2, 1];
-        // SAFETY: a part of a managed allocation; the device is moot for this advice.
-        unsafe { self.api.cuMemAdvise(part.at, part.bytes, ADVICE[usize::from(yes)], 0) }
+        let advice = ADVICE[usize::from(yes)];
+        // SAFETY: a part of a managed allocation; the place is moot for this advice.
+        match unsafe { self.api.cuMemAdvise_v2(part.at, part.bytes, advice, Place::DEVICE) } {
+            // SAFETY: as above.
+            Err(CudaError::Missing(_)) => unsafe { self.api.cuMemAdvise(part.at, part.bytes, advice, 0) },
+            other => other,
+        }
     }
 }
 

@@ -16,6 +16,9 @@ use crate::driver::{Kernel, Memory, Part, Place, Stream};
 pub const NO_LEDGER: &str =
     "the simulated device has no page ledger: managed memory is resident everywhere, only prefetches take time";
 
+/// How long a stream is held up for many calls: a hundred of them at 50 us each.
+const HOLD_NS: u64 = 5_000_000;
+
 /// What the probes of this folder share: a stream, the sweeping kernel, an event pair.
 pub struct Tools<'b> {
     bench: &'b Bench,
@@ -51,12 +54,13 @@ impl<'b> Tools<'b> {
 
     /// Device time of a prefetch.
     pub fn prefetch(&self, part: Part, place: Place) -> Result<f64> {
-        self.timed(|| Ok(self.bench.gpu.prefetch(part, place, self.stream)?))
+        self.pair
+            .around(self.stream, || Ok(self.bench.gpu.prefetch(part, place, self.stream)?))
     }
 
-    /// Device time of whatever is put on the stream.
+    /// Device time of whatever many calls put on the stream.
     pub fn timed(&self, body: impl FnOnce() -> Result<()>) -> Result<f64> {
-        self.pair.around(self.stream, body)
+        self.pair.behind(HOLD_NS, self.stream, body)
     }
 
     /// Has every page of it on the device, written there.

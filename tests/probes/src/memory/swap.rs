@@ -5,12 +5,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::NO_LEDGER;
 use crate::bench::{Bench, nanoseconds};
 use crate::driver::{Gpu, Place};
-use crate::peer::{Mps, Peer, Role};
+use crate::peer::{Mps, Peer, Role, numbers};
 use crate::probes::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -29,6 +29,10 @@ const LARGE: usize = 256 << 20;
 const LEAST: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 5;
+/// A piece of a prefetch that is run over as soon as it is there.
+const PIECE: usize = 16 << 20;
+/// Kernels one after another beside a job that moves.
+const RUNS: usize = 100;
 /// Longest wait for one answer.
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -55,6 +59,7 @@ fn run(bench: &Bench) -> Result<()> {
     let mut resident = Vec::new();
     let mut by_faults = Vec::new();
     let mut by_prefetch = Vec::new();
+    let mut by_pieces = Vec::new();
     let mut one_after_another = Vec::new();
     let mut at_once = Vec::new();
     bench.repeat(ROUNDS, |_| {
@@ -66,6 +71,9 @@ fn run(bench: &Bench) -> Result<()> {
         // To B by a prefetch, then the same kernel.
         b.ask("out", BOUND)?;
         by_prefetch.push(time(b, "in and run")?);
+        // The same in pieces, each run as soon as it is there.
+        b.ask("out", BOUND)?;
+        by_pieces.push(time(b, "in and run by pieces")?);
         // The whole exchange, from B back to A: one after the other, and both at once.
         a.ask("out", BOUND)?;
         let begin = Instant::now();
@@ -84,6 +92,7 @@ fn run(bench: &Bench) -> Result<()> {
         ("run_resident", Clock::Device, resident),
         ("run_by_faults", Clock::Device, by_faults),
         ("prefetch_and_run", Clock::Device, by_prefetch),
+        ("prefetch_and_run_by_pieces", Clock::Device, by_pieces),
         ("exchange_serial", Clock::Host, one_after_another),
         ("exchange_at_once", Clock::Host, at_once),
     ] {
@@ -94,6 +103,35 @@ fn run(bench: &Bench) -> Result<()> {
             line = line.and("note", NO_LEDGER);
         }
         line.print();
+    }
+    beside(bench, a, b, bytes)
+}
+
+/// One job moves its memory out and in while the other one's kernels run: what each loses.
+fn beside(bench: &Bench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Result<()> {
+    a.ask("in", BOUND)?;
+    let alone = a.ask_numbers("runs", BOUND)?;
+    a.tell("runs")?;
+    let mut moves = Vec::new();
+    // The runs take as long as so many moves, roughly; what is measured afterwards would be moves alone.
+    let begin = Instant::now();
+    let beside = loop {
+        for way in ["out", "in"] {
+            moves.push(time(b, way)?);
+        }
+        if let Some(line) = a.listen(Duration::from_millis(1))? {
+            break numbers(&line)?;
+        }
+        ensure!(begin.elapsed() < BOUND, "the running job did not end within {BOUND:?}");
+    };
+    let report = &bench.report;
+    for (name, times, unit) in [
+        ("runs_alone", alone, "ns"),
+        ("runs_beside_moves", beside, "ns"),
+        ("moves_beside_runs", moves, "ns"),
+    ] {
+        let line = report.samples(name, unit, Clock::Device, &Samples::new(times));
+        line.and("bytes", bytes).print();
     }
     Ok(())
 }
@@ -129,6 +167,8 @@ impl Role for Swapper {
             "out" => job.timed(Some(Place::HOST), false),
             "run" => job.timed(None, true),
             "in and run" => job.timed(Some(Place::DEVICE), true),
+            "in and run by pieces" => job.by_pieces(),
+            "runs" => return job.runs(),
             _ => bail!("no such thing to do: {line}"),
         }?;
         Ok(time.to_string())
@@ -136,6 +176,41 @@ impl Role for Swapper {
 }
 
 impl Job {
+    /// Device times of kernels one after another.
+    fn runs(&self) -> Result<String> {
+        let times = (0..RUNS).map(|_| Ok(self.timed(None, true)?.to_string()));
+        Ok(times.collect::<Result<Vec<_>>>()?.join(" "))
+    }
+
+    /// Device time of a prefetch in pieces on one stream, each of which a kernel on another stream runs over as soon as it is there.
+    fn by_pieces(&self) -> Result<f64> {
+        let gpu = self.gpu;
+        let (sweep, stream, moving) = (gpu.kernel("weft_probe_sweep")?, gpu.stream()?, gpu.stream()?);
+        let (from, to) = (gpu.event()?, gpu.event()?);
+        let mut there = Vec::new();
+        gpu.record(from, stream)?;
+        gpu.order(moving, from)?;
+        for at in (0..self.memory.bytes()).step_by(PIECE) {
+            let (part, event) = (self.memory.part(at, PIECE), gpu.event()?);
+            gpu.prefetch(part, Place::DEVICE, moving)?;
+            gpu.record(event, moving)?;
+            gpu.order(stream, event)?;
+            let words = part.bytes() as u64 / 4;
+            let blocks = u32::try_from(words / 4 / 256).unwrap_or(u32::MAX).max(1);
+            gpu.launch(sweep, blocks, 256, &[part.address(), words], stream)?;
+            there.push(event);
+        }
+        gpu.record(to, stream)?;
+        gpu.wait_for_event(to)?;
+        let time = gpu.between(from, to)?;
+        for event in there.into_iter().chain([from, to]) {
+            gpu.end_event(event)?;
+        }
+        gpu.end_stream(moving)?;
+        gpu.end_stream(stream)?;
+        Ok(time)
+    }
+
     /// Device time of a prefetch, of a kernel that reads and writes everything, or of both.
     fn timed(&self, place: Option<Place>, run: bool) -> Result<f64> {
         let gpu = self.gpu;
