@@ -33,12 +33,18 @@ class Failure(Exception):
         self.tail = list(tail)
 
 
+class NoTime(Exception):
+    """A case that was cut short by the end of the phase's share, which says nothing of the case."""
+
+
 class TimeUp(BaseException):
     """The phase's time is over. Not an Exception, so that no case takes it for its own failure."""
 
 
-def failed(job, what=None):
-    """A Failure that tells how a job ended."""
+def failed(job, what=None, phase=None):
+    """A Failure that tells how a job ended; NoTime where it was killed because the phase's time was over."""
+    if phase and job.timed_out and phase.left() < 1.5:
+        return NoTime(f"{what or job.name} was cut short: the phase's time was over")
     how = "was killed at its bound" if job.timed_out else f"ended with {job.process.returncode}"
     return Failure(f"{what or job.name} {how}", results.tail(job.stderr()))
 
@@ -85,9 +91,11 @@ class Phase:
     def wanted(self, name):
         return not self.words or any(word in name for word in self.words)
 
-    def case(self, name, function, *arguments, need=0.0, **more):
-        """Tries one thing. Returns what `function` returns, or None where it failed, was skipped, or `need` seconds are not left."""
-        if not self.wanted(name):
+    def case(self, name, function, *arguments, need=0.0, always=False, **more):
+        """Tries one thing. Returns what `function` returns, or None where it failed, was skipped, or `need` seconds are not left.
+
+        `always`: also where the names asked for do not name it, because others build on it."""
+        if not always and not self.wanted(name):
             return None
         if self.left() < max(need, 0.5):
             self.verdict(name, results.LEFT_OUT, f"{max(self.left(), 0):.0f} s left, about {need:.0f} needed")
@@ -97,6 +105,9 @@ class Phase:
             value = function(*arguments, **more)
         except Skip as why:
             self.verdict(name, results.SKIPPED, str(why))
+            return None
+        except NoTime as why:
+            self.verdict(name, results.LEFT_OUT, str(why))
             return None
         except Failure as why:
             self.verdict(name, results.FAILED, str(why), why.tail, time.monotonic() - begin)
@@ -151,7 +162,7 @@ class Phase:
     def finish(self, job, bound, what=None):
         """Waits for a job, at most `bound` seconds or as long as the phase has; Failure where it did not end well."""
         if job.wait(max(1.0, min(bound, self.left()))) != 0:
-            raise failed(job, what)
+            raise failed(job, what, self)
         return job
 
 

@@ -14,7 +14,7 @@ import sys
 from harness import jobs, paths, show
 
 from .. import workload
-from ..phase import Failure, Skip, ended_clients, failed
+from ..phase import Failure, NoTime, Skip, ended_clients, failed
 from ..workload import Orders
 
 BENCH = paths.TARGET / "release" / "weft-bench-launch"
@@ -218,8 +218,11 @@ def one_model(phase, state, restart, name, mode):
             for key in keys[number % len(keys) :] + keys[: number % len(keys)]:
                 answer = check(processes[key], processes[key].ask(f"run {block}", max(1.0, min(60.0, phase.left()))))
                 samples[key].append(statistics.median(answer["ms"]))
-    except Failure:
-        if any(process.process.poll() is not None for process in processes.values()) or phase.left() < 1:
+    except Failure as error:
+        if phase.left() < 1:
+            state["processes"] = None
+            raise NoTime(f"cut short: the phase's time was over: {error}") from error
+        if any(process.process.poll() is not None for process in processes.values()):
             state["processes"] = None
         raise
     how = f"{blocks} blocks of {block} s in turn, median step of each block"

@@ -19,7 +19,7 @@ import tomllib
 from harness import jobs, paths
 
 from .. import elf, machine, results
-from ..phase import Failure, Skip, ended_clients, failed, settled
+from ..phase import Failure, NoTime, Skip, ended_clients, failed, settled
 
 PROGRAMS = paths.CLIENTS / "programs"
 OBSERVE = paths.ROOT / "scripts" / "gpu" / "observe"
@@ -134,7 +134,7 @@ class Client:
         job = jobs.Job(self.command(result), environment=environment, folder=folder, name=name)
         code = job.wait(max(1.0, min(self.bound, self.phase.left())))
         if code != 0 or not result.exists():
-            raise failed(job, f"{self.name}, {name}")
+            raise failed(job, f"{self.name}, {name}", self.phase)
         return job, json.loads(result.read_text()), [json.loads(file.read_text()) for file in seen.glob("*.json")]
 
 
@@ -214,6 +214,10 @@ def one_client(client, gathered):
     folder = phase.place(client.name)
     try:
         reference = bare(client, folder)
+    except NoTime as why:
+        for name in names:
+            phase.verdict(name, results.LEFT_OUT, str(why))
+        return
     except (Failure, OSError, ValueError, RuntimeError) as error:
         for name in names:
             phase.verdict(name, results.SKIPPED, f"it does not run without weft either: {error}", getattr(error, "tail", None))
@@ -308,7 +312,7 @@ class beside:
         jobs.wait_until(lambda: ready.exists() or not self.job.running(), min(30, max(self.phase.left(), 1)))
         if not ready.exists():
             self.job.kill()
-            raise failed(self.job, "the job beside it")
+            raise failed(self.job, "the job beside it", self.phase)
         return priority
 
     def __exit__(self, *_):
