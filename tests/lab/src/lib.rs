@@ -9,14 +9,20 @@
 //! What holds: a run is its scenario and a seed. The same two give the same result to the last nanosecond, on any machine.
 #![forbid(unsafe_code)]
 
+pub mod aims;
 pub mod compare;
+pub mod foresight;
 pub mod generate;
 pub mod job;
 pub mod measure;
 pub mod oracle;
+pub mod pairs;
 pub mod policy;
 pub mod random;
+pub mod report;
 pub mod rule;
+pub mod scenario;
+pub mod speed;
 pub mod world;
 
 /// A time or a duration in nanoseconds.

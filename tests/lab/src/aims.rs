@@ -1,0 +1,308 @@
+//! What is to be reached, and whether it was. The aims are the project's and stand here as they were set; what they are measured by stands beside each.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::foresight::Foresight;
+use crate::pairs::Row;
+use crate::speed::Speed;
+
+/// An aim.
+#[derive(Debug, Clone, Serialize)]
+pub struct Aim {
+    /// What is to hold.
+    pub aim: String,
+    /// Whether it was looked at and did.
+    pub met: bool,
+    /// How often it held, of how many.
+    pub held: (usize, usize),
+    /// The figures; where it failed, the worst.
+    pub said: Vec<String>,
+}
+
+/// Worst cases that are told of each aim.
+const TOLD: usize = 5;
+
+/// Collects one aim's cases.
+struct Judge {
+    aim: String,
+    held: usize,
+    cases: usize,
+    /// How bad, what.
+    misses: Vec<(f64, String)>,
+}
+
+impl Judge {
+    fn new(aim: &str) -> Judge {
+        Judge {
+            aim: aim.to_string(),
+            held: 0,
+            cases: 0,
+            misses: Vec::new(),
+        }
+    }
+
+    /// `value` is to be at most `limit`.
+    fn at_most(&mut self, value: f64, limit: f64, said: impl FnOnce() -> String) {
+        self.cases += 1;
+        if value <= limit {
+            self.held += 1;
+        } else {
+            self.misses.push((value / limit.max(1e-9), said()));
+        }
+    }
+
+    fn done(mut self) -> Aim {
+        self.misses.sort_by(|one, other| other.0.total_cmp(&one.0));
+        Aim {
+            met: self.cases > 0 && self.held == self.cases,
+            aim: self.aim,
+            held: (self.held, self.cases),
+            said: self.misses.into_iter().take(TOLD).map(|(_, said)| said).collect(),
+        }
+    }
+}
+
+/// One case under the rules that aims speak of.
+struct Together<'a> {
+    weft: &'a Row,
+    fikit: Option<&'a Row>,
+    default: Option<&'a Row>,
+}
+
+fn name(row: &Row) -> String {
+    format!(
+        "{} {}: {} beside {}, seed {}",
+        row.device,
+        row.kind,
+        row.service,
+        row.batch.join(" + "),
+        row.figures.seed
+    )
+}
+
+fn together(rows: &[Row]) -> Vec<Together<'_>> {
+    let mut cases: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.kind != "frontier") {
+        cases.entry(name(row)).or_default().push(row);
+    }
+    let mut out = Vec::new();
+    for rows in cases.values() {
+        let find = |rule: &str| rows.iter().find(|row| row.figures.rule == rule).copied();
+        if let Some(weft) = find("weft") {
+            out.push(Together {
+                weft,
+                fikit: find("fikit"),
+                default: find("default"),
+            });
+        }
+    }
+    out
+}
+
+/// The geometric mean. 1 of nothing.
+pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0);
+    for value in values {
+        sum += value.max(1e-9).ln();
+        count += 1;
+    }
+    if count == 0 {
+        1.0
+    } else {
+        (sum / f64::from(count)).exp()
+    }
+}
+
+/// All aims, with what was found.
+pub fn judge(rows: &[Row], foresight: &[Foresight], speed: &[Speed]) -> Vec<Aim> {
+    let cases = together(rows);
+    let mut aims = Vec::new();
+    delays(&cases, &mut aims);
+    latencies(&cases, &mut aims);
+    speed_up(&cases, &mut aims);
+    efficiency(&cases, &mut aims);
+    against_fikit(&cases, &mut aims);
+    predictor(foresight, &mut aims);
+    let mut fast = Judge::new("the core takes at least 2 million events a second with 1,000 clients");
+    for speed in speed.iter().filter(|speed| speed.clients >= 1_000) {
+        let said = || format!("{}: {:.2} million", speed.policy, speed.million_events_a_second);
+        fast.at_most(2.0, speed.million_events_a_second, said);
+    }
+    aims.push(fast.done());
+    aims
+}
+
+fn delays(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+    let mut direct = Judge::new("direct delay at most 1.25 times the floor per filled gap");
+    let mut added = Judge::new("added end to end at most max(1.25 x floor, 0.5 % of alone) in the mean");
+    for case in cases {
+        let figures = &case.weft.figures;
+        let floor = figures.floor.mean / 1e3;
+        direct.at_most(figures.direct_per_gap_us, 1.25 * floor, || {
+            format!(
+                "{}: {:.0} us a filled gap, floor {floor:.0} us",
+                name(case.weft),
+                figures.direct_per_gap_us
+            )
+        });
+        let limit = (1.25 * floor).max(0.005 * figures.alone.mean / 1e3);
+        added.at_most(figures.added_mean_us, limit, || {
+            format!(
+                "{}: {:.0} us added, limit {limit:.0} us",
+                name(case.weft),
+                figures.added_mean_us
+            )
+        });
+    }
+    aims.extend([direct.done(), added.done()]);
+}
+
+fn latencies(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+    let mut mean = Judge::new("latency mean within 1.02 of alone wherever the floor is under 2 % of it");
+    let mut tail = Judge::new("latency p99 within 1.05 of alone wherever the filler's p99 residual is under 5 % of it");
+    for case in cases {
+        let figures = &case.weft.figures;
+        if figures.floor.mean < 0.02 * figures.alone.mean {
+            mean.at_most(figures.slowdown(), 1.02, || {
+                format!("{}: {:.3} of alone", name(case.weft), figures.slowdown())
+            });
+        }
+        if figures.floor.p99 < 0.05 * figures.alone.p99 {
+            let ratio = figures.latency.p99 / figures.alone.p99;
+            tail.at_most(ratio, 1.05, || format!("{}: {ratio:.3} of alone", name(case.weft)));
+        }
+    }
+    aims.extend([mean.done(), tail.done()]);
+}
+
+fn speed_up(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+    let mut judge =
+        Judge::new("speed-up against default sharing at least 0.95 of its ceiling in every closed-loop pair");
+    let mut range: Vec<f64> = Vec::new();
+    for case in cases.iter().filter(|case| case.weft.closed) {
+        let Some(default) = case.default else { continue };
+        let weft = &case.weft.figures;
+        let ceiling = default.figures.latency.mean / weft.alone.mean.max(1.0);
+        let reached = default.figures.latency.mean / weft.latency.mean.max(1.0);
+        range.push(reached);
+        judge.at_most(0.95, reached / ceiling, || {
+            format!("{}: {reached:.2} of {ceiling:.2}", name(case.weft))
+        });
+    }
+    let mut aim = judge.done();
+    range.sort_by(f64::total_cmp);
+    if let (Some(least), Some(most)) = (range.first(), range.last()) {
+        aim.said.insert(
+            0,
+            format!(
+                "{least:.2}x to {most:.2}x, middle {:.2}x (FIKIT's paper: 1.32x to 16.41x, on its machine)",
+                range[range.len() / 2]
+            ),
+        );
+    }
+    aims.push(aim);
+}
+
+fn efficiency(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+    let mut filled = Judge::new("fill efficiency at least 0.90 under MPS for predictable jobs (closed loop)");
+    let mut gate = Judge::new("gate time at most a tenth of the filler's mean kernel under MPS");
+    for case in cases.iter().filter(|case| case.weft.device == "mps") {
+        let figures = &case.weft.figures;
+        let kernel = figures.floor.kernel / 1e3;
+        if case.weft.closed {
+            filled.at_most(0.90, figures.efficiency, || {
+                format!(
+                    "{}: {:.3}; {:.2} of the gap time filled, direct delay {:.0} us a gap, gate {:.1} us a kernel of {kernel:.0} us",
+                    name(case.weft),
+                    figures.efficiency,
+                    figures.filled_share(),
+                    figures.direct_per_gap_us,
+                    figures.gate_us,
+                )
+            });
+        }
+        gate.at_most(figures.gate_us, 0.1 * kernel, || {
+            format!(
+                "{}: {:.1} us, mean kernel {kernel:.1} us",
+                name(case.weft),
+                figures.gate_us
+            )
+        });
+    }
+    aims.extend([filled.done(), gate.done()]);
+}
+
+fn against_fikit(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+    let mut both = Judge::new("against fikit: worse in latency and in batch throughput in no pair (tolerance 0.5 %)");
+    let mut latency = Vec::new();
+    let mut batch = Vec::new();
+    for case in cases {
+        let Some(fikit) = case.fikit else { continue };
+        let (weft, fikit) = (&case.weft.figures, &fikit.figures);
+        let slower = weft.latency.mean / fikit.latency.mean.max(1.0);
+        let less = fikit.batch_sum / weft.batch_sum.max(1e-9);
+        latency.push(1.0 / slower);
+        if case.weft.device == "mps" {
+            batch.push(1.0 / less);
+        }
+        for (value, what) in [(slower, "latency"), (less, "batch throughput")] {
+            both.at_most(value, 1.005, || {
+                format!(
+                    "{}: worse in {what} by {:.1} % (latency {:.3} of fikit's, batch {:.3})",
+                    name(case.weft),
+                    100.0 * (value - 1.0),
+                    slower,
+                    1.0 / less
+                )
+            });
+        }
+    }
+    aims.push(both.done());
+    let mut better = Judge::new("against fikit: clearly better in latency over all pairs");
+    let gain = geometric(latency.iter().copied());
+    if !latency.is_empty() {
+        better.at_most(1.005, gain, || String::new());
+    }
+    let mut aim = better.done();
+    aim.said = vec![format!(
+        "fikit's mean latency is {gain:.3} times weft's, geometric mean"
+    )];
+    aims.push(aim);
+    let mut more = Judge::new("against fikit: at least 1.15 times its batch throughput under MPS");
+    let gain = geometric(batch.iter().copied());
+    if !batch.is_empty() {
+        more.at_most(1.15, gain, || String::new());
+    }
+    let mut aim = more.done();
+    aim.said = vec![format!(
+        "weft's batch throughput is {gain:.3} times fikit's, geometric mean"
+    )];
+    aims.push(aim);
+}
+
+fn predictor(foresight: &[Foresight], aims: &mut Vec<Aim>) {
+    let mut covered = Judge::new("gap predictor: the low quantile covers 90 +- 3 % on steps not trained on, per model");
+    let (mut ours, mut means) = (0.0, 0.0);
+    for one in foresight {
+        if one.material > 0 {
+            covered.at_most((one.covered - 0.9).abs(), 0.03, || {
+                format!("{}: {:.1} %", one.trace, 100.0 * one.covered)
+            });
+        }
+        ours += one.error_us * one.gaps as f64;
+        means += one.means_us * one.gaps as f64;
+    }
+    aims.push(covered.done());
+    let mut error =
+        Judge::new("gap predictor: mean absolute error at least 2 times below the mean by kernel, over the traces");
+    let gain = if ours > 0.0 { means / ours } else { 0.0 };
+    if !foresight.is_empty() {
+        error.at_most(2.0, gain, || String::new());
+    }
+    let mut aim = error.done();
+    aim.said = vec![format!("{gain:.2} times below")];
+    aims.push(aim);
+}

@@ -1,0 +1,57 @@
+//! The gap predictor on steps that it was not trained on, beside the paper's mean by kernel.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+use weft_profiles::predictor::{self, MATERIAL};
+use weft_profiles::trace::timeline::{self, Costs};
+use weft_profiles::trace::{Call, Trace};
+
+use crate::Ns;
+
+/// How well one trace's gaps are foreseen.
+#[derive(Debug, Clone, Serialize)]
+pub struct Foresight {
+    /// The trace.
+    pub trace: String,
+    /// Steps trained on, steps judged by.
+    pub steps: (usize, usize),
+    /// Gaps judged, and those forecast as worth filling.
+    pub gaps: u64,
+    /// See `gaps`.
+    pub material: u64,
+    /// The part of them at or above the forecast's low value.
+    pub covered: f64,
+    /// Mean distance between forecast and gap, us.
+    pub error_us: f64,
+    /// The same for the mean of the kernel's earlier gaps.
+    pub means_us: f64,
+}
+
+/// Trains on the first half of a trace's steps, judges by the second.
+pub fn of(name: &str, trace: &Trace) -> Foresight {
+    let spans = timeline::alone(trace, Costs::default()).spans;
+    let half = trace.steps.len() / 2;
+    let gap = |span: &timeline::Span| -> Option<(u64, Ns)> {
+        match trace.steps[span.step].operations[span.operation].call {
+            Call::Launch { kernel, .. } => Some((trace.kernels[kernel as usize].hash, span.gap?)),
+            _ => None,
+        }
+    };
+    let part = |first: bool| -> Vec<(u64, Ns)> {
+        let spans = spans.iter().filter(|span| (span.step < half) == first);
+        spans.filter_map(gap).collect()
+    };
+    let judged = predictor::evaluate(&part(true), &part(false));
+    Foresight {
+        trace: name.to_string(),
+        steps: (half, trace.steps.len() - half),
+        gaps: judged.values,
+        material: judged.forecasts,
+        covered: judged.covered,
+        error_us: judged.error / 1e3,
+        means_us: judged.error_of_means / 1e3,
+    }
+}
+
+/// A gap shorter than this is not worth a forecast, us.
+pub const LEAST_US: f64 = MATERIAL as f64 / 1e3;

@@ -1,0 +1,243 @@
+//! `weft-lab`: runs a scenario, or the large set, and says what came of it. `scripts/lab` builds and starts it.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde::Serialize;
+use simgpu_engine::Mode;
+
+use weft_lab::aims::{self, Aim};
+use weft_lab::foresight::{self, Foresight};
+use weft_lab::pairs::{self, Plan, Row};
+use weft_lab::report;
+use weft_lab::scenario::Scenario;
+use weft_lab::speed::{self, Speed};
+
+/// Jobs on one GPU in virtual time, under every policy on the same seed.
+///
+/// Without --scenario: every recorded model as a service beside every model as a batch job, and the cases beyond pairs (see tests/lab/src/pairs.rs).
+///
+///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
+///   weft-lab --quick --check
+///   weft-lab --page tests/lab/results/page.html --json target/lab.json
+///   weft-lab --kind pair --device mps --model resnet50 --model lstm
+#[derive(Debug, Parser)]
+#[command(verbatim_doc_comment)]
+struct Options {
+    /// Run this scenario instead of the set
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// A tenth of the requests, one device, a few models: says whether it works, not whether aims are met
+    #[arg(long)]
+    quick: bool,
+    /// Exit 1 where an aim is missed; which, with figures, comes last
+    #[arg(long)]
+    check: bool,
+    /// Everything, for programs
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Everything, for people: one HTML file
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Recordings to replay
+    #[arg(long, value_name = "FOLDER", default_value = "profiles/recorded/simulated-A100")]
+    traces: PathBuf,
+    /// Threads to run on; all cores where 0
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Seeds
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    seeds: Vec<u64>,
+    /// Requests a figure rests on
+    #[arg(long)]
+    requests: Option<u64>,
+    /// Only this device (mps or time-sliced)
+    #[arg(long)]
+    device: Option<String>,
+    /// Only these kinds of cases
+    #[arg(long)]
+    kind: Vec<String>,
+    /// Only these models
+    #[arg(long)]
+    model: Vec<String>,
+    /// Every rule on every pair, not only weft, fikit and the device's own
+    #[arg(long)]
+    all_rules: bool,
+}
+
+/// What is written as JSON.
+#[derive(Debug, Serialize)]
+struct Results {
+    command: String,
+    commit: String,
+    seeds: Vec<u64>,
+    requests: u64,
+    seconds: f64,
+    events: u64,
+    aims: Vec<Aim>,
+    foresight: Vec<Foresight>,
+    speed: Vec<Speed>,
+    rows: Vec<Row>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("weft-lab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool> {
+    match &options.scenario {
+        Some(path) => {
+            let scenario = Scenario::load(path)?;
+            let rows = one_scenario(&scenario);
+            print!("{}", report::text(&rows));
+            if let Some(path) = &options.json {
+                write(path, &serde_json::to_string_pretty(&rows)?)?;
+            }
+            Ok(true)
+        }
+        None => the_set(options),
+    }
+}
+
+fn one_scenario(scenario: &Scenario) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for bench in &scenario.benches {
+        let know = |(place, job)| bench.know(job, place, place == 0);
+        let known: Vec<_> = scenario.jobs.iter().enumerate().map(know).collect();
+        for rule in &scenario.rules {
+            eprintln!("{}: seed {}, {rule}", scenario.name, bench.seed);
+            rows.push(Row {
+                kind: "scenario",
+                device: pairs::mode_name(bench.device.mode),
+                service: scenario.jobs[0].name.clone(),
+                batch: scenario.jobs[1..].iter().map(|job| job.name.clone()).collect(),
+                closed: scenario.jobs[0].arrivals.is_closed(),
+                figures: bench.compare(&known, *rule),
+            });
+        }
+    }
+    rows
+}
+
+fn plan(options: &Options) -> Result<Plan> {
+    let modes = match options.device.as_deref() {
+        None => vec![Mode::Mps, Mode::TimeSlice],
+        Some("mps") => vec![Mode::Mps],
+        Some("time-sliced") => vec![Mode::TimeSlice],
+        Some(other) => anyhow::bail!("--device {other}: choose mps or time-sliced"),
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });
+    Ok(Plan {
+        modes,
+        seeds: options.seeds.clone(),
+        requests: requests.max(1),
+        threads: if options.threads == 0 { cores } else { options.threads },
+        kinds: match (options.quick, options.kind.is_empty()) {
+            (true, true) => ["pair", "several", "poisson", "shape"].map(String::from).to_vec(),
+            _ => options.kind.clone(),
+        },
+        models: match (options.quick, options.model.is_empty()) {
+            (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
+            _ => options.model.clone(),
+        },
+        all_rules: options.all_rules,
+    })
+}
+
+fn the_set(options: &Options) -> Result<bool> {
+    let start = Instant::now();
+    let plan = plan(options)?;
+    let models = pairs::models(&options.traces)?;
+    let cases = pairs::cases(&models, &plan);
+    eprintln!(
+        "{} models, {} cases, {} requests a figure, {} threads",
+        models.len(),
+        cases.len(),
+        plan.requests,
+        plan.threads
+    );
+    let told = Mutex::new(Instant::now());
+    let progress = |done: usize, of: usize| {
+        let Ok(mut told) = told.lock() else { return };
+        if told.elapsed().as_secs() >= 10 || done == of {
+            *told = Instant::now();
+            eprintln!("{done} of {of} cases after {:.0} s", start.elapsed().as_secs_f64());
+        }
+    };
+    let rows = pairs::run(&cases, &plan, &progress);
+    let foresight: Vec<Foresight> = models
+        .iter()
+        .flat_map(|model| [(&model.infer, "infer"), (&model.train, "train")].map(|(trace, mode)| (model, trace, mode)))
+        .filter_map(|(model, trace, mode)| {
+            let trace = trace.as_ref()?;
+            Some(foresight::of(&format!("{}-{mode}", model.name), trace))
+        })
+        .collect();
+    let speed: Vec<Speed> = weft_broker::core::PolicyName::ALL
+        .iter()
+        .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
+        .collect();
+    let results = Results {
+        command: std::env::args().collect::<Vec<String>>().join(" "),
+        commit: commit(),
+        seeds: plan.seeds.clone(),
+        requests: plan.requests,
+        seconds: start.elapsed().as_secs_f64(),
+        events: rows.iter().map(|row| row.figures.events).sum(),
+        aims: aims::judge(&rows, &foresight, &speed),
+        foresight,
+        speed,
+        rows,
+    };
+    if let Some(path) = &options.json {
+        write(path, &serde_json::to_string(&results)?)?;
+    }
+    if let Some(path) = &options.page {
+        let made = report::Made {
+            command: &results.command,
+            commit: &results.commit,
+            seeds: &results.seeds,
+            requests: results.requests,
+            seconds: results.seconds,
+            events: results.events,
+        };
+        let page = report::page(&made, &results.rows, &results.aims, &results.foresight, &results.speed);
+        write(path, &page)?;
+    }
+    print!("{}", report::text_of_set(&results.rows));
+    print!("{}", report::text_of_aims(&results.aims));
+    std::io::stdout().flush()?;
+    Ok(!options.check || results.aims.iter().all(|aim| aim.met))
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// The commit that this runs from, if git says.
+fn commit() -> String {
+    let git = std::process::Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .output();
+    git.ok()
+        .filter(|output| output.status.success())
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string())
+        .unwrap_or_default()
+}

@@ -1,0 +1,437 @@
+//! The large set behind `scripts/lab`: every model as a service beside every model as a batch job, and the cases beyond pairs.
+//!
+//! | kind | the service | beside it | rules |
+//! |---|---|---|---|
+//! | `pair` | each model's inference, the next request after the last answer | each model's training | [`PAIR_RULES`] |
+//! | `table` | each model | one model's training, another for each | all, nvshare too |
+//! | `several` | each model | three trainings, two of equal priority | weft, fikit, default |
+//! | `chatty` | each model, waiting after every kernel | one training | weft, fikit, default |
+//! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default |
+//! | `shape` | generated: decoding by graphs, long kernels, stalling data | generated | weft, fikit, default |
+//! | `frontier` | one model | one training | rules with their one parameter swept |
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+use simgpu_engine::{Mode, Settings};
+use weft_profiles::trace::Trace;
+
+use crate::compare::{Bench, Figures, Known};
+use crate::job::{Arrivals, Jitter, Job, Play, Program};
+use crate::rule::{Named, Rule};
+use crate::world::Hosts;
+use crate::{MS, Ns, US, generate};
+
+/// Rules that every pair runs under.
+pub const PAIR_RULES: [Rule; 3] = [Rule::WEFT, Rule::FIKIT, Rule::Default];
+
+/// A trace's times vary from step to step by themselves; so that a step that comes again is not the same to the nanosecond, a little more.
+const REPEATED: Jitter = Jitter {
+    device: 0.01,
+    host: 0.05,
+};
+
+/// Host time between two requests of a service: it reads, decodes and answers. A trace's own is that of a loop that does nothing else, and a service that
+/// leaves no gap has none to fill.
+pub const THINK: Ns = 4 * MS;
+
+/// The load of services whose requests come on their own.
+const LOAD: f64 = 0.4;
+
+/// A case: jobs, a device, a seed, rules.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Which kind.
+    pub kind: &'static str,
+    /// The device.
+    pub mode: Mode,
+    /// All chance.
+    pub seed: u64,
+    /// The service first.
+    pub jobs: Vec<Job>,
+    /// What to compare.
+    pub rules: Vec<Rule>,
+}
+
+/// One rule in one case.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Which kind of case.
+    pub kind: &'static str,
+    /// "mps" or "time-sliced".
+    pub device: &'static str,
+    /// The service.
+    pub service: String,
+    /// Who shares with it.
+    pub batch: Vec<String>,
+    /// Whether the next request waits for the answer to the last.
+    pub closed: bool,
+    /// What came of it.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// A mode's name.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Mps => "mps",
+        Mode::TimeSlice => "time-sliced",
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Devices.
+    pub modes: Vec<Mode>,
+    /// Seeds.
+    pub seeds: Vec<u64>,
+    /// Requests a figure.
+    pub requests: u64,
+    /// Threads to run on.
+    pub threads: usize,
+    /// Kinds of cases; all where empty.
+    pub kinds: Vec<String>,
+    /// Models; all where empty.
+    pub models: Vec<String>,
+    /// Whether to run every rule on every pair.
+    pub all_rules: bool,
+}
+
+/// The models there are: name, inference, training.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// As a service.
+    pub infer: Option<Trace>,
+    /// As a batch job.
+    pub train: Option<Trace>,
+}
+
+/// Reads a folder of recordings. A file that cannot be read is an error: a set with holes would look like a whole one.
+pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
+    use anyhow::Context;
+    let mut models: HashMap<String, Model> = HashMap::new();
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("{}: no recordings; scripts/traces makes them", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let Some(stem) = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_suffix(".trace").map(str::to_string))
+        else {
+            continue;
+        };
+        let Some((name, mode)) = stem.rsplit_once('-') else {
+            continue;
+        };
+        let trace = Trace::load(&path)?;
+        let model = models.entry(name.to_string()).or_insert_with(|| Model {
+            name: name.to_string(),
+            infer: None,
+            train: None,
+        });
+        match mode {
+            "train" => model.train = Some(trace),
+            _ => model.infer = Some(trace),
+        }
+    }
+    let mut models: Vec<Model> = models.into_values().collect();
+    models.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(models)
+}
+
+fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> Job {
+    Job {
+        jitter: REPEATED,
+        arrivals: Arrivals::Closed { think },
+        ..Job::new(name, priority, Arc::clone(program))
+    }
+}
+
+/// The same program with a synchronisation after every kernel.
+fn chatty(program: &Program) -> Program {
+    let mut program = program.clone();
+    for step in &mut program.steps {
+        let mut ops = Vec::new();
+        let mut place = Vec::new();
+        for op in &step.ops {
+            place.push(ops.len() as u32);
+            ops.push(*op);
+            if let Play::Compute { stream, .. } = op.play {
+                ops.push(crate::job::Op {
+                    host_before: 0,
+                    play: Play::Sync(weft_profiles::trace::Until::Stream(stream)),
+                    next_same: crate::job::NONE,
+                    next_handed: crate::job::NONE,
+                });
+            }
+        }
+        let new = |old: u32| match place.get(old as usize) {
+            Some(at) => *at,
+            None => crate::job::NONE,
+        };
+        for (old, op) in step.ops.iter().enumerate() {
+            let at = place[old] as usize;
+            let (same, handed) = (new(op.next_same), new(op.next_handed));
+            if matches!(op.play, Play::Compute { .. }) {
+                // What followed the launch follows its synchronisation.
+                ops[at].next_same = at as u32 + 1;
+                ops[at].next_handed = crate::job::NONE;
+                (ops[at + 1].next_same, ops[at + 1].next_handed) = (same, handed);
+            } else {
+                (ops[at].next_same, ops[at].next_handed) = (same, handed);
+            }
+        }
+        step.roots = step.roots.iter().map(|root| new(*root)).collect();
+        step.ops = ops;
+    }
+    program
+}
+
+fn generated(name: &str, priority: u8, trace: &Trace) -> Job {
+    Job::new(name, priority, Arc::new(Program::of(trace, 0, usize::MAX)))
+}
+
+/// Generated services with generated batch jobs.
+fn shapes() -> Vec<(Job, Job)> {
+    let decode = generated("decode", 0, &generate::decode(300, 20 * US, 300 * US, 24, 5 * MS));
+    let vision = generated("vision", 0, &generate::service(60, 80 * US, 12 * MS));
+    let steps = generated("steps", 0, &generate::chatty(40, 60 * US, 60 * US, 5 * MS));
+    let training = generated(
+        "training",
+        5,
+        &generate::training(&[30 * US, 120 * US, 250 * US, 60 * US].repeat(40), 3 * US, 400 * US),
+    );
+    let long = generated(
+        "long-kernels",
+        5,
+        &generate::training(&[4 * MS, 900 * US, 50 * US].repeat(5), 3 * US, 0),
+    );
+    let stalling = generated(
+        "stalling",
+        5,
+        &generate::stalling(&[100 * US; 60], 300 * US, 8, 25 * MS),
+    );
+    let graphs = generated("graph-batch", 5, &generate::decode(200, 15 * US, 200 * US, 16, MS));
+    vec![
+        (decode.clone(), training.clone()),
+        (decode, graphs.clone()),
+        (vision.clone(), long.clone()),
+        (vision.clone(), stalling),
+        (vision, graphs),
+        (steps.clone(), training),
+        (steps, long),
+    ]
+}
+
+/// The cases of a plan.
+pub fn cases(models: &[Model], plan: &Plan) -> Vec<Case> {
+    let wanted = |name: &str| plan.models.is_empty() || plan.models.iter().any(|model| model == name);
+    let programs = |pick: fn(&Model) -> Option<&Trace>, suffix: &str| -> Vec<(String, Arc<Program>)> {
+        models
+            .iter()
+            .filter(|model| wanted(&model.name))
+            .filter_map(|model| {
+                let program = Program::of(pick(model)?, 0, usize::MAX);
+                Some((format!("{}{suffix}", model.name), Arc::new(program)))
+            })
+            .collect()
+    };
+    let services = programs(|model| model.infer.as_ref(), "");
+    let batches = programs(|model| model.train.as_ref(), " training");
+    let mut out = Vec::new();
+    for mode in &plan.modes {
+        for seed in &plan.seeds {
+            cases_of(&services, &batches, plan, *mode, *seed, &mut out);
+        }
+    }
+    out.retain(|case: &Case| plan.kinds.is_empty() || plan.kinds.iter().any(|kind| kind == case.kind));
+    out
+}
+
+type Named2 = (String, Arc<Program>);
+
+fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, seed: u64, out: &mut Vec<Case>) {
+    let mut case = |kind, jobs, rules: &[Rule]| {
+        out.push(Case {
+            kind,
+            mode,
+            seed,
+            jobs,
+            rules: rules.to_vec(),
+        });
+    };
+    let service = |(name, program): &Named2| job(name, 0, program, Some(THINK));
+    let batch = |at: usize, priority| {
+        let (name, program) = &batches[at % batches.len()];
+        job(name, priority, program, None)
+    };
+    let three = [Rule::WEFT, Rule::FIKIT, Rule::Default];
+    let all: Vec<Rule> = Rule::ALL.into_iter().filter(|rule| rule.least() == 0).collect();
+    if !batches.is_empty() {
+        for (at, named) in services.iter().enumerate() {
+            let first = service(named);
+            // Another partner for each.
+            let partner = at + 1;
+            for other in 0..batches.len() {
+                let rules: &[Rule] = if plan.all_rules { &all } else { &PAIR_RULES };
+                case("pair", vec![first.clone(), batch(other, 5)], rules);
+            }
+            case("table", vec![first.clone(), batch(partner, 5)], &Rule::ALL);
+            let several = vec![first.clone(), batch(at, 3), batch(at + 1, 5), batch(at + 2, 5)];
+            case("several", several, &three);
+            let mut slow = service(named);
+            slow.name = format!("{} chatty", slow.name);
+            slow.program = Arc::new(chatty(&named.1));
+            case("chatty", vec![slow, batch(partner, 5)], &three);
+            let busy = work_of(&named.1);
+            let mean = (busy as f64 / LOAD) as Ns;
+            let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(16), Rule::Default];
+            for (kind, arrivals) in [
+                ("poisson", Arrivals::Poisson { mean }),
+                (
+                    "bursts",
+                    Arrivals::Bursts {
+                        size: 4,
+                        mean: 4 * mean,
+                    },
+                ),
+            ] {
+                let first = Job {
+                    arrivals,
+                    ..first.clone()
+                };
+                case(kind, vec![first, batch(partner, 5)], &four);
+            }
+        }
+        if let Some(named) = services.first() {
+            let mut rules = vec![Rule::Default, Rule::Core(Named::Exclusive, None)];
+            for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
+                rules.push(Rule::Core(Named::Weft, Some(bound * US)));
+                rules.push(Rule::Core(Named::Fikit, Some(bound * US)));
+            }
+            for window in [1, 2, 4, 8, 16, 32] {
+                rules.push(Rule::Xsched(window));
+                rules.push(Rule::Count(window));
+            }
+            case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
+            let first = Job {
+                arrivals: Arrivals::Poisson {
+                    mean: (work_of(&named.1) as f64 / LOAD) as Ns,
+                },
+                ..service(named)
+            };
+            case("frontier", vec![first, batch(services.len() - 1, 5)], &rules);
+        }
+    }
+    for (service, batch) in shapes() {
+        case("shape", vec![service, batch], &three);
+    }
+}
+
+/// Mean device time of a step, and what its host takes beyond: about what a request takes alone.
+fn work_of(program: &Program) -> Ns {
+    let steps = program.steps.len().max(1) as u64;
+    let sum: Ns = program
+        .steps
+        .iter()
+        .map(|step| {
+            let device: Ns = step
+                .ops
+                .iter()
+                .map(|op| match op.play {
+                    Play::Compute { duration, .. } | Play::Copy { duration, .. } => duration,
+                    _ => 0,
+                })
+                .sum();
+            let host: Ns = step.ops.iter().map(|op| op.host_before + program.launch_cost).sum();
+            device.max(host)
+        })
+        .sum();
+    sum / steps
+}
+
+/// The device of a mode.
+pub fn device(mode: Mode) -> Settings {
+    Settings {
+        mode,
+        ..Settings::default()
+    }
+}
+
+/// Runs all cases; rows come in the order of the cases. `progress` is told what was done.
+pub fn run(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let rows: Mutex<Vec<(usize, Vec<Row>)>> = Mutex::new(Vec::new());
+    let known: Mutex<HashMap<String, Arc<Known>>> = Mutex::new(HashMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(case) = cases.get(at) else { break };
+                    let made = run_case(case, plan, &known);
+                    lock(&rows).push((at, made));
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, cases.len());
+                }
+            });
+        }
+    });
+    let mut rows = rows.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    rows.sort_by_key(|(at, _)| *at);
+    rows.into_iter().flat_map(|(_, rows)| rows).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>) -> Vec<Row> {
+    let bench = Bench {
+        device: device(case.mode),
+        hosts: Hosts::default(),
+        seed: case.seed,
+        requests: plan.requests,
+        warmup: 20,
+    };
+    let known: Vec<Known> = case
+        .jobs
+        .iter()
+        .enumerate()
+        .map(|(place, job)| {
+            let key = format!(
+                "{} {:?} {} {place} {:?} {} {}",
+                job.name,
+                case.mode,
+                case.seed,
+                job.arrivals,
+                job.priority,
+                case.kind == "shape"
+            );
+            if let Some(known) = lock(cache).get(&key) {
+                return (**known).clone();
+            }
+            let known = bench.know(job, place, place == 0);
+            lock(cache).insert(key, Arc::new(known.clone()));
+            known
+        })
+        .collect();
+    case.rules
+        .iter()
+        .map(|rule| Row {
+            kind: case.kind,
+            device: mode_name(case.mode),
+            service: case.jobs[0].name.clone(),
+            batch: case.jobs[1..].iter().map(|job| job.name.clone()).collect(),
+            closed: case.jobs[0].arrivals.is_closed(),
+            figures: bench.compare(&known, *rule),
+        })
+        .collect()
+}

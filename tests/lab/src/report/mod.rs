@@ -1,0 +1,182 @@
+//! What came of it, for people: text for the terminal, one page with plots.
+#![forbid(unsafe_code)]
+
+mod page;
+mod svg;
+
+use std::fmt::Write;
+
+pub use page::{Made, page};
+
+use crate::aims::{Aim, geometric};
+use crate::pairs::Row;
+
+/// One line a rule.
+pub fn text(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let mut last = String::new();
+    for row in rows {
+        let figures = &row.figures;
+        let head = format!(
+            "{}: {} beside {}, seed {}",
+            row.device,
+            row.service,
+            row.batch.join(" + "),
+            figures.seed
+        );
+        if head != last {
+            let alone = &figures.alone;
+            let _ = writeln!(
+                out,
+                "\n{head}\nalone: mean {:.3} ms, p50 {:.3}, p99 {:.3}, p99.9 {:.3}; floor {:.0} us a filled gap, p99 residual {:.0} us",
+                alone.mean / 1e6,
+                alone.p50 / 1e6,
+                alone.p99 / 1e6,
+                alone.p999 / 1e6,
+                figures.floor.mean / 1e3,
+                figures.floor.p99 / 1e3
+            );
+            let _ = writeln!(
+                out,
+                "{:14} {:>6} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7} {:>7} {:>6} {:>7}",
+                "policy",
+                "mean",
+                "p50",
+                "p99",
+                "p99.9",
+                "added us",
+                "worst us",
+                "direct us",
+                "worst us",
+                "batch",
+                "gap ms",
+                "filled",
+                "wasted",
+                "eff.",
+                "gate us"
+            );
+            last = head;
+        }
+        let (with, alone) = (&figures.latency, &figures.alone);
+        let _ = writeln!(
+            out,
+            "{:14} {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>9.1} {:>9.0} {:>9.1} {:>9.0} {:>6.3} {:>7.0} {:>7.0} {:>7.0} {:>6.3} {:>7.1}{}",
+            figures.rule,
+            with.mean / alone.mean,
+            with.p50 / alone.p50,
+            with.p99 / alone.p99,
+            with.p999 / alone.p999,
+            figures.added_mean_us,
+            figures.added_worst_us,
+            figures.direct_per_gap_us,
+            figures.direct_worst_us,
+            figures.batch_sum,
+            figures.gap_ms,
+            figures.filled_ms,
+            figures.gap_ms - figures.filled_ms,
+            figures.efficiency,
+            figures.gate_us,
+            if figures.finished { "" } else { "  did not finish" }
+        );
+    }
+    out
+}
+
+/// The set in one line for each device, kind and rule.
+pub fn text_of_set(rows: &[Row]) -> String {
+    let mut out = format!(
+        "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7}\n",
+        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff."
+    );
+    for group in Summary::of(rows) {
+        let _ = writeln!(
+            out,
+            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7.3}",
+            group.device,
+            group.kind,
+            group.rule,
+            group.cases,
+            group.slowdown,
+            group.worst,
+            group.p99,
+            group.added_us,
+            group.batch,
+            group.efficiency
+        );
+    }
+    out
+}
+
+/// Aims, missed ones last.
+pub fn text_of_aims(aims: &[Aim]) -> String {
+    let mut out = String::new();
+    let mut sorted: Vec<&Aim> = aims.iter().collect();
+    sorted.sort_by_key(|aim| !aim.met);
+    for aim in sorted {
+        let word = if aim.met { "met   " } else { "MISSED" };
+        let _ = writeln!(out, "{word} {} ({} of {})", aim.aim, aim.held.0, aim.held.1);
+        for said in &aim.said {
+            let _ = writeln!(out, "         {said}");
+        }
+    }
+    out
+}
+
+/// Means over the cases of one device, kind and rule.
+#[derive(Debug, Clone)]
+pub(crate) struct Summary {
+    pub(crate) device: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) rule: String,
+    pub(crate) cases: usize,
+    /// Geometric mean of the service's mean latency over alone, and the worst.
+    pub(crate) slowdown: f64,
+    pub(crate) worst: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) added_us: f64,
+    pub(crate) direct_us: f64,
+    /// Geometric mean of the batch jobs' throughput over alone.
+    pub(crate) batch: f64,
+    /// Filled over gap time, and over the packer's.
+    pub(crate) filled: f64,
+    pub(crate) efficiency: f64,
+}
+
+impl Summary {
+    pub(crate) fn of(rows: &[Row]) -> Vec<Summary> {
+        let mut keys: Vec<(&'static str, &'static str, String)> = Vec::new();
+        for row in rows {
+            let key = (row.device, row.kind, row.figures.rule.clone());
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys.sort_by_key(|key| (key.0, key.1));
+        keys.into_iter()
+            .map(|(device, kind, rule)| {
+                let rows: Vec<&Row> = rows
+                    .iter()
+                    .filter(|row| (row.device, row.kind) == (device, kind) && row.figures.rule == rule)
+                    .collect();
+                let mean = |value: fn(&Row) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
+                let geo = |value: fn(&Row) -> f64| geometric(rows.iter().map(|row| value(row)));
+                Summary {
+                    cases: rows.len(),
+                    slowdown: geo(|row| row.figures.slowdown()),
+                    worst: rows.iter().map(|row| row.figures.slowdown()).fold(0.0, f64::max),
+                    p99: geo(|row| row.figures.latency.p99 / row.figures.alone.p99.max(1.0)),
+                    p999: geo(|row| row.figures.latency.p999 / row.figures.alone.p999.max(1.0)),
+                    added_us: mean(|row| row.figures.added_mean_us),
+                    direct_us: mean(|row| row.figures.direct_per_gap_us),
+                    batch: geo(|row| row.figures.batch_sum),
+                    filled: mean(|row| row.figures.filled_share()),
+                    efficiency: mean(|row| row.figures.efficiency),
+                    device,
+                    kind,
+                    rule,
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,334 @@
+//! One page, with everything in it.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::Summary;
+use super::svg::{Plot, Series, escape};
+use crate::aims::Aim;
+use crate::foresight::Foresight;
+use crate::pairs::Row;
+use crate::speed::Speed;
+
+/// What made the page.
+#[derive(Debug)]
+pub struct Made<'a> {
+    /// The command.
+    pub command: &'a str,
+    /// The commit.
+    pub commit: &'a str,
+    /// The seeds.
+    pub seeds: &'a [u64],
+    /// Requests a figure.
+    pub requests: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Events of engine, host and broker.
+    pub events: u64,
+}
+
+const STYLE: &str = "body{font:14px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
+table{border-collapse:collapse;margin:.6em 0 1.4em}th,td{border:1px solid #ccc;padding:2px 7px;text-align:right;font-size:12.5px}\
+th{background:#f1f1f1}td:first-child,th:first-child{text-align:left}.l{text-align:left}.good{background:#e3f3dd}.bad{background:#fbe0d9}\
+code{background:#f3f3f3;padding:0 3px}small{color:#555}svg{display:block;margin:1em 0}";
+
+/// The page.
+pub fn page(made: &Made<'_>, rows: &[Row], aims: &[Aim], foresight: &[Foresight], speed: &[Speed]) -> String {
+    let mut out = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>weft: the lab</title><style>{STYLE}</style>\n<h1>weft: the lab</h1>\n\
+         <p>Jobs on one GPU in virtual time: launch traces of PyTorch models replayed on the simulated GPU's engine, the broker's core between them as \
+         the daemon drives it. Latencies are those of the service, as a multiple of what it has alone; batch is the other jobs' throughput against alone. \
+         Device times of the traces are estimates for an A100, not measurements.</p>\n\
+         <p><small>Made by <code>{}</code> at commit <code>{}</code>; seeds {:?}, {} requests a figure after 20 that do not count, {} runs, \
+         {:.0} million events in {:.0} s.</small></p>\n",
+        escape(made.command),
+        escape(made.commit),
+        made.seeds,
+        made.requests,
+        rows.len(),
+        made.events as f64 / 1e6,
+        made.seconds
+    );
+    section_aims(&mut out, aims);
+    section_rules(&mut out, rows);
+    section_not_best(&mut out, rows);
+    section_frontier(&mut out, rows);
+    section_cases(&mut out, rows);
+    section_foresight(&mut out, foresight);
+    section_speed(&mut out, speed);
+    out.push_str(METHOD);
+    out.push_str("</html>\n");
+    out
+}
+
+const METHOD: &str = "<h2>How to read it</h2><ul>\
+<li><b>Direct delay</b>: time in which a kernel of the service could have run and the device ran others or switched; per filled gap. \
+<b>Floor</b>: the mean rest of a filler's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time.</li>\
+<li><b>Added</b>: what a request's latency gained over the same request alone.</li>\
+<li><b>Efficiency</b>: filler work in the service's idle time over what a packer could have done that knows everything in advance, keeps each filler's launch order and host, and \
+never delays the service. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled.</li>\
+<li><b>Gate</b>: time in gaps in which the device was idle while a filler stood at the gate, per filler kernel.</li>\
+<li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>count</b>: the rules of \
+tests/lab/src/policy. Kernels never share the device side by side here; on a GPU small ones do under MPS.</li></ul>\n";
+
+fn section_aims(out: &mut String, aims: &[Aim]) {
+    out.push_str(
+        "<h2>Aims</h2><table><tr><th>aim</th><th>held in</th><th class=l>figures; where missed, the worst</th></tr>\n",
+    );
+    for aim in aims {
+        let class = if aim.met { "good" } else { "bad" };
+        let said: Vec<String> = aim.said.iter().map(|said| escape(said)).collect();
+        let _ = writeln!(
+            out,
+            "<tr class={class}><td>{}</td><td>{} of {}</td><td class=l>{}</td></tr>",
+            escape(&aim.aim),
+            aim.held.0,
+            aim.held.1,
+            said.join("<br>")
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn section_rules(out: &mut String, rows: &[Row]) {
+    out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios).</p>");
+    let summaries = Summary::of(rows);
+    let mut kinds: Vec<(&str, &str)> = Vec::new();
+    for summary in &summaries {
+        let key = (summary.device, summary.kind);
+        if summary.kind != "frontier" && !kinds.contains(&key) {
+            kinds.push(key);
+        }
+    }
+    for (device, kind) in kinds {
+        let _ = writeln!(
+            out,
+            "<h3>{device}: {kind}</h3><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
+             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th></tr>"
+        );
+        for summary in summaries
+            .iter()
+            .filter(|summary| (summary.device, summary.kind) == (device, kind))
+        {
+            let _ = writeln!(
+                out,
+                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{:.2}</td><td>{:.3}</td></tr>",
+                summary.rule,
+                summary.cases,
+                summary.slowdown,
+                summary.worst,
+                summary.p99,
+                summary.p999,
+                summary.added_us,
+                summary.direct_us,
+                summary.batch,
+                summary.filled,
+                summary.efficiency
+            );
+        }
+        out.push_str("</table>\n");
+    }
+}
+
+/// Cases in which another rule is better in both, or in one at no cost in the other.
+fn section_not_best(out: &mut String, rows: &[Row]) {
+    out.push_str(
+        "<h2>Where weft is not best</h2><p>Cases in which another policy had a lower mean latency <i>and</i> at least weft's batch throughput (both by more than 0.5 %), or was better in one \
+         by more than 0.5 % and equal in the other.</p><table><tr><th>case</th><th class=l>policy</th><th>latency of weft's</th><th>batch of weft's</th></tr>\n",
+    );
+    let mut cases: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.kind != "frontier") {
+        let key = format!(
+            "{} {}: {} beside {}, seed {}",
+            row.device,
+            row.kind,
+            row.service,
+            row.batch.join(" + "),
+            row.figures.seed
+        );
+        cases.entry(key).or_default().push(row);
+    }
+    let (mut found, mut looked) = (0, 0);
+    for (name, rows) in &cases {
+        let Some(weft) = rows.iter().find(|row| row.figures.rule == "weft") else {
+            continue;
+        };
+        looked += 1;
+        for row in rows.iter().filter(|row| row.figures.rule != "weft") {
+            let latency = row.figures.latency.mean / weft.figures.latency.mean.max(1.0);
+            let batch = row.figures.batch_sum / weft.figures.batch_sum.max(1e-9);
+            let better = latency < 0.995 || batch > 1.005;
+            if better && latency < 1.005 && batch > 0.995 {
+                found += 1;
+                let _ = writeln!(
+                    out,
+                    "<tr><td>{}</td><td class=l>{}</td><td>{latency:.3}</td><td>{batch:.3}</td></tr>",
+                    escape(name),
+                    row.figures.rule
+                );
+            }
+        }
+    }
+    let _ = writeln!(out, "</table><p>{found} in {looked} cases.</p>");
+}
+
+fn section_frontier(out: &mut String, rows: &[Row]) {
+    let mut plots: BTreeMap<(String, &str, bool), Vec<&Row>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.kind == "frontier") {
+        let name = format!("{} beside {}", row.service, row.batch.join(" + "));
+        plots.entry((name, row.device, row.closed)).or_default().push(row);
+    }
+    if plots.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>Frontier</h2><p>Each policy with its one parameter swept (weft and fikit: the delay bound, 50 us to 4 ms; xsched and count: the window, 1 to 32). Up and left is better.</p>\n",
+    );
+    for ((name, device, closed), rows) in plots {
+        let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        for row in rows {
+            let rule = row.figures.rule.split(' ').next().unwrap_or_default().to_string();
+            let point = (row.figures.added_mean_us.max(0.1), row.figures.batch_sum);
+            series.entry(rule).or_default().push(point);
+        }
+        let plot = Plot {
+            title: format!(
+                "{device}: {name}, {}",
+                if closed { "closed loop" } else { "Poisson arrivals" }
+            ),
+            x: "added to a request in the mean, us".into(),
+            y: "batch throughput of alone".into(),
+            log_x: true,
+            series: series
+                .into_iter()
+                .map(|(name, points)| Series {
+                    name,
+                    points,
+                    line: true,
+                })
+                .collect(),
+        };
+        out.push_str(&plot.draw());
+    }
+}
+
+fn section_cases(out: &mut String, rows: &[Row]) {
+    out.push_str("<h2>weft, case by case</h2>");
+    for device in ["mps", "time-sliced"] {
+        let mine: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.device == device && row.figures.rule == "weft" && row.kind != "frontier")
+            .collect();
+        if mine.is_empty() {
+            continue;
+        }
+        let points = |value: fn(&Row) -> (f64, f64)| mine.iter().map(|row| value(row)).collect::<Vec<_>>();
+        let floor = points(|row| (row.figures.floor.mean / 1e3, row.figures.direct_per_gap_us));
+        let most = floor.iter().map(|point| point.0).fold(0.0, f64::max);
+        let plot = Plot {
+            title: format!("{device}: direct delay per filled gap over the floor"),
+            x: "floor, us".into(),
+            y: "direct delay a filled gap, us".into(),
+            log_x: false,
+            series: vec![
+                Series {
+                    name: "cases".into(),
+                    points: floor,
+                    line: false,
+                },
+                Series {
+                    name: "1.25 x floor".into(),
+                    points: vec![(0.0, 0.0), (most, 1.25 * most)],
+                    line: true,
+                },
+            ],
+        };
+        out.push_str(&plot.draw());
+        let _ = writeln!(
+            out,
+            "<details><summary>{} cases under {device}</summary><table><tr><th>kind: service beside batch</th><th>seed</th><th>alone ms</th><th>mean</th><th>p50</th><th>p99</th><th>p99.9</th>\
+             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>kernel us</th></tr>",
+            mine.len()
+        );
+        for row in mine {
+            let figures = &row.figures;
+            let (with, alone) = (&figures.latency, &figures.alone);
+            let class = |good: bool| if good { "good" } else { "bad" };
+            let floor = figures.floor.mean / 1e3;
+            let _ = writeln!(
+                out,
+                "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
+                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{:.3}</td><td>{:.1}</td><td>{:.0}</td></tr>",
+                row.kind,
+                escape(&row.service),
+                escape(&row.batch.join(" + ")),
+                figures.seed,
+                alone.mean / 1e6,
+                with.mean / alone.mean,
+                with.p50 / alone.p50,
+                with.p99 / alone.p99,
+                with.p999 / alone.p999,
+                figures.added_mean_us,
+                figures.added_worst_us,
+                class(figures.direct_per_gap_us <= 1.25 * floor),
+                figures.direct_per_gap_us,
+                figures.direct_worst_us,
+                figures.batch_sum,
+                figures.gap_ms,
+                figures.filled_share(),
+                figures.gap_ms - figures.filled_ms,
+                class(figures.efficiency >= 0.9),
+                figures.efficiency,
+                figures.gate_us,
+                figures.floor.kernel / 1e3
+            );
+        }
+        out.push_str("</table></details>\n");
+    }
+}
+
+fn section_foresight(out: &mut String, foresight: &[Foresight]) {
+    if foresight.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "<h2>Gap predictor</h2><p>Trained on the first half of each trace's steps, judged by the second. Coverage counts gaps forecast as {} us or more; errors are over all gaps.</p>\
+         <table><tr><th>trace</th><th>steps</th><th>gaps</th><th>of them worth filling</th><th>at or above the low value</th><th>mean error us</th><th>FIKIT's mean by kernel us</th><th>times below</th></tr>",
+        crate::foresight::LEAST_US
+    );
+    for one in foresight {
+        let class = if (one.covered - 0.9).abs() <= 0.03 {
+            "good"
+        } else {
+            "bad"
+        };
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{} + {}</td><td>{}</td><td>{}</td><td class={class}>{:.1} %</td><td>{:.2}</td><td>{:.2}</td><td>{:.2}</td></tr>",
+            escape(&one.trace),
+            one.steps.0,
+            one.steps.1,
+            one.gaps,
+            one.material,
+            100.0 * one.covered,
+            one.error_us,
+            one.means_us,
+            one.means_us / one.error_us.max(1e-9)
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn section_speed(out: &mut String, speed: &[Speed]) {
+    out.push_str("<h2>The core</h2><table><tr><th>policy</th><th>clients</th><th>million events a second, one core</th><th>growth KiB</th></tr>\n");
+    for one in speed {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{:.2}</td><td>{}</td></tr>",
+            one.policy, one.clients, one.million_events_a_second, one.growth_kib
+        );
+    }
+    out.push_str("</table>\n");
+}

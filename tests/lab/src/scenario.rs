@@ -1,0 +1,297 @@
+//! Runs as TOML files. A key that means nothing is refused, with the line it stands on.
+//!
+//! `tests/lab/scenarios` has examples; every key is in `service-and-training.toml`.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use simgpu_engine::{Mode, Settings};
+use weft_profiles::trace::Trace;
+
+use crate::compare::Bench;
+use crate::generate;
+use crate::job::{Arrivals, Jitter, Job, Program};
+use crate::rule::Rule;
+use crate::world::Hosts;
+use crate::{Ns, US};
+
+/// Why a scenario is none. One line: where, what, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("{path}: {why}", path = .0.display(), why = .1)]
+    Unreadable(PathBuf, std::io::Error),
+    /// It says what cannot be.
+    #[error("{path}:{line}: {what}", path = .0.display(), line = .1, what = .2)]
+    Wrong(PathBuf, usize, String),
+    /// A trace that it names cannot be used.
+    #[error("{path}: {what}", path = .0.display(), what = .1)]
+    Trace(PathBuf, String),
+}
+
+/// A scenario.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// The first is the service that is looked at.
+    pub jobs: Vec<Job>,
+    /// What is compared.
+    pub rules: Vec<Rule>,
+    /// By seed.
+    pub benches: Vec<Bench>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    #[serde(default = "all_rules")]
+    policies: Vec<String>,
+    #[serde(default = "one_seed")]
+    seeds: Vec<u64>,
+    #[serde(default = "thousand")]
+    requests: u64,
+    #[serde(default = "twenty")]
+    warmup: u64,
+    device: Device,
+    #[serde(default)]
+    job: Vec<JobFile>,
+}
+
+fn all_rules() -> Vec<String> {
+    Rule::ALL.iter().map(Rule::to_string).collect()
+}
+
+fn one_seed() -> Vec<u64> {
+    vec![1]
+}
+
+fn thousand() -> u64 {
+    1_000
+}
+
+fn twenty() -> u64 {
+    20
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    mode: ModeName,
+    slice_us: Option<u64>,
+    switch_us: Option<u64>,
+    launch_latency_us: Option<u64>,
+}
+
+/// How a device is shared.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ModeName {
+    Mps,
+    TimeSliced,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobFile {
+    name: String,
+    priority: u8,
+    trace: Option<PathBuf>,
+    generator: Option<Generator>,
+    arrivals: Option<ArrivalsFile>,
+    device_jitter: Option<f64>,
+    host_jitter: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "shape")]
+enum Generator {
+    Service {
+        kernels: u32,
+        kernel_us: u64,
+        think_us: u64,
+    },
+    Chatty {
+        kernels: u32,
+        kernel_us: u64,
+        between_us: u64,
+        think_us: u64,
+    },
+    Training {
+        kernels_us: Vec<u64>,
+        host_us: u64,
+        think_us: u64,
+    },
+    Decode {
+        kernels: usize,
+        kernel_us: u64,
+        sampling_us: u64,
+        tokens: u32,
+        think_us: u64,
+    },
+    Stalling {
+        kernels_us: Vec<u64>,
+        think_us: u64,
+        period: usize,
+        stall_us: u64,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "process")]
+enum ArrivalsFile {
+    Closed { think_us: Option<u64> },
+    Poisson { mean_us: u64 },
+    Bursts { size: u64, mean_us: u64 },
+}
+
+impl Generator {
+    fn trace(&self) -> Trace {
+        let all = |times: &[u64]| times.iter().map(|time| time * US).collect::<Vec<Ns>>();
+        match self {
+            Generator::Service {
+                kernels,
+                kernel_us,
+                think_us,
+            } => generate::service(*kernels, kernel_us * US, think_us * US),
+            Generator::Chatty {
+                kernels,
+                kernel_us,
+                between_us,
+                think_us,
+            } => generate::chatty(*kernels, kernel_us * US, between_us * US, think_us * US),
+            Generator::Training {
+                kernels_us,
+                host_us,
+                think_us,
+            } => generate::training(&all(kernels_us), host_us * US, think_us * US),
+            Generator::Decode {
+                kernels,
+                kernel_us,
+                sampling_us,
+                tokens,
+                think_us,
+            } => generate::decode(*kernels, kernel_us * US, sampling_us * US, *tokens, think_us * US),
+            Generator::Stalling {
+                kernels_us,
+                think_us,
+                period,
+                stall_us,
+            } => generate::stalling(&all(kernels_us), think_us * US, *period, stall_us * US),
+        }
+    }
+}
+
+impl Scenario {
+    /// Reads a file. Traces that it names lie beside it, unless their paths are absolute.
+    pub fn load(path: &Path) -> Result<Scenario, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::Unreadable(path.to_owned(), error))?;
+        Scenario::parse(&text, path)
+    }
+
+    /// Of a text; `path` is where it stands.
+    pub fn parse(text: &str, path: &Path) -> Result<Scenario, Error> {
+        let wrong = |line: usize, what: String| Error::Wrong(path.to_owned(), line, what);
+        let line_of = |needle: &str| {
+            text.lines()
+                .position(|line| line.contains(needle))
+                .map_or(1, |at| at + 1)
+        };
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            wrong(line, error.message().lines().collect::<Vec<&str>>().join(" "))
+        })?;
+        let rules = file
+            .policies
+            .iter()
+            .map(|name| {
+                name.parse::<Rule>()
+                    .map_err(|error| wrong(line_of(name), error.to_string()))
+            })
+            .collect::<Result<Vec<Rule>, Error>>()?;
+        if file.job.len() < 2 {
+            return Err(wrong(
+                1,
+                "two [[job]] tables at least: the service, then who shares with it".into(),
+            ));
+        }
+        if file.requests == 0 || file.seeds.is_empty() {
+            return Err(wrong(1, "no requests or no seeds: nothing to run".into()));
+        }
+        let mut jobs = Vec::new();
+        for job in &file.job {
+            jobs.push(Scenario::job(job, path, line_of(&format!("\"{}\"", job.name)))?);
+        }
+        if jobs.iter().any(|job| job.priority < jobs[0].priority) {
+            return Err(wrong(
+                1,
+                "the first job is the service: no other may have a lower priority number".into(),
+            ));
+        }
+        let default = Settings::default();
+        let us = |value: Option<u64>, otherwise: Ns| value.map_or(otherwise, |us| us * US);
+        let device = Settings {
+            mode: match file.device.mode {
+                ModeName::Mps => Mode::Mps,
+                ModeName::TimeSliced => Mode::TimeSlice,
+            },
+            slice: us(file.device.slice_us, default.slice),
+            switch: us(file.device.switch_us, default.switch),
+            launch_latency: us(file.device.launch_latency_us, default.launch_latency),
+            ..default
+        };
+        let bench = |seed: &u64| Bench {
+            device,
+            hosts: Hosts::default(),
+            seed: *seed,
+            requests: file.requests,
+            warmup: file.warmup,
+        };
+        Ok(Scenario {
+            name: file.name,
+            jobs,
+            rules,
+            benches: file.seeds.iter().map(bench).collect(),
+        })
+    }
+
+    fn job(job: &JobFile, path: &Path, line: usize) -> Result<Job, Error> {
+        let wrong = |what: &str| Error::Wrong(path.to_owned(), line, format!("job {:?}: {what}", job.name));
+        let trace = match (&job.trace, &job.generator) {
+            (Some(trace), None) => {
+                let at = path.parent().unwrap_or(Path::new(".")).join(trace);
+                Trace::load(&at).map_err(|error| Error::Trace(path.to_owned(), error.to_string()))?
+            }
+            (None, Some(generator)) => generator.trace(),
+            _ => return Err(wrong("either `trace` or `generator`, one of them")),
+        };
+        if job.priority > 9 {
+            return Err(wrong("a priority is 0 (most important) to 9"));
+        }
+        if trace.launches() == 0 {
+            return Err(wrong("launches nothing"));
+        }
+        let default = Jitter::default();
+        let mut made = Job::new(&job.name, job.priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
+        made.jitter = Jitter {
+            device: job.device_jitter.unwrap_or(default.device),
+            host: job.host_jitter.unwrap_or(default.host),
+        };
+        if let Some(arrivals) = &job.arrivals {
+            made.arrivals = match *arrivals {
+                ArrivalsFile::Closed { think_us } => Arrivals::Closed {
+                    think: think_us.map(|us| us * US),
+                },
+                ArrivalsFile::Poisson { mean_us } => Arrivals::Poisson { mean: mean_us * US },
+                ArrivalsFile::Bursts { size, mean_us } => Arrivals::Bursts {
+                    size,
+                    mean: mean_us * US,
+                },
+            };
+        }
+        Ok(made)
+    }
+}
