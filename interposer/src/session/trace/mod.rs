@@ -14,8 +14,8 @@
 //! Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host time.
 
 pub mod hooks;
-mod recorder;
-mod writer;
+pub(super) mod recorder;
+pub(super) mod writer;
 
 use std::path::PathBuf;
 use std::ptr;
