@@ -44,7 +44,7 @@ def size(tensor):
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def lstm(x, hidden, layers, batch_first):
+def lstm(x, hidden, layers):
     """Arithmetic of a forward pass: four gates, from the input and from the state, two operations a weight."""
     steps = x.shape[0] * x.shape[1]
     return sum(2 * steps * 4 * hidden * ((x.shape[-1] if layer == 0 else hidden) + hidden) for layer in range(layers))
@@ -55,12 +55,15 @@ def arithmetic(func, args, kwargs, out):
     if formula is not None:
         return formula(*args, **kwargs, out_val=out)
     name = func._schema.name
+    # aten::lstm(input, hx, params, has_biases, num_layers, ...)
+    if name == "aten::lstm":
+        return lstm(args[0], args[1][0].shape[-1], args[4])
     # aten::_cudnn_rnn(input, weight, weight_stride0, weight_buf, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first, ...)
     if name == "aten::_cudnn_rnn":
-        return lstm(args[0], args[7], args[9], args[10])
+        return lstm(args[0], args[7], args[9])
     if name == "aten::_cudnn_rnn_backward":
         # (input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy, mode, hidden_size, proj_size, num_layers, ...)
-        return 2 * lstm(args[0], args[11], args[13], args[14])
+        return 2 * lstm(args[0], args[11], args[13])
     return 0
 
 
@@ -82,7 +85,10 @@ class Counting(TorchDispatchMode):
         if func._schema.name.startswith("profiler::"):
             return func(*args, **kwargs)
         # Under inference mode operations come whole that are made of others (a convolution by its dimensions, a linear layer).
-        if func._overloadpacket not in flop_registry:
+        # But not those that PyTorch itself does not take apart: it has kernels for them, or takes the parts in C++ where there is Python beside.
+        keys = torch._C.DispatchKey
+        whole = func.has_kernel_for_dispatch_key(keys.CUDA) or keys.CompositeImplicitAutograd in func.py_kernels
+        if func._overloadpacket not in flop_registry and not whole:
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
