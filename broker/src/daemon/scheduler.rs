@@ -249,6 +249,7 @@ impl Scheduler {
         let now = (self.clock)();
         let scene = Scene {
             filler_waits: turn.filler_waits,
+            alone: self.lanes.len() == 1,
             last_record: self.last_record,
             next_wake: self.core.next_wake(now),
         };
