@@ -71,6 +71,12 @@ macro_rules! around {
                 _ => None,
             }
         }
+
+        /// The symbols, how many words each takes, and how it is told.
+        #[cfg(test)]
+        const LISTED: &[(usize, usize, How)] = &[
+            $($((table::index::$name, { const WORDS: &[&str] = &[$(stringify!($argument)),*]; WORDS.len() }, How::$how),)+)+
+        ];
     };
     (@word $argument:ident) => { usize };
 }
@@ -265,5 +271,56 @@ fn key(stream: Stream) -> u64 {
         u64::MAX - u64::from(thread::id())
     } else {
         stream as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_symbols::Class;
+
+    #[test]
+    fn every_hook_takes_as_many_words_as_its_function_has() {
+        for &(at, words, how) in LISTED {
+            let entry = &ENTRIES[at];
+            assert_eq!(usize::from(entry.args), words, "{:?}", entry.symbol);
+            // Where a stream stands in the arguments is known to the table too.
+            let stream = match how {
+                How::Kernel => 8,
+                How::Graph | How::Record => 1,
+                How::Stream | How::Wait => 0,
+                _ => continue,
+            };
+            assert_eq!(usize::from(entry.stream), stream, "{:?}", entry.symbol);
+        }
+    }
+
+    #[test]
+    fn every_way_to_launch_and_to_wait_is_recorded() {
+        // The oldest ways, one kernel on several devices, events of green contexts.
+        let left_out = [
+            "cuLaunch",
+            "cuLaunchGrid",
+            "cuLaunchGridAsync",
+            "cuLaunchCooperativeKernelMultiDevice",
+            "cuCtxRecordEvent",
+            "cuCtxWaitEvent",
+            "cuGreenCtxRecordEvent",
+            "cuGreenCtxWaitEvent",
+        ];
+        for (at, entry) in ENTRIES.iter().enumerate() {
+            let wanted = [
+                Class::Launch,
+                Class::GraphLaunch,
+                Class::Sync,
+                Class::Event,
+                Class::Wait,
+            ];
+            let listed = LISTED.iter().any(|(other, _, _)| *other == at);
+            let symbol = entry.symbol.to_str().unwrap();
+            if wanted.contains(&entry.class) && !left_out.contains(&symbol) {
+                assert!(listed, "{symbol}");
+            }
+        }
     }
 }

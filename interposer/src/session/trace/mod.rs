@@ -11,7 +11,7 @@
 //! * Whatever goes wrong here, the job's call goes on to the driver. A full disk ends the recording with one line.
 //!
 //! A launch into a capture is not recorded, and while anybody captures no event of ours is recorded: work then has no time.
-//! Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host time.
+//! Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host time; so are copies of arrays and copies in batches.
 
 pub mod hooks;
 pub(super) mod recorder;
