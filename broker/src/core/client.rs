@@ -118,6 +118,7 @@ impl ClientState {
         let Some(end) = self.timeline.end_if_launched() else {
             return Ok(Ns::MAX);
         };
+        let end = end.saturating_add(self.timeline.slip());
         let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap);
         if now < end {
             // Where a gap is known to follow, an order that is given now arrives when the work ends. The next launch would void it.

@@ -109,7 +109,7 @@ pub struct Config {
     pub switch_cost: Ns,
     /// `weft`: a kernel goes into a gap if the chance that the holder comes back before it has ended is no more than this.
     ///
-    /// 0.3: a holder that comes back at any time within a kernel waits for half of it on the average, so at most 0.15 ns of its delay buy 1 ns of filler work.
+    /// 0.5: a holder that comes back at any time within a kernel waits for half of it on the average, so at most 0.25 ns of its delay buy 1 ns of filler work.
     pub risk: f64,
     /// How long a holder must be silent, after the end of its gap as predicted, or after its work is seen to have ended where no gap is known, until
     /// the gap counts as open-ended and is filled within the delay bound alone.
@@ -152,7 +152,7 @@ impl Default for Config {
             delay_bound: 500 * US,
             small_gap: 100 * US,
             switch_cost: 100 * US,
-            risk: 0.3,
+            risk: 0.5,
             open_after: 200 * US,
             open_unseen: MS,
             doubt: 0.25,

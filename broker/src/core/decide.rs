@@ -3,7 +3,7 @@
 use super::{
     Core, Decision, Ns,
     client::{ClientState, Long},
-    policy::{self, Verdict},
+    policy::{self, TopUp, Verdict},
     queue::Slot,
     timeline::Phase,
 };
@@ -33,31 +33,33 @@ impl Core {
 
     /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
     pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
-        if !self.policy.runs_ahead() || !self.state.queue.is_empty() {
+        if !self.state.queue.is_empty() {
             return;
         }
-        let bound = self.state.config.delay_bound;
         let Some(client) = self.state.get(slot) else { return };
-        let wanted = client.mode == Mode::Filler
-            && client.wait.is_none()
-            && client.revoking.is_none()
-            && client.bound
-            && client.ledger.usable() < bound / 4;
-        if wanted && self.state.exposure <= bound / 2 && matches!(self.state.phase(self.now), Phase::Open { .. }) {
-            let total = bound - self.state.exposure_before(slot);
-            self.grant(slot, total, true, out);
+        let wanted = client.mode == Mode::Filler && client.wait.is_none() && client.revoking.is_none() && client.bound;
+        if !wanted {
+            return;
+        }
+        match self.policy.top_up(&self.state, slot, self.now) {
+            TopUp::To(total) => self.grant(slot, total, true, out),
+            TopUp::At(at) => self.wake_at(Some(at)),
+            TopUp::No => {}
         }
     }
 
     /// Brings a filler's unused credit up to `total`.
     pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let (now, half) = (self.now, self.state.config.delay_bound / 2);
+        let foresees = self.state.foresees();
         let Some(client) = self.state.get_mut(slot) else { return };
         let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
-        client.long = long.map(|cost| Long {
+        let long = long.map(|cost| Long {
             cost,
             total: client.ledger.issued().saturating_add(cost),
         });
+        // Under `weft`, which goes by the clock, one that is out still counts until it is seen to end.
+        client.long = long.or(client.long.filter(|_| foresees && client.long_out() > 0));
         let wanted = i64::try_from(total).unwrap_or(i64::MAX);
         let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
         client.bound = bound;
@@ -82,6 +84,11 @@ impl Core {
     pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
         if self.state.waiting == 0 {
+            if let [slot] = self.state.exposed[..]
+                && self.state.foresees()
+            {
+                self.top_up(slot, out);
+            }
             return;
         }
         self.look_after_exposed(out);

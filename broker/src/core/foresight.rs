@@ -53,7 +53,7 @@ impl Foresight {
         if is_transfer(kernel) {
             // A copy behind a kernel changes nothing about what follows. One that is its first sign of life is a stir.
             if self.after_end.is_some() {
-                self.stirs(at);
+                self.stirs(at, end);
             }
             return;
         }
@@ -75,6 +75,7 @@ impl Foresight {
         if self.after_kernel.is_none() || self.after_end.is_some() {
             return;
         }
+        self.ends(at);
         let context = self.history.push(SEEN_TO_END);
         self.after_end = Some(Open {
             context,
@@ -83,11 +84,19 @@ impl Foresight {
         self.look(&context);
     }
 
-    /// It stirs.
-    pub(super) fn stirs(&mut self, at: Ns) {
+    /// The gap after the last kernel began with this end, whatever is launched before the next kernel.
+    fn ends(&mut self, end: Ns) {
+        if let Some(open) = &mut self.after_kernel {
+            open.since.get_or_insert(end);
+        }
+    }
+
+    /// It stirs at `at`; `end` is when its earlier work ended or is predicted to.
+    pub(super) fn stirs(&mut self, at: Ns, end: Ns) {
         if self.after_kernel.is_none() || self.after_stir.is_some() {
             return;
         }
+        self.ends(end);
         let context = self.history.push(STIRS);
         self.after_stir = Some(Open {
             context,
@@ -133,6 +142,11 @@ impl Foresight {
         self.gaps.room(&self.outlook, elapsed, chance)
     }
 
+    /// Whether the time that began last is one whose length is known: nine in ten of its like last at least half as long as about half of them.
+    pub(super) fn is_steady(&self) -> bool {
+        self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
+    }
+
     /// The same where nothing is known: what has lasted will last.
     pub(super) fn room_unknown(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&Outlook::default(), elapsed, chance)
@@ -156,7 +170,7 @@ mod tests {
         }
         let end = start + 300 * US;
         foresight.ended(end);
-        foresight.stirs(end + 5 * MS);
+        foresight.stirs(end + 5 * MS, end);
         end + 5 * MS + 100 * US
     }
 
@@ -181,7 +195,7 @@ mod tests {
         assert!(foresight.knows());
         near(foresight.expects(), 5_100 * US);
         assert!(foresight.room(0, 0.3) > 4_500 * US);
-        foresight.stirs(now + 5_300 * US);
+        foresight.stirs(now + 5_300 * US, now + 300 * US);
         assert_eq!(foresight.stirred_at(), Some(now + 5_300 * US));
         near(foresight.expects(), 100 * US);
         assert!(foresight.room(50 * US, 0.3) < 60 * US);

@@ -166,10 +166,11 @@ impl Core {
                 let at = self.past(at);
                 let foresees = self.state.foresees();
                 if let Some(client) = self.state.get_mut(slot) {
-                    client.timeline.stir(at);
                     if foresees && client.mode == Mode::Holder {
-                        client.foresight.stirs(at);
+                        let end = client.timeline.end_if_launched().unwrap_or(at);
+                        client.foresight.stirs(at, end);
                     }
+                    client.timeline.stir(at);
                     client.active_at = client.active_at.max(at);
                 }
                 if self.state.mode(slot) == Some(Mode::Holder) {

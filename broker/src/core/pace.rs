@@ -38,6 +38,8 @@ pub(super) struct Pace {
     settled_of_first: Ns,
     /// When its work was last seen to end.
     ended_at: Ns,
+    /// The longest of the kernels that it launched lately, as charged.
+    longest: Ns,
     /// Ends seen of single kernels.
     seen: u32,
     profiled: bool,
@@ -52,6 +54,11 @@ impl Pace {
             pace.profiled = true;
         }
         pace
+    }
+
+    /// Whether its times come from a profile.
+    pub(super) fn is_profiled(&self) -> bool {
+        self.profiled
     }
 
     /// Whether its times are known well enough to let it run ahead.
@@ -70,6 +77,11 @@ impl Pace {
         (self.is_known() || forecast.kernels > 0).then_some(forecast)
     }
 
+    /// The longest of the kernels that it launched lately, as charged.
+    pub(super) fn longest(&self) -> Ns {
+        self.longest
+    }
+
     /// It launched.
     pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns) {
         let context = if is_transfer(kernel) {
@@ -77,6 +89,7 @@ impl Pace {
         } else {
             self.history.push(kernel)
         };
+        self.longest = cost.max(self.longest - self.longest / 256);
         if self.awaited.len() >= AWAITED {
             self.awaited.pop_front();
             self.settled_of_first = 0;
@@ -102,8 +115,8 @@ impl Pace {
             self.settled_of_first = 0;
         }
         let began = last.map_or(now, |launch| launch.at.max(self.ended_at));
-        // Several that were seen to end together say nothing about each.
-        if let Some(launch) = last.filter(|_| ended == 1 && began >= undisturbed_since) {
+        // Several that were seen to end together say nothing about each. And ends are seen late: what a profile says is better.
+        if let Some(launch) = last.filter(|_| ended == 1 && !self.profiled && began >= undisturbed_since) {
             self.times.learn(&launch.context, now.saturating_sub(began));
             self.seen = self.seen.saturating_add(1);
         }

@@ -192,7 +192,9 @@ impl State {
         }
         let Some(client) = self.get(slot) else { return wait.cost };
         match client.pace.of_next(wait.kernel) {
-            Some(forecast) => forecast.high,
+            Some(forecast) if client.pace.is_profiled() => forecast.high,
+            // Ends are seen late, so what was learnt of them is rather too long.
+            Some(forecast) => forecast.middle,
             None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
             None => wait.cost.max(self.config.delay_bound),
         }
@@ -326,6 +328,18 @@ impl State {
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
+    }
+
+    /// How long fillers may run ahead of what the way of an order asks for. Where a gap's length is known: until the holder comes back with no more than this
+    /// chance. Where it comes at random, at any time, it always finds what is ahead: then a much lower one.
+    pub(super) fn calm(&self, now: Ns, chance: f64) -> Ns {
+        let steady = self
+            .holders
+            .iter()
+            .filter_map(|slot| self.get(*slot))
+            .all(|client| client.foresight.is_steady());
+        let chance = if steady { chance } else { chance / 8.0 };
+        self.room(now, chance).unwrap_or(0)
     }
 
     /// How long before the device runs dry, or a holder's work ends, the next kernel is granted.

@@ -42,6 +42,8 @@ pub(super) struct Timeline {
     idle_at: Option<Ns>,
     /// It is about to launch, seen at this time, after the last launch.
     stirred_at: Option<Ns>,
+    /// How much later than predicted its work was seen to end lately.
+    slip: Ns,
     /// Whether it ever launched.
     launched: bool,
 }
@@ -57,6 +59,7 @@ impl Timeline {
             last_launch: 0,
             idle_at: None,
             stirred_at: None,
+            slip: 0,
             launched: false,
         }
     }
@@ -71,6 +74,11 @@ impl Timeline {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
         let stretched = (predicted as f64 * self.stretch) as Ns;
         self.burst_start.saturating_add(stretched)
+    }
+
+    /// How much later than predicted its work may well end, until that is seen.
+    pub(super) fn slip(&self) -> Ns {
+        if self.idle_at.is_some() { 0 } else { self.slip }
     }
 
     /// Whether a synchronising call told that the work has ended.
@@ -133,6 +141,9 @@ impl Timeline {
         }
         // The first sight is the nearest to the truth.
         if self.idle_at.is_none() {
+            let late = at.saturating_sub(self.busy_until());
+            // Believed at once where it grows; it shrinks slowly.
+            self.slip = late.max(self.slip - self.slip / 16);
             self.learn(at);
             self.idle_at = Some(at);
         }

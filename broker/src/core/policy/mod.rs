@@ -14,7 +14,7 @@ pub(super) use turns::make_room;
 
 use std::fmt::Debug;
 
-use super::{PolicyName, queue::Slot, state::State};
+use super::{PolicyName, queue::Slot, state::State, timeline::Phase};
 use crate::protocol::{Ns, lane::Mode};
 
 /// What to do next.
@@ -31,6 +31,17 @@ pub(super) enum Verdict {
     Revoke(Slot),
     /// Nothing. Ask again at this time if nothing happens before.
     Nothing(Option<Ns>),
+}
+
+/// Whether a filler gets more before it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TopUp {
+    /// Now, so that it has so much left.
+    To(Ns),
+    /// Ask again at this time.
+    At(Ns),
+    /// No.
+    No,
 }
 
 pub(super) trait Policy: Debug + Send {
@@ -50,9 +61,14 @@ pub(super) trait Policy: Debug + Send {
         true
     }
 
-    /// Whether a filler that runs on credit while nobody else wants any gets more before it asks.
-    fn runs_ahead(&self) -> bool {
-        true
+    /// Whether a filler that runs on credit while nobody else wants any gets more before it asks: one stop at the gate less.
+    fn top_up(&self, state: &State, slot: Slot, now: Ns) -> TopUp {
+        let bound = state.config.delay_bound;
+        let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
+        if low && state.exposure <= bound / 2 && matches!(state.phase(now), Phase::Open { .. }) {
+            return TopUp::To(bound - state.exposure_before(slot));
+        }
+        TopUp::No
     }
 
     /// The client in this slot is gone, or changed its class.

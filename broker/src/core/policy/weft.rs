@@ -13,10 +13,11 @@
 
 use super::{
     super::{
+        client::ClientState,
         queue::{Entry, Slot},
         state::State,
     },
-    Policy, Verdict, copies, holder_and_fillers,
+    Policy, TopUp, Verdict, copies, holder_and_fillers,
     turns::{Turns, make_room, more_important_runs},
 };
 use crate::protocol::{Ns, PRIORITIES, lane::Mode};
@@ -52,8 +53,31 @@ impl Policy for Weft {
         }
     }
 
-    fn runs_ahead(&self) -> bool {
-        false
+    fn top_up(&self, state: &State, slot: Slot, now: Ns) -> TopUp {
+        let Some(client) = state.get(slot).filter(|client| client.pace.is_known()) else {
+            return TopUp::No;
+        };
+        // Who has stopped using what he has needs no more of it.
+        if now
+            > client
+                .progress_at
+                .max(client.granted_at)
+                .saturating_add(state.config.delay_bound)
+        {
+            return TopUp::No;
+        }
+        let (remaining, lead) = (state.remaining(now), state.lead());
+        let due = remaining.saturating_sub(2 * lead);
+        let calm = state.calm(now, HARDLY);
+        let most = most_ahead(state, client).min(calm.saturating_sub(state.config.switch_cost));
+        if due > 0 && most > remaining {
+            return TopUp::At(now.saturating_add(due));
+        }
+        // No trip for less than the trip takes.
+        match most.checked_sub(state.exposure) {
+            Some(more) if more > lead => TopUp::To(client.ledger.usable().saturating_add(more)),
+            _ => TopUp::No,
+        }
     }
 
     fn forget(&mut self, slot: Slot) {
@@ -153,12 +177,20 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     None
 }
 
+/// The most that may be out of a filler that runs ahead, so that whatever kernel of its usual ones comes next is admitted before the end of these is seen.
+fn most_ahead(state: &State, client: &ClientState) -> Ns {
+    let bound = state.config.delay_bound;
+    match client.long_out() {
+        0 => bound.saturating_sub(client.pace.longest()).max(bound / 2),
+        long => long.saturating_add(bound / 4),
+    }
+}
+
 /// Grants a kernel that fits, in time.
 fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verdict {
     let Some(client) = state.get(entry.slot) else {
         return Verdict::Nothing(None);
     };
-    let bound = state.config.delay_bound;
     let known = client.pace.is_known();
     let lead = state.lead();
     // A job of which nothing is known has nobody's work before its own, and one kernel.
@@ -175,12 +207,12 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
         return Verdict::Nothing(Some(silent));
     }
     let total = if known {
-        let calm = state.room(now, HARDLY).unwrap_or(0);
         let takes = takes(state, entry, remaining);
-        let most = bound.saturating_sub(state.exposure_before(entry.slot));
-        let (calm, lead) = (calm.saturating_sub(takes), lead.min(room.saturating_sub(takes)));
+        let calm = state.calm(now, HARDLY).saturating_sub(takes);
+        let lead = lead.min(room.saturating_sub(takes));
         // Kernels that take longer than they are charged get so much less of it.
         let longer = (entry.long / entry.cost.max(1)).max(1);
+        let most = most_ahead(state, client).saturating_sub(state.exposure_before(entry.slot));
         (lead.max(calm) / longer).min(most)
     } else {
         0
