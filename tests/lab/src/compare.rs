@@ -11,7 +11,7 @@ use simgpu_engine::{Mode, Settings};
 use weft_profiles::{Aggregator, Profile};
 
 use crate::job::Job;
-use crate::measure::{Analysis, Floor, Latency};
+use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
 use crate::rule::Rule;
 use crate::world::{Control, Hosts, LONGEST, Run, Setup, World};
@@ -39,6 +39,27 @@ pub struct Bench {
     pub requests: u64,
     /// Requests before them that do not: queues fill, predictors learn.
     pub warmup: u64,
+    /// Settings of the core's other than the default, for trying things out.
+    pub tuning: Tuning,
+}
+
+/// Settings of the core's to try.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tuning {
+    /// [`weft_broker::core::Config::risk`].
+    pub risk: Option<f64>,
+    /// [`weft_broker::core::Config::minimum_share`].
+    pub minimum_share: Option<f64>,
+}
+
+impl Tuning {
+    /// Changes what is to be changed.
+    fn apply(self, control: &mut Control) {
+        if let Control::Weft(config) = control {
+            config.risk = self.risk.unwrap_or(config.risk);
+            config.minimum_share = self.minimum_share.unwrap_or(config.minimum_share);
+        }
+    }
 }
 
 /// A job with what is known of it from runs alone.
@@ -117,7 +138,8 @@ impl Bench {
             .iter()
             .map(|known| (known.job.clone(), Some(Arc::clone(&known.profile))))
             .collect();
-        let control = rule.control(&self.device);
+        let mut control = rule.control(&self.device);
+        self.tuning.apply(&mut control);
         let total = self.requests + self.warmup;
         let run = self.run(setup, control, total, rule.least(), self.seed);
         self.figures(jobs, rule, &run)
@@ -125,7 +147,7 @@ impl Bench {
 
     fn figures(&self, jobs: &[Known], rule: Rule, run: &Run) -> Figures {
         let warmup = self.warmup as usize;
-        let analysis = Analysis::of(run, warmup);
+        let mut analysis = Analysis::of(run, warmup);
         let service = &jobs[0];
         let fillers = || jobs.iter().filter(|known| known.job.priority != service.job.priority);
         let latencies = run.jobs[0].latencies.get(warmup..).unwrap_or_default();
@@ -139,7 +161,7 @@ impl Bench {
             Mode::TimeSlice => self.device.switch,
             Mode::Mps => 0,
         };
-        let most = oracle::most(run, &analysis);
+        let most = oracle::most(run, &mut analysis);
         let batch = run
             .jobs
             .iter()
@@ -176,6 +198,7 @@ impl Bench {
                 analysis.filled as f64 / most as f64
             },
             gate_us: us(per(analysis.gate, analysis.filler_kernels)),
+            spent: analysis.spent.to_vec(),
             span_ms: ms(analysis.span),
             switches: run.switches,
             events: run.events,
@@ -243,6 +266,8 @@ pub struct Figures {
     pub efficiency: f64,
     /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
     pub gate_us: f64,
+    /// By length of gap (see [`crate::measure::EDGES`]), where its time went.
+    pub spent: Vec<Spent>,
     /// How long it was looked at.
     pub span_ms: f64,
     /// Changes of context.

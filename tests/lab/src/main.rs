@@ -13,6 +13,7 @@ use serde::Serialize;
 use simgpu_engine::Mode;
 
 use weft_lab::aims::{self, Aim};
+use weft_lab::compare::Tuning;
 use weft_lab::foresight::{self, Foresight};
 use weft_lab::pairs::{self, Plan, Row};
 use weft_lab::report;
@@ -69,6 +70,15 @@ struct Options {
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
+    /// Try another `risk` of policy weft
+    #[arg(long)]
+    risk: Option<f64>,
+    /// Try another minimum share
+    #[arg(long)]
+    minimum_share: Option<f64>,
+    /// Where the time of gaps went, by their length and policy
+    #[arg(long)]
+    gaps: bool,
 }
 
 /// What is written as JSON.
@@ -155,6 +165,10 @@ fn plan(options: &Options) -> Result<Plan> {
             _ => options.model.clone(),
         },
         all_rules: options.all_rules,
+        tuning: Tuning {
+            risk: options.risk,
+            minimum_share: options.minimum_share,
+        },
     })
 }
 
@@ -217,6 +231,9 @@ fn the_set(options: &Options) -> Result<bool> {
         };
         let page = report::page(&made, &results.rows, &results.aims, &results.foresight, &results.speed);
         write(path, &page)?;
+    }
+    if options.gaps {
+        print!("{}", report::text_of_gaps(&results.rows));
     }
     print!("{}", report::text_of_set(&results.rows));
     print!("{}", report::text_of_aims(&results.aims));

@@ -14,6 +14,35 @@ use crate::world::{Piece, Run};
 /// An operation that never ran, in [`Analysis::inside`].
 pub const NOT_RUN: u32 = u32::MAX;
 
+/// Gaps are told apart by their length: up to these, and beyond.
+pub const EDGES: [Ns; 6] = [50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000];
+
+/// Where the time of gaps of one length went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Spent {
+    /// How many gaps.
+    pub gaps: u64,
+    /// All of their time, ns.
+    pub there: Ns,
+    /// Fillers ran.
+    pub filled: Ns,
+    /// In gaps that were filled: before the first filler, between two, after the last.
+    pub head: Ns,
+    /// See `head`.
+    pub between: Ns,
+    /// See `head`.
+    pub tail: Ns,
+    /// In gaps that were not filled at all.
+    pub unused: Ns,
+    /// What the packer could fill of it at most.
+    pub packer: Ns,
+}
+
+/// The place of a length among [`EDGES`].
+pub fn bucket(length: Ns) -> usize {
+    EDGES.iter().position(|edge| length <= *edge).unwrap_or(EDGES.len())
+}
+
 /// A run, taken apart.
 #[derive(Debug, Clone, Default)]
 pub struct Analysis {
@@ -21,6 +50,8 @@ pub struct Analysis {
     pub windows: Vec<(Ns, Ns)>,
     /// For each job and operation, how long it ran inside gaps; [`NOT_RUN`] if it did not run at all. Empty for holders.
     pub inside: Vec<Vec<u32>>,
+    /// By length of gap, where its time went.
+    pub spent: [Spent; EDGES.len() + 1],
     /// Filler work in gaps.
     pub filled: Ns,
     /// Gaps in which a filler ran.
@@ -99,12 +130,14 @@ impl Analysis {
         self.windows.push(window);
         let mut filled = 0;
         let mut free_from = window.0;
+        let mut first = None;
         for filler in pending {
             let (start, end) = (filler.start.max(window.0), filler.end.min(window.1));
             if start >= end {
                 continue;
             }
             filled += end - start;
+            first.get_or_insert(start);
             self.filler_kernels += 1;
             let job = usize::from(filler.job);
             self.inside[job][filler.op as usize] += (end - start) as u32;
@@ -112,6 +145,19 @@ impl Analysis {
             free_from = end;
         }
         self.gate += gates.within(free_from, window.1);
+        let length = window.1 - window.0;
+        let spent = &mut self.spent[bucket(length)];
+        spent.gaps += 1;
+        spent.there += length;
+        spent.filled += filled;
+        match first {
+            None => spent.unused += length,
+            Some(first) => {
+                spent.head += first - window.0;
+                spent.tail += window.1 - free_from;
+                spent.between += free_from - first - filled;
+            }
+        }
         self.filled += filled;
         self.filled_gaps += u64::from(filled > 0);
     }

@@ -17,7 +17,7 @@
 use weft_profiles::trace::Until;
 
 use crate::job::{Job, NONE, Play};
-use crate::measure::{Analysis, NOT_RUN};
+use crate::measure::{Analysis, NOT_RUN, bucket};
 use crate::world::{Run, SYNC_RETURN};
 use crate::{Ns, job::Op};
 
@@ -56,7 +56,7 @@ impl Gaps {
     }
 
     /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it found room. `at` is where to look from.
-    fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool) -> (Ns, Ns) {
+    fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool, used: &mut Used) -> (Ns, Ns) {
         if time == 0 || ready >= NEVER {
             return (ready, 0);
         }
@@ -65,10 +65,12 @@ impl Gaps {
             let start = ready.max(*from);
             let room = to.saturating_sub(start);
             if room >= left {
+                used.0[*at] += left;
                 return (start + left, time);
             }
             if preemptive {
                 left -= room;
+                used.0[*at] += room;
             }
             *at += 1;
         }
@@ -76,11 +78,16 @@ impl Gaps {
     }
 }
 
-/// The most filler work that could have been in the gaps of a run.
-pub fn most(run: &Run, analysis: &Analysis) -> Ns {
+/// How much of each gap is used.
+#[derive(Debug, Default)]
+pub struct Used(pub Vec<Ns>);
+
+/// The most filler work that could have been in the gaps of a run; where it lies by length of gap is entered in `analysis`.
+pub fn most(run: &Run, analysis: &mut Analysis) -> Ns {
     let gaps = Gaps::of(run, analysis);
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let fillers = run.jobs.iter().enumerate().filter(|(_, job)| job.job.priority != first);
+    let mut used = Used(vec![0; gaps.windows.len()]);
     let sum: Ns = fillers
         .map(|(number, job)| {
             let filler = Filler {
@@ -90,9 +97,13 @@ pub fn most(run: &Run, analysis: &Analysis) -> Ns {
                 inside: &analysis.inside[number],
                 launch_latency: run.device.launch_latency,
             };
-            filler.most(&gaps)
+            filler.most(&gaps, &mut used)
         })
         .sum();
+    let lost = if gaps.preemptive { run.device.switch } else { 0 };
+    for ((from, to), used) in gaps.windows.iter().zip(&used.0) {
+        analysis.spent[bucket(to - from + lost)].packer += (*used).min(to - from);
+    }
     sum.min(gaps.length())
 }
 
@@ -120,7 +131,7 @@ struct Stream {
 
 impl Filler<'_> {
     /// The most of its work that fits.
-    pub fn most(&self, gaps: &Gaps) -> Ns {
+    pub fn most(&self, gaps: &Gaps, used: &mut Used) -> Ns {
         let program = &self.job.program;
         let mut streams = vec![Stream::default(); program.streams.max(1)];
         let mut events: Vec<Ns> = vec![0; program.events];
@@ -148,7 +159,7 @@ impl Filler<'_> {
                         .host_time(self.seed, self.number, request, at as u32, op.host_before);
                 let place = (request, at as u32, base + at);
                 let back = self
-                    .call(gaps, &mut streams, &mut events, place, op, called, &mut done)
+                    .call(gaps, &mut streams, &mut events, place, op, called, used, &mut done)
                     .min(NEVER);
                 for next in [op.next_same, op.next_handed] {
                     if next != NONE {
@@ -182,6 +193,7 @@ impl Filler<'_> {
         (request, at, number): (u64, u32, usize),
         op: &Op,
         called: Ns,
+        used: &mut Used,
         done: &mut Ns,
     ) -> Ns {
         let visible = called + self.launch_latency;
@@ -200,7 +212,7 @@ impl Filler<'_> {
                 let ready = visible.max(stream.end);
                 // A graph is several kernels: it may lie in several gaps.
                 let preemptive = gaps.preemptive || graph != NONE;
-                let (end, placed) = gaps.place(&mut stream.at, ready, owed, preemptive);
+                let (end, placed) = gaps.place(&mut stream.at, ready, owed, preemptive, used);
                 stream.end = end;
                 *done += placed;
                 called + self.job.program.launch_cost

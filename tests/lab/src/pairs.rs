@@ -20,7 +20,7 @@ use serde::Serialize;
 use simgpu_engine::{Mode, Settings};
 use weft_profiles::trace::Trace;
 
-use crate::compare::{Bench, Figures, Known};
+use crate::compare::{Bench, Figures, Known, Tuning};
 use crate::job::{Arrivals, Jitter, Job, Play, Program};
 use crate::rule::{Named, Rule};
 use crate::world::Hosts;
@@ -100,6 +100,8 @@ pub struct Plan {
     pub models: Vec<String>,
     /// Whether to run every rule on every pair.
     pub all_rules: bool,
+    /// Settings of the core's to try.
+    pub tuning: Tuning,
 }
 
 /// The models there are: name, inference, training.
@@ -400,6 +402,7 @@ fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>
         seed: case.seed,
         requests: plan.requests,
         warmup: 20,
+        tuning: plan.tuning,
     };
     let known: Vec<Known> = case
         .jobs

@@ -249,6 +249,7 @@ impl Scenario {
             seed: *seed,
             requests: file.requests,
             warmup: file.warmup,
+            tuning: Default::default(),
         };
         Ok(Scenario {
             name: file.name,

@@ -8,7 +8,7 @@ use simgpu_engine::{Mode, Settings};
 use weft_lab::compare::Bench;
 use weft_lab::generate;
 use weft_lab::job::{Arrivals, Jitter, Job, Program};
-use weft_lab::oracle::{Filler, Gaps};
+use weft_lab::oracle::{Filler, Gaps, Used};
 use weft_lab::rule::Rule;
 use weft_lab::world::Hosts;
 use weft_lab::{Ns, US};
@@ -75,8 +75,10 @@ proptest! {
         program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);
         let filler = Filler { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0 };
-        let windows = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
-        let most = filler.most(&Gaps { windows, preemptive: false });
+        let windows: Vec<(Ns, Ns)> = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
+        let mut used = Used(vec![0; windows.len()]);
+        let most = filler.most(&Gaps { windows, preemptive: false }, &mut used);
+        prop_assert_eq!(used.0.iter().sum::<Ns>(), most);
         let best = brute(&times, sync_every, 2, &gaps, 0, 0);
         prop_assert_eq!(most, best * US);
     }
@@ -101,6 +103,7 @@ proptest! {
             seed,
             requests: 40,
             warmup: 3,
+tuning: Default::default(),
         };
         let trace = if chatty {
             generate::chatty(kernels, time * US, 20 * US, think * US)

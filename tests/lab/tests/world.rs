@@ -39,6 +39,7 @@ fn bench(mode: Mode) -> Bench {
         seed: 1,
         requests: 150,
         warmup: 20,
+        tuning: Default::default(),
     }
 }
 

@@ -8,7 +8,9 @@ use std::fmt::Write;
 
 pub use page::{Made, page};
 
+use crate::Ns;
 use crate::aims::{Aim, geometric};
+use crate::measure::{EDGES, Spent};
 use crate::pairs::Row;
 
 /// One line a rule.
@@ -103,6 +105,70 @@ pub fn text_of_set(rows: &[Row]) -> String {
             group.batch,
             group.efficiency
         );
+    }
+    out
+}
+
+/// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that length.
+pub fn text_of_gaps(rows: &[Row]) -> String {
+    let mut out = format!(
+        "{:12} {:9} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",
+        "device", "policy", "gaps", "number", "ms", "filled", "head", "between", "tail", "unused", "packer"
+    );
+    for (device, rule, spent) in gaps_by_rule(rows) {
+        for (at, spent) in spent.iter().enumerate().filter(|(_, spent)| spent.there > 0) {
+            let part = |time: Ns| time as f64 / spent.there as f64;
+            let _ = writeln!(
+                out,
+                "{device:12} {rule:9} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7.3}",
+                length_name(at),
+                spent.gaps,
+                spent.there as f64 / 1e6,
+                part(spent.filled),
+                part(spent.head),
+                part(spent.between),
+                part(spent.tail),
+                part(spent.unused),
+                part(spent.packer)
+            );
+        }
+    }
+    out
+}
+
+/// Up to what length, for people.
+pub(crate) fn length_name(at: usize) -> String {
+    match EDGES.get(at) {
+        Some(edge) => format!("<= {} us", edge / 1_000),
+        None => "longer".into(),
+    }
+}
+
+/// Sums over all cases of a device and a rule.
+pub(crate) fn gaps_by_rule(rows: &[Row]) -> Vec<(&'static str, String, Vec<Spent>)> {
+    let mut out: Vec<(&'static str, String, Vec<Spent>)> = Vec::new();
+    for row in rows.iter().filter(|row| row.kind != "frontier") {
+        let found = out
+            .iter()
+            .position(|(device, rule, _)| *device == row.device && *rule == row.figures.rule);
+        let at = found.unwrap_or_else(|| {
+            out.push((
+                row.device,
+                row.figures.rule.clone(),
+                vec![Spent::default(); EDGES.len() + 1],
+            ));
+            out.len() - 1
+        });
+        for (sum, spent) in out[at].2.iter_mut().zip(&row.figures.spent) {
+            sum.gaps += spent.gaps;
+            sum.there += spent.there;
+            sum.filled += spent.filled;
+            sum.head += spent.head;
+            sum.between += spent.between;
+            sum.tail += spent.tail;
+            sum.unused += spent.unused;
+            sum.packer += spent.packer;
+        }
     }
     out
 }

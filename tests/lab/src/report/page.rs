@@ -55,6 +55,7 @@ pub fn page(made: &Made<'_>, rows: &[Row], aims: &[Aim], foresight: &[Foresight]
     section_not_best(&mut out, rows);
     section_frontier(&mut out, rows);
     section_cases(&mut out, rows);
+    section_gaps(&mut out, rows);
     section_foresight(&mut out, foresight);
     section_speed(&mut out, speed);
     out.push_str(METHOD);
@@ -285,6 +286,43 @@ fn section_cases(out: &mut String, rows: &[Row]) {
             );
         }
         out.push_str("</table></details>\n");
+    }
+}
+
+/// Why filling falls short: where the time of gaps went.
+fn section_gaps(out: &mut String, rows: &[Row]) {
+    out.push_str(
+        "<h2>Where the gaps' time went</h2><p>Parts of the gap time of each length, over all cases. <b>Head</b>: before the first filler (the gap was not foreseen, or the order was on its way); \
+         <b>between</b>: between two fillers (one order a kernel, or hosts that were not ready); <b>tail</b>: after the last (nothing that fits, or the holder was expected); <b>unused</b>: gaps with no filler at all; \
+         <b>packer</b>: what could be filled at most, with everything known.</p>",
+    );
+    for device in ["mps", "time-sliced"] {
+        for (_, rule, spent) in super::gaps_by_rule(rows)
+            .iter()
+            .filter(|(name, rule, _)| *name == device && (rule == "weft" || rule == "fikit"))
+        {
+            let _ = writeln!(
+                out,
+                "<h3>{device}: {rule}</h3><table><tr><th>gap</th><th>number</th><th>ms</th><th>filled</th><th>head</th><th>between</th><th>tail</th><th>unused</th><th>packer</th></tr>"
+            );
+            for (at, spent) in spent.iter().enumerate().filter(|(_, spent)| spent.there > 0) {
+                let part = |time: u64| time as f64 / spent.there as f64;
+                let _ = writeln!(
+                    out,
+                    "<tr><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td></tr>",
+                    escape(&super::length_name(at)),
+                    spent.gaps,
+                    spent.there as f64 / 1e6,
+                    part(spent.filled),
+                    part(spent.head),
+                    part(spent.between),
+                    part(spent.tail),
+                    part(spent.unused),
+                    part(spent.packer)
+                );
+            }
+            out.push_str("</table>\n");
+        }
     }
 }
 

@@ -1,0 +1,69 @@
+//! Scenario files: the examples run under every policy, and what is wrong is told in one line.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use weft_lab::scenario::Scenario;
+
+const GOOD: &str = include_str!("../scenarios/service-and-training.toml");
+
+fn refused(text: &str) -> String {
+    let error = Scenario::parse(text, Path::new("a.toml")).expect_err("it is wrong");
+    let said = error.to_string();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn the_examples_run_under_every_policy_they_name() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder").flatten() {
+        let scenario = Scenario::load(&entry.path()).expect("an example");
+        found += 1;
+        let bench = weft_lab::compare::Bench {
+            requests: 20,
+            warmup: 2,
+            ..scenario.benches[0]
+        };
+        let jobs = scenario.jobs.iter().enumerate();
+        let known: Vec<_> = jobs.map(|(place, job)| bench.know(job, place, place == 0)).collect();
+        for rule in &scenario.rules {
+            let figures = bench.compare(&known, *rule);
+            assert!(figures.finished, "{} under {rule}", scenario.name);
+            assert_eq!(figures.latency.count, 20, "{} under {rule}", scenario.name);
+            assert!(figures.filled_ms <= figures.oracle_ms + 1e-9 && figures.oracle_ms <= figures.gap_ms + 1e-9);
+        }
+    }
+    assert!(found >= 2);
+}
+
+#[test]
+fn a_key_that_means_nothing_is_refused_where_it_stands() {
+    let said = refused(&GOOD.replace("think_us = 12000 }\n# May", "thnik_us = 12000 }\n# May"));
+    assert!(said.starts_with("a.toml:22: ") && said.contains("thnik_us"), "{said}");
+    let said = refused(&GOOD.replace("requests = 1000", "reqests = 1000"));
+    assert!(said.starts_with("a.toml:6: ") && said.contains("reqests"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    for (from, to, told) in [
+        ("\"xsched\"", "\"fair\"", "no policy is called \"fair\""),
+        ("mode = \"mps\"", "mode = \"mig\"", "mig"),
+        ("priority = 0", "priority = 10", "0 (most important) to 9"),
+        ("priority = 0", "priority = 7", "no other may have a lower priority number"),
+        ("requests = 1000", "requests = 0", "nothing to run"),
+        ("shape = \"service\"", "shape = \"sevrice\"", "sevrice"),
+        ("generator = { shape = \"training\"", "trace = \"nothing.trace\" # ", "nothing.trace"),
+        ("kernels = 60", "kernels = 0", "launches nothing"),
+        ("name = \"service and training\"", "name = ", "a.toml:3"),
+    ] {
+        let text = GOOD.replacen(from, to, 1);
+        assert_ne!(text, GOOD, "{from}");
+        let said = refused(&text);
+        assert!(said.contains(told), "{from} -> {to}: {said}");
+    }
+    let alone = GOOD.split("[[job]]").take(2).collect::<Vec<&str>>().join("[[job]]");
+    assert!(refused(&alone).contains("two [[job]] tables"));
+}
