@@ -83,12 +83,15 @@ class Gpu:
 
     def unpack(self, path):
         """The recordings that lie beside a result file."""
-        written = []
+        written, run = [], report.head(results.read(path))["run"]
         for archive in sorted(path.parent.glob(f"{path.stem}.recorded*.tar")):
             with tarfile.open(archive) as tar:
                 for entry in tar:
                     if not entry.isfile() or not RECORDING.fullmatch(entry.name):
                         raise Trouble(f"{archive}: {entry.name!r} is no recording")
+                    known = self.lines.get(("value", "record", f"{entry.name}.bytes"))
+                    if known and known["run"] > run:
+                        continue
                     data = tar.extractfile(entry).read()
                     self.folder.mkdir(parents=True, exist_ok=True)
                     (self.folder / entry.name).write_bytes(data)

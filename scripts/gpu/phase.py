@@ -6,6 +6,8 @@ with why and the next one runs. What is measured is written at once, so a phase 
 
 import contextlib
 import json
+import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -198,8 +200,6 @@ def json_lines(command, environment, bound, take, log):
         )
         overran = False
         end = time.monotonic() + bound
-        import selectors
-
         selector = selectors.DefaultSelector()
         selector.register(process.stdout, selectors.EVENT_READ)
         kept = b""
@@ -228,8 +228,6 @@ def json_lines(command, environment, bound, take, log):
                     process.wait(0 if overran else 10)
             # Its group goes with it, whatever state it is in.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                import os
-
                 os.killpg(process.pid, signal.SIGKILL)
             process.stdout.close()
             process.wait(10)

@@ -161,6 +161,7 @@ def measure(arguments, began, chosen, manifest, stop, folder):
     missed = report.missed(lines)
     if arguments.json:
         arguments.json.write_text(json.dumps(report.summary(lines), indent=2) + "\n")
+    print(f"\nresults: {', '.join(sorted(path.name for path in out.glob(run + '*')))} in {out}")
     for line in missed:
         print(f"missed: {line}")
     return 1 if arguments.check and missed else 0

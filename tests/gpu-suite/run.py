@@ -372,6 +372,21 @@ class Tests:
             expect(names and all("simulated-" in str(path) for path in names), f"{head}: {names}")
         expect(not (self.folder / "nowhere").exists(), "something was written")
 
+    def test_an_older_recording_does_not_replace_a_newer_one(self):
+        import io
+        import tarfile
+
+        place, root = self.folder / "recordings", self.folder / "recordings-root"
+        for stamp in ("20300102T000000Z", "20300101T000000Z"):
+            file = self.run_file(place, stamp, [{"phase": "record", "name": "m-infer.trace.bytes", "unit": "bytes", "value": 16}])
+            with tarfile.open(place / f"{stamp}.recorded.tar", "w") as tar:
+                entry = tarfile.TarInfo("m-infer.trace")
+                entry.size = len(stamp)
+                tar.addfile(entry, io.BytesIO(stamp.encode()))
+            fold.fold([file], root, False)
+        kept = [path.read_bytes() for path in root.rglob("*.trace")]
+        expect(kept == [b"20300102T000000Z"], f"{kept}")
+
     def test_an_archive_with_anything_else_is_refused(self):
         import io
         import tarfile

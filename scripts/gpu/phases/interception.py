@@ -31,8 +31,9 @@ BESIDE = {
     "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
 
-# Clients that take all memory of the device, or look at how much is free: nobody runs beside them.
-ALONE_ON_DEVICE = {"torch-oom", "jax", "jax-tuning", "vllm", "vllm-compiled", "nccl"}
+# Clients that look at how much memory is free, or take all of it: nobody runs beside them. The first before the others, these after them.
+ALONE_BEFORE = {"patterns"}
+ALONE_AFTER = {"torch-oom", "jax", "jax-tuning", "vllm", "vllm-compiled", "nccl"}
 
 # Most valuable first, where time is short; the others follow as they stand in clients.toml.
 FIRST = ["cudarc", "patterns", "torch-train", "torch-graphs", "torch-elementwise", "triton", "cupy", "torch-conv", "torch-attention"]
@@ -146,8 +147,10 @@ def clients(phase):
         found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), found[name].table.get("set", "ci") != "ci")
     )
     gathered = Gathered()
-    beside = [found[name] for name in wanted if name not in ALONE_ON_DEVICE]
-    apart = [found[name] for name in wanted if name in ALONE_ON_DEVICE]
+    beside = [found[name] for name in wanted if name not in ALONE_BEFORE | ALONE_AFTER]
+    for name in wanted:
+        if name in ALONE_BEFORE:
+            one_client(found[name], gathered)
     cores = os.cpu_count() or 1
     width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, cores // CORES_EACH))
     pool = concurrent.futures.ThreadPoolExecutor(width)
@@ -157,8 +160,9 @@ def clients(phase):
             future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    for client in apart:
-        one_client(client, gathered)
+    for name in wanted:
+        if name in ALONE_AFTER:
+            one_client(found[name], gathered)
     gathered.write(phase)
 
 
