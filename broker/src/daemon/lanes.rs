@@ -218,17 +218,19 @@ impl LaneWatch {
         self.entry.lane.broker_sleeps.store(u32::from(wanted), Ordering::SeqCst);
     }
 
-    /// Tells the mode. Credit never survives a change into filler or out of it.
-    pub fn tell_mode(&mut self, mode: Mode) {
+    /// Tells the mode. Credit never survives a change into filler or out of it, nor does a debt: what was in the word is returned.
+    pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
+        let mut left = 0;
         if (mode == Mode::Filler) != (self.mode == Mode::Filler) {
-            let left = orders.take_back();
+            left = orders.take_back();
             self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         }
         self.mode = mode;
         orders.mode.store(mode as u32, Ordering::Release);
         self.entry.figures.mode.store(mode as u64, Ordering::Relaxed);
         self.ring();
+        (left != 0).then_some(left)
     }
 
     /// Tells the priority.

@@ -463,10 +463,10 @@ impl Scheduler {
                 if lane.mode() == mode && lane.entry().figures.mode.load(Ordering::Relaxed) == mode as u64 {
                     return None;
                 }
-                lane.tell_mode(mode);
+                let left = lane.tell_mode(mode);
                 let entry = Arc::clone(lane.entry());
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
-                None
+                left.map(|left| Event::Revoked { client, left })
             }
             Decision::Grant { client, credit, bound } => {
                 let signs = self.signs;

@@ -1,0 +1,114 @@
+//! Many seeds, for so long; what fails is made smaller and told.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use weft_broker::core::PolicyName;
+
+use crate::check::Broken;
+use crate::scenario::Scenario;
+use crate::world::{Manner, Outcome, run};
+
+/// A seed that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// The smallest scenario found that fails in the same way.
+    pub scenario: Scenario,
+    /// How.
+    pub broken: Broken,
+    /// The last of what happened.
+    pub log: Vec<String>,
+}
+
+/// What many runs came by.
+#[derive(Debug, Default)]
+pub struct Sums {
+    /// Runs.
+    pub scenarios: u64,
+    /// Events that cores took in.
+    pub events: u64,
+    /// How often each kind of thing happened.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+impl Sums {
+    /// Adds a run.
+    pub fn add(&mut self, outcome: &Outcome) {
+        self.scenarios += 1;
+        self.events += outcome.events;
+        for (what, count) in &outcome.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+
+    /// Adds others.
+    pub fn merge(&mut self, other: &Sums) {
+        self.scenarios += other.scenarios;
+        self.events += other.events;
+        for (what, count) in &other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+}
+
+/// A run whose panic is a failure like others.
+pub fn guarded(scenario: &Scenario, manner: Manner) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run(scenario, manner))).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().cloned();
+        let said = said.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Outcome {
+            broken: Some(Broken {
+                what: "nothing panics",
+                how: said.unwrap_or_default(),
+            }),
+            ..Outcome::default()
+        }
+    })
+}
+
+/// Runs one seed. `Err` if it fails.
+pub fn one(seed: u64, policy: Option<PolicyName>, sums: &mut Sums) -> Result<(), Box<Failure>> {
+    let scenario = Scenario::of(seed, policy);
+    let outcome = guarded(&scenario, Manner::default());
+    sums.add(&outcome);
+    match outcome.broken {
+        None => Ok(()),
+        Some(broken) => Err(Box::new(smallest(scenario, broken))),
+    }
+}
+
+/// Runs that making a scenario smaller may take.
+const TRIES: usize = 300;
+
+fn smallest(mut scenario: Scenario, mut broken: Broken) -> Failure {
+    let mut tries = 0;
+    'smaller: loop {
+        for smaller in scenario.smaller() {
+            tries += 1;
+            if tries > TRIES {
+                break 'smaller;
+            }
+            if let Some(found) = guarded(&smaller, Manner::default()).broken
+                && found.what == broken.what
+            {
+                (scenario, broken) = (smaller, found);
+                continue 'smaller;
+            }
+        }
+        break;
+    }
+    let log = guarded(
+        &scenario,
+        Manner {
+            log: true,
+            verbose: false,
+        },
+    )
+    .log;
+    Failure {
+        scenario,
+        broken,
+        log: log.into(),
+    }
+}

@@ -1,0 +1,65 @@
+//! Chance that is the same in every run: splitmix64, a stream for each thing that draws, so that leaving one thing out of a scenario changes no other's draws.
+
+/// A stream of numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    /// The stream of a seed and of a place in it.
+    pub(crate) fn new(seed: u64, place: u64) -> Chance {
+        let mut chance = Chance(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        chance.next();
+        chance
+    }
+
+    /// 64 random bits.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One of `least..=most`.
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
+        let span = most.saturating_sub(least).saturating_add(1);
+        least + ((u128::from(self.next()) * u128::from(span)) >> 64) as u64
+    }
+
+    /// A length, as likely between 1 and 10 of `least` as between 10 and 100 of it, and so on.
+    pub(crate) fn length(&mut self, least: u64, most: u64) -> u64 {
+        let part = self.next() as f64 / u64::MAX as f64;
+        let (low, high) = ((least.max(1) as f64).ln(), (most.max(1) as f64).ln());
+        ((low + part * (high - low)).exp() as u64).clamp(least, most)
+    }
+
+    /// True so many times in a thousand.
+    pub(crate) fn per_mille(&mut self, part: u64) -> bool {
+        self.between(1, 1000) <= part
+    }
+
+    /// One of several.
+    pub(crate) fn of<T: Copy>(&mut self, choice: &[T]) -> T {
+        let at = self.between(0, choice.len() as u64 - 1) as usize;
+        choice[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_the_same_again_and_within_its_limits() {
+        let (mut a, mut b, mut c) = (Chance::new(7, 1), Chance::new(7, 1), Chance::new(7, 2));
+        assert_eq!(a.next(), b.next());
+        assert_ne!(a.next(), c.next());
+        let mut seen = [0; 5];
+        for _ in 0..1000 {
+            seen[a.between(0, 4) as usize] += 1;
+            assert!((10..=1000).contains(&a.length(10, 1000)));
+        }
+        assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+    }
+}

@@ -1,0 +1,334 @@
+//! What holds after every event that the core takes in, and after every turn of the broker.
+//!
+//! * **The holder never waits**: whoever is of the most important priority present is a holder (or alone, or under `timeslice` a filler like everybody); so
+//!   says the core after every event, and so says its lane after every turn.
+//! * **The bound**: no event raises what fillers have out above the larger of the delay bound and half of it plus the one kernel the credit is given for. What raises it
+//!   beyond is counted and must be one of: a filler whose own work does not end gets its next launch (a stuck grant), a client that took more than it had.
+//!   And over all honest fillers, by their own lanes (credit in the word that they can use, plus what they issued and did not report as ended), the same bound holds.
+//! * **Credit is conserved**: granted = issued + revoked + left in the books; the books never say that more was issued than was taken from the word; and after
+//!   each turn granted - revoked - taken is what stands in the word, to the nanosecond, of every client that does not write into it.
+//! * **A dead client holds nothing**: it is not in the books, no decision is about it, and what is out is the sum over those who live.
+//! * **Somebody wakes the broker**: while anybody waits in the books, a time is set at which the core wants to be asked again, not ever again without time
+//!   passing, and not unreasonably far away.
+//! * **An honest client is never let go**.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use weft_broker::core::{Client, ClientView, Core, Decision, Event, Mode, Ns, PolicyName, Snapshot};
+
+use crate::process::{Life, Process};
+use crate::scenario::MS;
+
+/// The farthest time that the core may ask for while somebody waits: the minimum share of a kernel of the longest cost, 10 s / 0.02.
+const FARTHEST: Ns = 600_000 * MS;
+
+/// Turns that may ask for the next one at once, without time passing.
+const AT_ONCE: u32 = 64;
+
+/// What does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// Which of the invariants.
+    pub what: &'static str,
+    /// The figures.
+    pub how: String,
+}
+
+pub(crate) type Check = Result<(), Broken>;
+
+fn broken(what: &'static str, how: impl FnOnce() -> String) -> Check {
+    Err(Broken { what, how: how() })
+}
+
+/// The invariants' names: each is shown to be able to fail in `sabotage`.
+pub(crate) mod name {
+    pub(crate) const HOLDER: &str = "the holder never waits";
+    pub(crate) const BOUND: &str = "what fillers have out is bounded";
+    pub(crate) const CREDIT: &str = "credit is conserved";
+    pub(crate) const ORDER: &str = "a client's launches are told in order";
+    pub(crate) const PROGRESS: &str = "every filler makes progress";
+    pub(crate) const DEAD: &str = "a dead client holds nothing";
+    pub(crate) const WAKE: &str = "somebody wakes the broker";
+    pub(crate) const HONEST: &str = "an honest client is never let go";
+}
+
+/// What is remembered from event to event.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    attached: HashMap<Client, bool>,
+    last: Option<Snapshot>,
+    /// The largest cost that an honest client was granted for.
+    longest: Ns,
+    /// The longest kernel that each client may have out.
+    out: HashMap<Client, Ns>,
+    /// Room beyond the bound that was given for a reason.
+    excused: Ns,
+    at_once: u32,
+}
+
+impl Books {
+    /// After an event.
+    pub(crate) fn event(
+        &mut self,
+        event: &Event,
+        decisions: &[Decision],
+        core: &Core,
+        honest: impl Fn(Client) -> Option<bool>,
+    ) -> Check {
+        match event {
+            Event::Attached { client, .. } => {
+                self.attached.insert(*client, true);
+            }
+            Event::Gone(client) => {
+                self.attached.remove(client);
+            }
+            _ => {}
+        }
+        let snapshot = core.snapshot();
+        if snapshot.clients.len() != self.attached.len() {
+            return broken(name::DEAD, || {
+                format!("{} attached, {:?}", self.attached.len(), snapshot.clients)
+            });
+        }
+        let mut out: Ns = 0;
+        for view in &snapshot.clients {
+            if !self.attached.contains_key(&Client(view.client)) {
+                return broken(name::DEAD, || format!("client {} is in the books", view.client));
+            }
+            let sum = i128::from(view.issued) + i128::from(view.revoked) + i128::from(view.left);
+            if i128::from(view.granted) != sum {
+                return broken(name::CREDIT, || format!("in the books: {view:?}"));
+            }
+            out = out
+                .saturating_add(view.outstanding)
+                .saturating_add(view.left.max(0).unsigned_abs());
+        }
+        if snapshot.exposure > out {
+            return broken(name::DEAD, || {
+                format!("{} is out, {out} of those who live", snapshot.exposure)
+            });
+        }
+        for decision in decisions {
+            let client = match decision {
+                Decision::Mode(client, _) | Decision::Grant { client, .. } | Decision::Revoke(client) => client,
+            };
+            if !self.attached.contains_key(client) {
+                return broken(name::DEAD, || format!("{decision:?}"));
+            }
+        }
+        modes(core, &snapshot)?;
+        let bound = self.bound(event, decisions, core, &snapshot, honest);
+        self.last = Some(snapshot);
+        bound
+    }
+
+    /// Nothing but grants raises what is out, and no grant above the bound.
+    fn bound(
+        &mut self,
+        event: &Event,
+        decisions: &[Decision],
+        core: &Core,
+        now: &Snapshot,
+        honest: impl Fn(Client) -> Option<bool>,
+    ) -> Check {
+        let config = core.config();
+        let Some(before) = &self.last else { return Ok(()) };
+        let stuck = now.counters.stuck_grants - before.counters.stuck_grants;
+        // What a report raises by taking more than there was.
+        let mut room = before.exposure;
+        if let Event::Progress { client, .. } | Event::Revoked { client, left: ..0 } = event {
+            let of = |snapshot: &Snapshot| {
+                let view = snapshot.client(*client);
+                view.map_or(0, |view| {
+                    view.outstanding.saturating_add(view.left.max(0).unsigned_abs())
+                })
+            };
+            room = room.saturating_add(of(now).saturating_sub(of(before)));
+        }
+        // Credit that could not be used while its client waited for more counts again when the wait is over.
+        for view in &before.clients {
+            let waits_still = now
+                .client(Client(view.client))
+                .is_some_and(|later| later.waiting == view.waiting);
+            if view.waiting.is_some() && !waits_still {
+                room = room.saturating_add(view.left.max(0).unsigned_abs());
+            }
+        }
+        match event {
+            Event::Launched { client, cost, .. } => {
+                let known = self.out.entry(*client).or_default();
+                *known = (*known).max((*cost).min(config.longest_cost));
+            }
+            Event::Gone(client) => {
+                self.out.remove(client);
+            }
+            _ => {}
+        }
+        for view in now
+            .clients
+            .iter()
+            .filter(|view| view.outstanding == 0 && view.left <= 0)
+        {
+            self.out.remove(&Client(view.client));
+        }
+        // Behind one long kernel goes what half the bound holds.
+        let long = self.out.values().copied().max().unwrap_or(0);
+        let mut most = config.delay_bound.max(config.delay_bound / 2 + long);
+        for decision in decisions {
+            let Decision::Grant { client, credit, .. } = decision else {
+                continue;
+            };
+            let cost = before
+                .client(*client)
+                .into_iter()
+                .chain(now.client(*client))
+                .filter_map(|view| view.waiting);
+            let cost = cost.map(|wait| wait.cost).max().unwrap_or(0);
+            most = most.max(config.delay_bound / 2 + cost);
+            let known = self.out.entry(*client).or_default();
+            *known = (*known).max(cost);
+            if honest(*client) == Some(true) {
+                self.longest = self.longest.max(cost);
+            }
+            if stuck > 0 {
+                // Its next launch: what it had left and could not use, and the rest.
+                let had = before.client(*client).map_or(0, |view| view.left.max(0).unsigned_abs());
+                room = room.saturating_add(*credit).saturating_add(had);
+                self.excused = self.excused.saturating_add(*credit).saturating_add(had);
+            }
+        }
+        if now.exposure > room.max(most) {
+            return broken(name::BOUND, || {
+                format!(
+                    "{} is out after {event:?}, {} was before; {most} may be; {decisions:?}",
+                    now.exposure, before.exposure
+                )
+            });
+        }
+        Ok(())
+    }
+
+    /// After a turn, all decisions carried out.
+    pub(crate) fn turn(&mut self, core: &Core, now: Ns, processes: &[Process]) -> Check {
+        let snapshot = core.snapshot();
+        let config = core.config();
+        let mut out: i64 = 0;
+        let mut excused = self.excused;
+        for process in processes
+            .iter()
+            .filter(|process| process.life == Life::Lives && !process.lies)
+        {
+            let Some(view) = process.client.and_then(|client| snapshot.client(client)) else {
+                continue;
+            };
+            let lane = process.lane();
+            let word = lane.orders.credit.load(Ordering::Relaxed);
+            credit(process, view, word)?;
+            let told = process.mode();
+            let meant = match view.mode {
+                "holder" => Mode::Holder,
+                "filler" => Mode::Filler,
+                // A client that is sampled tells its launches even when it is alone.
+                "alone" if told == Mode::Holder => Mode::Holder,
+                "alone" => Mode::Alone,
+                _ => Mode::Free,
+            };
+            if told != meant {
+                return broken(name::HOLDER, || {
+                    format!("client {} is told {told:?}, meant is {meant:?}", view.client)
+                });
+            }
+            if told == Mode::Filler {
+                let waits = view
+                    .waiting
+                    .is_some_and(|wait| word < i64::try_from(wait.cost).unwrap_or(i64::MAX));
+                let usable = if waits { 0 } else { word.max(0) };
+                let settled = lane.reports.settled.load(Ordering::Relaxed);
+                out += usable + process.taken - settled as i64;
+                excused = excused.saturating_add(view.written_off);
+            }
+            excused = excused.saturating_add(process.overdrawn.unsigned_abs());
+        }
+        let most = config.delay_bound.max(config.delay_bound / 2 + self.longest);
+        if out > 0 && out.unsigned_abs() > most.saturating_add(excused) {
+            return broken(name::BOUND, || {
+                format!("{out} is out by the lanes, {most} may be, {excused} is excused")
+            });
+        }
+        self.wakes(core, &snapshot, now, processes)
+    }
+
+    fn wakes(&mut self, core: &Core, snapshot: &Snapshot, now: Ns, processes: &[Process]) -> Check {
+        let waits = snapshot.clients.iter().find(|view| view.waiting.is_some());
+        let Some(waits) = waits else {
+            self.at_once = 0;
+            return Ok(());
+        };
+        let Some(wake) = core.next_wake(now) else {
+            // Whoever has taken its credit and is about to say so waits for nobody, and a wait that the core has not heard of is news to come.
+            let known = |process: &Process| {
+                let sleep = process.at_the_gate()?;
+                let view = snapshot.client(process.client?)?;
+                let wait = view.waiting.filter(|wait| wait.since == sleep.arrived)?;
+                Some((wait, sleep))
+            };
+            return match processes.iter().find_map(known) {
+                Some((wait, sleep)) => broken(name::WAKE, || format!("nobody will, and {wait:?}: {sleep:?}")),
+                None => Ok(()),
+            };
+        };
+        if wake < now || wake > now.saturating_add(FARTHEST) {
+            return broken(name::WAKE, || format!("at {wake}, it is {now}, and {waits:?}"));
+        }
+        self.at_once = if wake == now { self.at_once + 1 } else { 0 };
+        if self.at_once > AT_ONCE {
+            return broken(name::WAKE, || {
+                format!("{AT_ONCE} turns ask for the next one at once, and {waits:?}")
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The books of one client against its memory.
+fn credit(process: &Process, view: &ClientView, word: i64) -> Check {
+    let given = i128::from(view.granted) - i128::from(view.revoked);
+    if given - i128::from(process.taken) != i128::from(word) {
+        return broken(name::CREDIT, || {
+            format!(
+                "job {}: {} taken, {word} in the word, {view:?}",
+                process.number, process.taken
+            )
+        });
+    }
+    if i128::from(view.issued) > i128::from(process.taken) {
+        return broken(name::CREDIT, || {
+            format!(
+                "job {}: {} taken, less than it reports: {view:?}",
+                process.number, process.taken
+            )
+        });
+    }
+    Ok(())
+}
+
+/// Who is what, by priority.
+fn modes(core: &Core, snapshot: &Snapshot) -> Check {
+    let first = snapshot.clients.iter().map(|view| view.priority).min();
+    for view in &snapshot.clients {
+        let expected = match (snapshot.clients.len(), core.config().policy) {
+            (1, _) => "alone",
+            (_, PolicyName::Timeslice) => "filler",
+            _ if Some(view.priority) == first => "holder",
+            _ => "filler",
+        };
+        if view.mode != expected {
+            return broken(name::HOLDER, || {
+                format!("client {} is {}, should be {expected}", view.client, view.mode)
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! The device as one thread's stream sees it: work ends in the order in which it was queued, whenever it likes.
+//!
+//! Other streams' work is not in it: how late an end may be is drawn at random, and that covers what neighbours would do.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use weft_broker::core::Ns;
+
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    number: u64,
+    end: Ns,
+}
+
+/// One stream.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stream {
+    work: VecDeque<Work>,
+    next: u64,
+    /// The last one spins until something is queued behind it; it then takes so long.
+    spins: Option<Ns>,
+}
+
+impl Stream {
+    /// Queues work. With `spins` it ends only after something else was queued.
+    pub(crate) fn queue(&mut self, now: Ns, time: Ns, spins: bool) {
+        if let (Some(rest), Some(last)) = (self.spins.take(), self.work.back_mut()) {
+            last.end = now.saturating_add(rest);
+        }
+        let begin = self.work.back().map_or(now, |last| last.end.max(now));
+        let end = if spins { Ns::MAX } else { begin.saturating_add(time) };
+        self.spins = spins.then_some(time);
+        self.work.push_back(Work { number: self.next, end });
+        self.next += 1;
+    }
+
+    /// How many were queued so far.
+    pub(crate) fn queued(&self) -> u64 {
+        self.next
+    }
+
+    /// How many have ended.
+    pub(crate) fn ended(&mut self, now: Ns) -> u64 {
+        while self.work.front().is_some_and(|work| work.end <= now) {
+            self.work.pop_front();
+        }
+        self.work.front().map_or(self.next, |work| work.number)
+    }
+
+    /// When all of it will have ended; `None` where that is not known yet.
+    pub(crate) fn end(&self) -> Option<Ns> {
+        match self.work.back() {
+            Some(last) if last.end == Ns::MAX => None,
+            Some(last) => Some(last.end),
+            None => Some(0),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! Shows that each invariant can fail.
+#![forbid(unsafe_code)]

@@ -1,0 +1,367 @@
+//! What happens in a run, drawn from its seed: the clients, what each of them does, and what goes wrong when.
+//!
+//! Everything in it can be left out without changing the rest, which is how a failing scenario is made small.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_broker::core::{Config, Ns, PolicyName};
+use weft_profiles::{Aggregator, Profile};
+
+use crate::chance::Chance;
+
+pub(crate) const US: Ns = 1_000;
+pub(crate) const MS: Ns = 1_000_000;
+
+/// The longest kernel of a client that does not lie, as predicted.
+pub(crate) const LONGEST: Ns = 2 * MS;
+
+/// Kernels a thread of a job has.
+const KERNELS: u64 = 6;
+
+/// What a thread does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Launches a kernel.
+    Launch { kernel: u64, time: Ns },
+    /// Launches a kernel that ends only when something later is queued, as auto-tuners do.
+    Spin { kernel: u64, time: Ns },
+    /// A copy of so many bytes.
+    Copy { bytes: u64 },
+    /// Waits until its stream is empty.
+    Sync,
+    /// Works on the host.
+    Host(Ns),
+}
+
+/// A process.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub number: usize,
+    pub priority: u8,
+    pub attach_at: Ns,
+    pub profile: Option<Arc<Profile>>,
+    pub profiling: bool,
+    /// What each of its threads does, over and over.
+    pub threads: Vec<Vec<Op>>,
+    /// It may write anything into the shared memory.
+    pub lies: bool,
+    pub longest_wait: Duration,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// A process ends at whatever instruction it is; the broker hears of it so much later.
+    Dies { job: usize, heard_after: Ns },
+    /// It says goodbye.
+    Leaves { job: usize },
+    /// All its threads stand still (a stop signal, a swapped-out page).
+    Stalls { job: usize, time: Ns },
+    /// One of its threads does.
+    ThreadStalls { job: usize, thread: usize, time: Ns },
+    /// The broker does, at whatever instruction it is.
+    BrokerStalls { time: Ns },
+    /// `weft set`.
+    Priority { job: usize, priority: u8 },
+    /// Its clock jumps.
+    Jumps { job: usize, by: i64 },
+    /// The broker's clock jumps.
+    BrokerJumps { by: i64 },
+    /// It forks in the middle of what its first thread does; the child goes on from there.
+    Forks { job: usize },
+    /// Its device is another than its profile's.
+    Unprofiled { job: usize },
+    /// It writes what an honest client would not (of jobs that lie). The number chooses what.
+    Lies { job: usize, what: u64 },
+}
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// All of it follows from this.
+    pub seed: u64,
+    pub(crate) config: Config,
+    pub(crate) spin: bool,
+    pub(crate) length: Ns,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) troubles: Vec<(Ns, Trouble)>,
+}
+
+/// Streams of chance of one scenario.
+pub(crate) const CHANCE_OF_BROKER: u64 = 2;
+pub(crate) const CHANCE_OF_THREADS: u64 = 1000;
+
+impl Scenario {
+    /// The scenario of a seed, under one policy or under one that the seed chooses.
+    pub fn of(seed: u64, policy: Option<PolicyName>) -> Scenario {
+        let mut chance = Chance::new(seed, 1);
+        let chosen = chance.of(&PolicyName::ALL.map(|(policy, _, _)| policy));
+        let policy = policy.unwrap_or(chosen);
+        let default = Config::default();
+        let config = Config {
+            policy,
+            delay_bound: chance.of(&[500 * US, 500 * US, 200 * US, 2 * MS]),
+            switch_cost: chance.of(&[100 * US, 0]),
+            minimum_share: chance.of(&[0.02, 0.02, 0.1]),
+            turn: chance.of(&[10 * MS, 2 * MS]),
+            ..default
+        };
+        let length = chance.length(20 * MS, 1500 * MS);
+        let spin = chance.per_mille(300);
+        let calm = chance.per_mille(150);
+        let jobs = (0..chance.between(2, 7) as usize)
+            .map(|number| job(number, length, calm, &mut Chance::new(seed, 100 + number as u64)))
+            .collect::<Vec<_>>();
+        let count = if calm { 0 } else { chance.between(0, 12) };
+        let mut troubles: Vec<(Ns, Trouble)> = (0..count)
+            .filter_map(|number| trouble(&jobs, length, &mut Chance::new(seed, 500 + number)))
+            .collect();
+        troubles.sort_by_key(|(at, _)| *at);
+        Scenario {
+            seed,
+            config,
+            spin,
+            length,
+            jobs,
+            troubles,
+        }
+    }
+
+    /// Smaller ones, the smallest first.
+    pub(crate) fn smaller(&self) -> Vec<Scenario> {
+        let mut all = Vec::new();
+        for part in [4, 2] {
+            if self.length > MS {
+                let mut one = self.clone();
+                one.length /= part;
+                one.troubles.retain(|(at, _)| *at < one.length);
+                all.push(one);
+            }
+        }
+        if self.troubles.len() > 1 {
+            let mut one = self.clone();
+            one.troubles.clear();
+            all.push(one);
+        }
+        for at in 0..self.jobs.len() {
+            let mut one = self.clone();
+            let gone = one.jobs.remove(at).number;
+            one.troubles.retain(|(_, trouble)| trouble.job() != Some(gone));
+            all.push(one);
+        }
+        for at in 0..self.troubles.len() {
+            let mut one = self.clone();
+            one.troubles.remove(at);
+            all.push(one);
+        }
+        for (at, job) in self.jobs.iter().enumerate() {
+            if job.threads.len() > 1 {
+                let mut one = self.clone();
+                one.jobs[at].threads.pop();
+                all.push(one);
+            }
+        }
+        all
+    }
+}
+
+impl Trouble {
+    pub(crate) fn job(self) -> Option<usize> {
+        match self {
+            Trouble::Dies { job, .. }
+            | Trouble::Leaves { job }
+            | Trouble::Stalls { job, .. }
+            | Trouble::ThreadStalls { job, .. }
+            | Trouble::Priority { job, .. }
+            | Trouble::Jumps { job, .. }
+            | Trouble::Forks { job }
+            | Trouble::Unprofiled { job }
+            | Trouble::Lies { job, .. } => Some(job),
+            Trouble::BrokerStalls { .. } | Trouble::BrokerJumps { .. } => None,
+        }
+    }
+}
+
+fn job(number: usize, length: Ns, calm: bool, chance: &mut Chance) -> Job {
+    let attach_at = if chance.per_mille(700) {
+        0
+    } else {
+        chance.between(0, length / 2)
+    };
+    let grain = chance.of(&[20 * US, 60 * US, 150 * US, 400 * US, 1500 * US]);
+    let count = if chance.per_mille(250) { 2 } else { 1 };
+    let shape = chance.between(0, 4);
+    let threads: Vec<Vec<Op>> = (0..count)
+        .map(|thread| program(number as u64 * 100 + thread * 10 + 10, grain, shape, chance))
+        .collect();
+    let profile = chance.per_mille(600).then(|| Arc::new(profile(&threads, chance)));
+    Job {
+        number,
+        priority: chance.of(&[0, 0, 3, 5, 5, 5, 7, 9]),
+        attach_at,
+        profiling: profile.is_none() && chance.per_mille(50),
+        profile,
+        threads,
+        lies: !calm && chance.per_mille(120),
+        longest_wait: Duration::from_millis(chance.of(&[1_000, 1_000, 30_000, 50])),
+    }
+}
+
+/// What a thread does: requests, endless training, a synchronisation after every kernel, or a mixture.
+fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut Chance) -> Vec<Op> {
+    let mut ops = Vec::new();
+    let launch = |chance: &mut Chance| {
+        let kernel = first_kernel + chance.between(0, KERNELS - 1);
+        let time = chance.length(grain / 4 + 1, grain * 4).min(LONGEST);
+        Op::Launch { kernel, time }
+    };
+    match shape {
+        0 | 1 => {
+            ops.extend((0..chance.between(1, 40)).map(|_| launch(chance)));
+            ops.extend([Op::Sync, Op::Host(chance.length(50 * US, 30 * MS))]);
+        }
+        2 => {
+            ops.extend((0..chance.between(1, 30)).map(|_| launch(chance)));
+            if chance.per_mille(500) {
+                ops.push(Op::Sync);
+            }
+        }
+        3 => {
+            for _ in 0..chance.between(1, 8) {
+                ops.extend([launch(chance), Op::Sync, Op::Host(chance.length(2 * US, 300 * US))]);
+            }
+        }
+        _ => {
+            for _ in 0..chance.between(4, 40) {
+                let op = match chance.between(0, 9) {
+                    0 => Op::Sync,
+                    1 => Op::Host(chance.length(US, 20 * MS)),
+                    2 => Op::Copy {
+                        bytes: chance.length(1 << 10, 8 << 20),
+                    },
+                    3 => Op::Spin {
+                        kernel: first_kernel,
+                        time: chance.length(5 * US, 100 * US),
+                    },
+                    _ => launch(chance),
+                };
+                ops.push(op);
+                if matches!(op, Op::Spin { .. }) {
+                    // What it spins for.
+                    ops.push(launch(chance));
+                }
+            }
+            ops.push(Op::Sync);
+        }
+    }
+    ops
+}
+
+/// The profile of such a job: right for most kernels, wrong or missing for some.
+fn profile(threads: &[Vec<Op>], chance: &mut Chance) -> Profile {
+    let mut run = Aggregator::new();
+    for ops in threads {
+        for (at, op) in ops.iter().enumerate() {
+            let Op::Launch { kernel, time } = *op else { continue };
+            if chance.per_mille(100) {
+                continue;
+            }
+            let after: Ns = ops[at + 1..]
+                .iter()
+                .take_while(|op| !matches!(op, Op::Launch { .. }))
+                .map(|op| if let Op::Host(time) = op { *time } else { 0 })
+                .sum();
+            let factor = chance.of(&[100, 100, 100, 50, 200]);
+            run.sampled(kernel, time * factor / 100, Some(after));
+        }
+    }
+    run.finish("job", 0)
+}
+
+fn trouble(jobs: &[Job], length: Ns, chance: &mut Chance) -> Option<(Ns, Trouble)> {
+    let at = chance.between(0, length);
+    let job = chance.between(0, jobs.len() as u64 - 1) as usize;
+    let signed = |chance: &mut Chance| {
+        let by = chance.length(US, 2_000 * MS) as i64;
+        if chance.per_mille(500) { by } else { -by }
+    };
+    let trouble = match chance.between(0, 15) {
+        0 => Trouble::Dies {
+            job,
+            heard_after: chance.length(10 * US, 100 * MS),
+        },
+        1 => Trouble::Leaves { job },
+        2 | 3 => Trouble::Stalls {
+            job,
+            time: chance.length(50 * US, 700 * MS),
+        },
+        4 => Trouble::ThreadStalls {
+            job,
+            thread: chance.between(0, 1) as usize,
+            time: chance.length(50 * US, 700 * MS),
+        },
+        5 => Trouble::BrokerStalls {
+            time: chance.length(50 * US, 700 * MS),
+        },
+        6..=8 => Trouble::Priority {
+            job,
+            priority: chance.between(0, 9) as u8,
+        },
+        9 => Trouble::Jumps {
+            job,
+            by: signed(chance),
+        },
+        10 => Trouble::BrokerJumps { by: signed(chance) },
+        11 => Trouble::Forks { job },
+        12 => Trouble::Unprofiled { job },
+        _ => {
+            let liars: Vec<usize> = jobs.iter().filter(|job| job.lies).map(|job| job.number).collect();
+            if liars.is_empty() {
+                return None;
+            }
+            Trouble::Lies {
+                job: chance.of(&liars),
+                what: chance.next(),
+            }
+        }
+    };
+    Some((at, trouble))
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}, policy {}, {} ms, delay bound {} us, switch {} us, share {}, turn {} ms{}",
+            self.seed,
+            self.config.policy,
+            self.length as f64 / 1e6,
+            self.config.delay_bound / US,
+            self.config.switch_cost / US,
+            self.config.minimum_share,
+            self.config.turn / MS,
+            if self.spin { ", spinning" } else { "" }
+        )?;
+        for job in &self.jobs {
+            writeln!(
+                f,
+                "  job {}: priority {}, comes at {} ms, {}{}waits {} ms at most, {} threads of {:?} operations",
+                job.number,
+                job.priority,
+                job.attach_at as f64 / 1e6,
+                if job.profile.is_some() { "profile, " } else { "" },
+                if job.lies { "lies, " } else { "" },
+                job.longest_wait.as_millis(),
+                job.threads.len(),
+                job.threads.iter().map(Vec::len).collect::<Vec<_>>(),
+            )?;
+        }
+        for (at, trouble) in &self.troubles {
+            writeln!(f, "  at {} ms: {trouble:?}", *at as f64 / 1e6)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,505 @@
+//! What one thread does next: the launch path, step by step, as the interposer has it. Between two steps anything may happen, its death too.
+//!
+//! | here | interposer |
+//! |---|---|
+//! | `Next` of a holder, `Raised` | `Session::hold` |
+//! | `Next` of a filler, `Queued`, `Asleep`, `Through` | `gate`: `pass`, `pass_waiting`, `wait_for_credit`, `sleep_for_credit` |
+//! | `Took` | `Session::issue` |
+//! | `Booked` | `Session::launched` |
+//! | `Queues` | the driver's own launch, `Session::marks` |
+//! | `Syncs` | `Session::synced` |
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use weft_broker::core::{Mode, Ns};
+use weft_broker::protocol::lane::{HOST_COPY, Kind};
+
+use crate::process::Process;
+use crate::scenario::{Op, US};
+
+/// What a launch costs the job's own thread.
+const LAUNCH: Ns = 4_000;
+
+/// As in `gate`.
+const STANDSTILL: Ns = 300_000_000;
+const LONGEST_NAP: Ns = 1_000_000;
+const SHORTEST_NAP: Ns = 50_000;
+const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
+const UTMOST_WAIT: Ns = 30_000_000_000;
+const STUCK_PART: Ns = 8;
+const STUCK_LEAST: Ns = 5_000_000;
+/// As in `settle` and `state`.
+const QUANTUM: Ns = 100_000;
+const PLENTY: Ns = 4;
+const SMALL_TRANSFER: u64 = 64 * 1024;
+const HOST_BANDWIDTH: u64 = 20;
+
+/// A launch or copy on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Launch {
+    pub kernel: u64,
+    pub cost: Ns,
+    /// How long it really takes.
+    pub time: Ns,
+    pub spins: bool,
+    /// Bytes, where it is a copy.
+    pub copies: Option<u64>,
+}
+
+/// Why a wait ended (`gate::Passed`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Credit,
+    Mode,
+    Expired,
+    Stuck,
+    Standstill,
+}
+
+/// At the head of the queue, asleep.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sleep {
+    pub launch: Launch,
+    pub ticket: u64,
+    pub arrived: Ns,
+    pub deadline: Ns,
+    pub longest: Ns,
+    pub heartbeat: u32,
+    pub asked: Ns,
+    /// The bell as it was when the nap began.
+    pub bell: u32,
+    /// The world's time when the wait began, whatever the process's own clock says.
+    pub since: Ns,
+}
+
+/// Where a thread is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stage {
+    Next,
+    Raised(Launch),
+    Queued {
+        launch: Launch,
+        ticket: u64,
+        arrived: Ns,
+        deadline: Ns,
+        longest: Ns,
+    },
+    Asleep(Sleep),
+    /// Through the gate, the turn not yet given on.
+    Through {
+        launch: Launch,
+        ticket: u64,
+        passed: Passed,
+        arrived: Ns,
+    },
+    Took(Launch),
+    Booked {
+        launch: Launch,
+        at: Ns,
+    },
+    Queues {
+        launch: Launch,
+        filler: bool,
+        at: Ns,
+    },
+    Syncs,
+    /// A forked child that has nothing more to do.
+    Over,
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stepped {
+    /// The broker's bell is rung.
+    pub rings: bool,
+    /// A wait at the gate ended.
+    pub passed: Option<(Passed, Ns)>,
+}
+
+/// One step of a thread at `now`. Sets when the next one is due.
+pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
+    let mut stepped = Stepped::default();
+    let clock = process.clock(now);
+    let mut next = pause(process, at);
+    let stage = match process.threads[at].stage {
+        Stage::Next => begin(process, at, now, &mut next, &mut stepped),
+        Stage::Raised(launch) => {
+            let kind = if launch.copies.is_some() {
+                Kind::Transfer
+            } else {
+                Kind::Launch
+            };
+            process.write(kind, at, clock, launch.kernel, launch.cost, 0);
+            process.lane().reports.last_launch.store(clock, Ordering::Relaxed);
+            if process.mark_busy(at) {
+                stepped.rings = process.ring();
+            }
+            Stage::Queues {
+                launch,
+                filler: false,
+                at: clock,
+            }
+        }
+        Stage::Queued {
+            launch,
+            ticket,
+            arrived,
+            deadline,
+            longest,
+        } => {
+            if process.serving >= ticket {
+                wait_for_credit(
+                    process,
+                    at,
+                    now,
+                    (launch, ticket, arrived, deadline, longest),
+                    &mut stepped,
+                )
+            } else if clock >= deadline {
+                through(process, at, now, (launch, ticket, arrived), Passed::Expired)
+            } else {
+                // The futex of the turn wakes it; asking every so often is the same.
+                next = 20 * US;
+                process.threads[at].stage
+            }
+        }
+        Stage::Asleep(sleep) => asleep(process, at, now, sleep, &mut next, &mut stepped),
+        Stage::Through {
+            launch,
+            ticket,
+            passed,
+            arrived,
+        } => {
+            process.lane().reports.waiting.store(0, Ordering::Release);
+            match passed {
+                Passed::Credit => {}
+                Passed::Mode | Passed::Expired | Passed::Stuck | Passed::Standstill => process.overdraw(launch.cost),
+            }
+            process.leave_turn(ticket);
+            stepped.passed = Some((passed, clock.saturating_sub(arrived)));
+            Stage::Took(launch)
+        }
+        Stage::Took(launch) => {
+            let was_empty = process.threads[at].account.outstanding() == 0;
+            let account = &mut process.threads[at].account;
+            account.issued += launch.cost;
+            account.last = clock;
+            if was_empty {
+                process.progress = clock;
+            }
+            process.lane().reports.issued.fetch_add(launch.cost, Ordering::AcqRel);
+            Stage::Booked { launch, at: clock }
+        }
+        Stage::Booked { launch, at: issued_at } => {
+            if launch.copies.is_some() && process.is_idle() {
+                process.write(Kind::Stir, at, clock, 0, 0, 0);
+            }
+            let kind = if launch.copies.is_some() {
+                Kind::Transfer
+            } else {
+                Kind::Launch
+            };
+            process.write(kind, at, issued_at, launch.kernel, launch.cost, 0);
+            process.mark_busy(at);
+            Stage::Queues {
+                launch,
+                filler: true,
+                at: issued_at,
+            }
+        }
+        Stage::Queues { launch, filler, .. } => {
+            process.threads[at].stream.queue(now, launch.time, launch.spins);
+            next = LAUNCH;
+            if filler {
+                marks(process, at, now);
+            }
+            advance(process, at)
+        }
+        Stage::Syncs => syncs(process, at, now, &mut next, &mut stepped),
+        Stage::Over => {
+            next = Ns::MAX / 2;
+            Stage::Over
+        }
+    };
+    let thread = &mut process.threads[at];
+    thread.stage = stage;
+    thread.next_at = now.saturating_add(next);
+    stepped
+}
+
+/// Instructions take some ns; now and then the thread loses its core.
+fn pause(process: &mut Process, at: usize) -> Ns {
+    let chance = &mut process.threads[at].chance;
+    match chance.between(0, 199) {
+        0 => chance.length(10 * US, 5_000 * US),
+        1..=9 => chance.between(US, 20 * US),
+        _ => chance.between(10, 400),
+    }
+}
+
+/// The next operation begins after this one.
+fn advance(process: &mut Process, at: usize) -> Stage {
+    if process.client.is_none() {
+        return Stage::Over;
+    }
+    let thread = &mut process.threads[at];
+    thread.at = (thread.at + 1) % thread.ops.len();
+    Stage::Next
+}
+
+fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
+    let thread = &mut process.threads[at];
+    let op = thread.ops[thread.at];
+    // On a device with neighbours a kernel takes as long as it takes; some take far longer than anybody predicted.
+    let factor = match thread.chance.between(0, 299) {
+        0 => thread.chance.between(1_000, 30_000),
+        1..=60 => thread.chance.between(110, 300),
+        61..=90 => thread.chance.between(30, 90),
+        _ => 100,
+    };
+    let (kernel, time, spins, copies) = match op {
+        Op::Launch { kernel, time } => (kernel, time, false, None),
+        Op::Spin { kernel, time } => (kernel, time, true, None),
+        Op::Copy { bytes } => (HOST_COPY, bytes / HOST_BANDWIDTH, false, Some(bytes)),
+        Op::Sync => return Stage::Syncs,
+        Op::Host(time) => {
+            *next = time.max(1);
+            return advance(process, at);
+        }
+    };
+    let time = time.saturating_mul(factor) / 100;
+    let cost = match copies {
+        Some(bytes) => bytes / HOST_BANDWIDTH,
+        None => process.cost(kernel),
+    };
+    let launch = Launch {
+        kernel,
+        cost,
+        time,
+        spins,
+        copies,
+    };
+    let clock = process.clock(now);
+    let passes = Stage::Queues {
+        launch,
+        filler: false,
+        at: clock,
+    };
+    match (process.mode(), copies) {
+        (Mode::Free | Mode::Alone, _) => passes,
+        (Mode::Holder, None) => {
+            process.host.board.raise(process.priority());
+            Stage::Raised(launch)
+        }
+        (Mode::Filler, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
+        (Mode::Holder, Some(_)) => copy(process, at, clock, launch, stepped),
+        (Mode::Filler, _) => {
+            // `pass`: who finds the queue empty needs no place in it.
+            if process.next_ticket == process.serving && process.take_credit(cost) {
+                return Stage::Took(launch);
+            }
+            let ticket = process.next_ticket;
+            process.next_ticket += 1;
+            if process.serving >= ticket && process.take_credit(cost) {
+                process.leave_turn(ticket);
+                return Stage::Took(launch);
+            }
+            let longest = match process.lane().orders.longest_wait.load(Ordering::Relaxed) {
+                0 => DEFAULT_LONGEST_WAIT,
+                wait => wait.min(UTMOST_WAIT),
+            };
+            Stage::Queued {
+                launch,
+                ticket,
+                arrived: clock,
+                deadline: clock.saturating_add(longest),
+                longest,
+            }
+        }
+    }
+}
+
+/// A copy that passes the gate.
+fn copy(process: &mut Process, at: usize, clock: Ns, launch: Launch, stepped: &mut Stepped) -> Stage {
+    if process.is_idle() {
+        process.write(Kind::Stir, at, clock, 0, 0, 0);
+    }
+    process.write(
+        Kind::Transfer,
+        at,
+        clock,
+        launch.kernel,
+        launch.cost,
+        launch.copies.unwrap_or(0),
+    );
+    if process.mark_busy(at) {
+        stepped.rings = process.ring();
+    }
+    Stage::Queues {
+        launch,
+        filler: false,
+        at: clock,
+    }
+}
+
+/// `wait_for_credit`: at the head of the queue.
+fn wait_for_credit(
+    process: &mut Process,
+    at: usize,
+    now: Ns,
+    (launch, ticket, arrived, deadline, longest): (Launch, u64, Ns, Ns, Ns),
+    stepped: &mut Stepped,
+) -> Stage {
+    if process.take_credit(launch.cost) {
+        return through(process, at, now, (launch, ticket, arrived), Passed::Credit);
+    }
+    let heartbeat = process.host.board.heartbeat.load(Ordering::Relaxed);
+    if process.standstill == Some(heartbeat) {
+        return through(process, at, now, (launch, ticket, arrived), Passed::Standstill);
+    }
+    let reports = &process.lane().reports;
+    reports.wanted_kernel.store(launch.kernel, Ordering::Relaxed);
+    reports.wanted_cost.store(launch.cost, Ordering::Relaxed);
+    reports.waiting_since.store(arrived, Ordering::Relaxed);
+    process.write(Kind::Wait, at, arrived, launch.kernel, launch.cost, 0);
+    reports.waiting.swap(1, Ordering::SeqCst);
+    stepped.rings = process.ring();
+    process.put_mark(at);
+    let bell = process.lane().orders.bell.load(Ordering::Acquire);
+    Stage::Asleep(Sleep {
+        launch,
+        ticket,
+        arrived,
+        deadline,
+        longest,
+        heartbeat,
+        asked: arrived,
+        bell,
+        since: now,
+    })
+}
+
+fn through(_: &mut Process, _: usize, _: Ns, (launch, ticket, arrived): (Launch, u64, Ns), passed: Passed) -> Stage {
+    Stage::Through {
+        launch,
+        ticket,
+        passed,
+        arrived,
+    }
+}
+
+/// `sleep_for_credit`: one round of its loop.
+fn asleep(process: &mut Process, at: usize, now: Ns, mut sleep: Sleep, next: &mut Ns, stepped: &mut Stepped) -> Stage {
+    let pass = |passed| Stage::Through {
+        launch: sleep.launch,
+        ticket: sleep.ticket,
+        passed,
+        arrived: sleep.arrived,
+    };
+    let clock = process.clock(now);
+    let stuck_after = (sleep.longest / STUCK_PART).max(STUCK_LEAST);
+    let bell = process.lane().orders.bell.load(Ordering::Acquire);
+    if process.take_credit(sleep.launch.cost) {
+        return pass(Passed::Credit);
+    }
+    if process.mode() != Mode::Filler {
+        return pass(Passed::Mode);
+    }
+    if clock >= sleep.deadline {
+        return pass(Passed::Expired);
+    }
+    if clock.saturating_sub(sleep.asked) >= SHORTEST_NAP {
+        sleep.asked = clock;
+        if process.ask_device(now) > 0 {
+            stepped.rings = process.ring();
+        }
+        let progress = process.progress.max(sleep.arrived.saturating_sub(stuck_after));
+        let awaits = process.threads.iter().any(|thread| !thread.marks.is_empty());
+        if clock.saturating_sub(progress) > stuck_after && awaits {
+            return pass(Passed::Stuck);
+        }
+    }
+    let heartbeat = process.host.board.heartbeat.load(Ordering::Relaxed);
+    if clock.saturating_sub(sleep.arrived) > STANDSTILL && heartbeat == sleep.heartbeat {
+        process.standstill = Some(heartbeat);
+        return pass(Passed::Standstill);
+    }
+    sleep.bell = bell;
+    let expected = process
+        .threads
+        .iter()
+        .filter_map(|thread| {
+            let mark = thread.marks.first()?;
+            Some(
+                process
+                    .progress
+                    .saturating_add(mark.upto.saturating_sub(thread.account.settled)),
+            )
+        })
+        .min();
+    let length = match expected {
+        Some(end) if end > clock => end - clock,
+        Some(end) => (clock - end) / 4,
+        None if process.outstanding() > 0 => LONGEST_NAP / 2,
+        None => LONGEST_NAP,
+    };
+    let nap = length.clamp(SHORTEST_NAP, LONGEST_NAP);
+    *next = nap.min(sleep.deadline.saturating_sub(clock)) + process.threads[at].chance.between(US, 30 * US);
+    Stage::Asleep(sleep)
+}
+
+/// `Session::marks`.
+fn marks(process: &mut Process, at: usize, now: Ns) {
+    let unmarked = process.threads[at].account.unmarked();
+    if unmarked < QUANTUM {
+        return;
+    }
+    let left = u64::try_from(process.lane().orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
+    if left > unmarked.saturating_mul(PLENTY) {
+        return;
+    }
+    process.put_mark(at);
+    process.ask_device(now);
+}
+
+/// `Session::synced` of the thread's own stream.
+fn syncs(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
+    match process.threads[at].stream.end() {
+        Some(end) if end <= now => {}
+        Some(end) => {
+            *next = end - now;
+            return Stage::Syncs;
+        }
+        None => {
+            *next = 100 * US;
+            return Stage::Syncs;
+        }
+    }
+    let mode = process.mode();
+    if matches!(mode, Mode::Free | Mode::Alone) {
+        return advance(process, at);
+    }
+    let (idle, certain) = process.busy_synced(at);
+    let clock = process.clock(now);
+    if mode == Mode::Filler {
+        let mut gained = 0;
+        for (other, thread) in process.threads.iter_mut().enumerate() {
+            if other == at || (idle && certain) {
+                gained += thread.account.settle(Ns::MAX);
+            }
+        }
+        if gained > 0 {
+            process.progress = clock;
+            process.report_settled(gained);
+        }
+    }
+    if idle {
+        process.write(Kind::Idle, at, clock, 0, 0, 0);
+        process.lane().reports.last_idle.swap(clock, Ordering::SeqCst);
+        if mode != Mode::Filler {
+            stepped.rings = process.ring();
+        }
+    }
+    advance(process, at)
+}
