@@ -11,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -62,6 +63,7 @@ class Phase:
         self.python = facts["python"]
         self.verdicts = {}
         self.numbers = {}
+        self.lock = threading.Lock()
 
     def left(self):
         """Seconds until the phase should be done."""
@@ -126,8 +128,10 @@ class Phase:
 
     def place(self, name):
         """A fresh folder. Short: a unix socket's path holds 107 bytes."""
-        number = self.numbers[name] = self.numbers.get(name, 0) + 1
-        folder = self.folder / (name[:24].replace("/", "-") + (f".{number}" if number > 1 else ""))
+        name = name[:24].replace("/", "-")
+        with self.lock:
+            number = self.numbers[name] = self.numbers.get(name, 0) + 1
+        folder = self.folder / (name + (f".{number}" if number > 1 else ""))
         folder.mkdir(parents=True)
         return folder
 

@@ -203,8 +203,9 @@ def one_client(client, gathered):
     """Both bare runs, then each role."""
     phase = client.phase
     roles = client.roles[:1] if phase.quick and not client.native else client.roles
+    roles = [role for role in roles if phase.wanted(f"{client.name}/{role}")]
     names = [f"{client.name}/{role}" for role in roles]
-    if not any(phase.wanted(name) for name in names):
+    if not names:
         return
     why = client.missing()
     if why:
@@ -279,8 +280,8 @@ def under_weft(client, role, reference, gathered):
         wrong.append("weft wrote to stderr: " + " / ".join(ours[:4]))
     if job.pid not in ended_clients(status):
         wrong.append("the broker never saw the client")
-    if not sum(entry["launches"] + entry["graph_launches"] for entry in last):
-        wrong.append("weft saw no launch")
+    if not sum(entry["launches"] + entry["graph_launches"] + entry["transfers"] for entry in last):
+        wrong.append("weft saw neither a launch nor a copy")
     for what in ("unnamed", "troubles", "dropped_messages"):
         count = sum(entry[what] for entry in last)
         if count:

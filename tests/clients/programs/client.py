@@ -27,7 +27,7 @@ def kept(name, data):
 
 def raw(piece):
     """The bytes of a tensor or array, copied to the host."""
-    if hasattr(piece, "detach"):
+    if type(piece).__module__.startswith("torch"):
         import torch
 
         # As bytes: numpy has no bfloat16.
