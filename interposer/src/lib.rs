@@ -20,7 +20,17 @@
 //! at all happens before the first driver call.
 #![cfg_attr(
     not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::unreachable,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::get_unwrap,
+        clippy::string_slice
+    )
 )]
 // A driver function's arguments are as many as they are.
 #![allow(clippy::too_many_arguments)]

@@ -42,6 +42,7 @@ pub fn start() {
         log::set_max_level(level(&wanted));
         // This library's own copy of `log` has no other sink, so this cannot fail.
         let _ = log::set_logger(&Stderr);
+        crate::trouble::watch();
     });
 }
 

@@ -1,12 +1,15 @@
 //! What is done about internal trouble: it is counted, said once, and the job's call goes on to the driver.
 #![forbid(unsafe_code)]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::session;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a panic was said.
+static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Counts an internal trouble.
 pub fn count() {
@@ -35,12 +38,49 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
 #[cold]
 #[inline(never)]
 fn failed() {
-    static SAID: AtomicBool = AtomicBool::new(false);
     count();
+    say("", "");
+}
+
+fn say(place: &str, what: &str) {
     if !SAID.swap(true, Ordering::Relaxed) {
-        log::error!("a part of weft failed; the job goes on without it");
+        log::error!("a part of weft failed{place}{what}; the job goes on without it");
     }
 }
+
+/// From now on a panic of ours is said in one line, once, with its place, and no more as the standard library does, each time anew. A guest that
+/// is itself written in Rust has a standard library of its own, and this does not touch it.
+pub fn watch() {
+    std::panic::set_hook(Box::new(panicked));
+}
+
+fn panicked(info: &PanicHookInfo<'_>) {
+    let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line()));
+    let payload = info.payload();
+    let what = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let what = what.map(|what| format!(": {what}"));
+    say(&place.unwrap_or_default(), &what.unwrap_or_default());
+}
+
+/// Panics where a test asks for it (`WEFT_TEST_PANIC` names the place): what comes of a panic is tested from outside, with a real driver call
+/// behind it. Release builds have nothing of it.
+#[cfg(debug_assertions)]
+#[allow(clippy::panic)]
+pub fn trip(place: &str) {
+    static ASKED: std::sync::LazyLock<Option<String>> =
+        std::sync::LazyLock::new(|| std::env::var("WEFT_TEST_PANIC").ok());
+    if ASKED.as_deref() == Some(place) {
+        panic!("on purpose, in {place}");
+    }
+}
+
+/// As above: nothing.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn trip(_place: &str) {}
 
 #[cfg(test)]
 mod tests {

@@ -157,6 +157,36 @@ static int launch(const char *driver) {
     return 0;
 }
 
+/* What a job does over and over: a launch, a fill, a wait. */
+static int work(const char *driver) {
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!handle) return 2;
+    if (((Init)must(handle, "cuInit"))(0)) return 3;
+    void *context, *module, *function;
+    ((int (*)(void **, int))must(handle, "cuDevicePrimaryCtxRetain"))(&context, 0);
+    ((int (*)(void **, const void *))must(handle, "cuModuleLoadData"))(&module, ".version 8.0 // one");
+    ((int (*)(void **, void *, const char *))must(handle, "cuModuleGetFunction"))(&function, module, "worker");
+    Launch launch = (Launch)must(handle, "cuLaunchKernel");
+    int (*fill)(unsigned long long, unsigned char, size_t, void *) =
+        (int (*)(unsigned long long, unsigned char, size_t, void *))must(handle, "cuMemsetD8Async");
+    int (*wait)(void *) = (int (*)(void *))must(handle, "cuStreamSynchronize");
+    int wrong = 0;
+    for (int i = 0; i < 20; i++) {
+        wrong |= launch(function, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+        wrong |= fill(0x1000, 0, 1 << 20, NULL);
+        wrong |= wait(NULL);
+    }
+    void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
+    if (!own) return 4;
+    printf("wrong %d\n", wrong);
+    printf("arrived %llu\n", ((unsigned long long (*)(void))must(own, "countcuda_launches"))());
+    printf("waited %llu\n", ((unsigned long long (*)(void))must(own, "countcuda_syncs"))());
+    unsigned long long (*called)(const char *) = (unsigned long long (*)(const char *))must(own, "countcuda_called");
+    printf("filled %llu\n", called("cuMemsetD8Async"));
+    say_counters();
+    return 0;
+}
+
 /* Threads that launch, while others load code, look kernels up and unload it again. */
 enum { LAUNCHERS = 3, LOADERS = 2, TURNS = 20000 };
 static void *shared_handle;
@@ -285,6 +315,7 @@ int main(int count, char **words) {
     const char *mode = count > 1 ? words[1] : "idle";
     if (!strcmp(mode, "open")) return open_and_ask(words[2]);
     if (!strcmp(mode, "launch")) return launch(count > 2 ? words[2] : "");
+    if (!strcmp(mode, "work")) return work(count > 2 ? words[2] : "");
     if (!strcmp(mode, "graph")) return graph();
     if (!strcmp(mode, "threads")) return threads(count > 2 ? words[2] : "");
     if (!strcmp(mode, "other")) { /* Opens any other library, and looks up names that only look like the driver's. */

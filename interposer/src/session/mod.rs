@@ -53,6 +53,7 @@ use weft_kernel_id::KernelId;
 use self::settings::{Purpose, Settings};
 use self::state::Session;
 use self::step::Step;
+use crate::trouble::{guarded, trip};
 
 /// A stream handle as the plain entry points take it.
 pub type Stream = usize;
@@ -146,7 +147,7 @@ fn session() -> Option<&'static Session> {
 /// `cuInit` succeeded in this process (called each time it does; cheap after the first). Waits for a broker half a second at most.
 pub fn initialised() {
     if BEGUN.swap(1, Ordering::AcqRel) == 0 {
-        begin();
+        guarded(begin);
     }
 }
 
@@ -159,8 +160,11 @@ fn forget_begun() {
 
 #[cold]
 fn begin() {
+    trip("begin");
     if trace::on() {
-        trace::begin(driver::Driver::find(|name| crate::table::find(name).and_then(crate::table::real)));
+        trace::begin(driver::Driver::find(|name| {
+            crate::table::find(name).and_then(crate::table::real)
+        }));
         return;
     }
     let (settings, complaints) = Settings::of_process();
@@ -188,7 +192,7 @@ extern "C" fn at_end() {
     /// What the lane's state says after a clean end.
     const LEFT: u32 = 2;
     if let Some(session) = session() {
-        session.sampler.farewell(session);
+        guarded(|| session.sampler.farewell(session));
         session.lane.reports.state.store(LEFT, Ordering::Release);
     }
 }

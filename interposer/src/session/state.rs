@@ -25,7 +25,7 @@ use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
-use crate::trouble::guarded;
+use crate::trouble::{guarded, trip};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
 const SMALL_TRANSFER: u64 = 64 * 1024;
@@ -201,7 +201,11 @@ impl Session {
     /// A launch that somebody wants to know more about than that it was: never in a job that only serves.
     #[cold]
     fn watch(&self, launch: &LaunchInfo) -> Step {
-        guarded(|| self.sampler.before(self, launch)).unwrap_or(Step::NOTHING)
+        guarded(|| {
+            trip("sample");
+            self.sampler.before(self, launch)
+        })
+        .unwrap_or(Step::NOTHING)
     }
 
     #[inline(never)]
@@ -219,6 +223,7 @@ impl Session {
     ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) {
+        trip("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
         let priority = self.lane.orders.priority.load(Ordering::Relaxed) as usize;
@@ -250,6 +255,7 @@ impl Session {
     /// fifth where it ends a silence, and one look at the clock.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
+        trip("fill");
         // Early, as in `hold_now`; once more where the launch has waited.
         let mut now = clock::now();
         let cost = self.cost(kernel, kind, hint);
@@ -307,6 +313,7 @@ impl Session {
     }
 
     fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32) {
+        trip("mark");
         let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
         if unmarked < QUANTUM || result != 0 {
             return;
@@ -341,6 +348,7 @@ impl Session {
     }
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
+        trip("transfer");
         let (kernel, bandwidth) = match op {
             StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
             StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::EventRecord | StreamOp::Other => {
@@ -391,6 +399,7 @@ impl Session {
     /// record and two for what has ended.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
+        trip("sync");
         if self.sampling() {
             self.sampler.synced(self);
         }

@@ -1,0 +1,98 @@
+//! A panic inside weft is not the job's: the call it happened in goes through to the driver, it is counted, it is said once.
+//!
+//! Debug builds of the library panic where `WEFT_TEST_PANIC` says, so the panic is a real one, raised below a hook that the C client called.
+#![cfg(debug_assertions)]
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use support::{Said, run, stage, under_weft};
+use weft_broker::protocol::lane::{Mode, flags};
+use weft_broker::transport::server::{Attached, Host, Incoming, Listener};
+
+/// What the client does of each.
+const TIMES: i64 = 20;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the client beside a broker of the test's that gives it these orders.
+fn worked(place: &str, mode: Mode, flags: u32) -> (Said, Attached) {
+    let path = stage().folder.join(format!("{place}.sock"));
+    let host = Host::make().unwrap();
+    let mut listener = Listener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            run(under_weft(&stage().client)
+                .arg("work")
+                .arg(&stage().counting)
+                .env("WEFT_SOCKET", &path)
+                .env("WEFT_TEST_PANIC", place))
+        });
+        let begin = Instant::now();
+        let broker = loop {
+            assert!(begin.elapsed() < PATIENCE, "nobody came");
+            if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).unwrap() {
+                let orders = |lane: &weft_broker::protocol::lane::Lane| {
+                    lane.orders.longest_wait.store(1_000_000, Ordering::Relaxed);
+                    lane.orders.unknown_cost.store(200_000, Ordering::Relaxed);
+                    lane.orders.credit.store(i64::MAX / 2, Ordering::Relaxed);
+                    lane.orders.flags.store(flags, Ordering::Relaxed);
+                    lane.orders.mode.store(mode as u32, Ordering::Release);
+                };
+                break pending.welcome(&host, 1, Vec::new(), orders).unwrap();
+            }
+        };
+        (client.join().unwrap(), broker)
+    })
+}
+
+/// How often weft said that it failed, and the standard library that something panicked.
+fn said(client: &Said) -> (usize, usize) {
+    let lines = |text: &str| client.stderr.lines().filter(|line| line.contains(text)).count();
+    (lines("a part of weft failed"), lines("panicked"))
+}
+
+#[test]
+fn a_panic_in_any_part_of_a_call_is_not_the_jobs() {
+    let cases = [
+        ("hold", Mode::Holder, 0),
+        ("fill", Mode::Filler, 0),
+        ("mark", Mode::Filler, 0),
+        ("sample", Mode::Alone, flags::PROFILE),
+        ("transfer", Mode::Filler, 0),
+        ("sync", Mode::Holder, 0),
+        ("sync", Mode::Filler, 0),
+    ];
+    for (place, mode, flags) in cases {
+        let (client, broker) = worked(place, mode, flags);
+        assert!(client.success, "{place}: {client:#?}");
+        assert_eq!(client.number("arrived"), TIMES, "{place}: {client:#?}");
+        // Launches that had arrived when the last fill did, plus one.
+        assert_eq!(client.number("filled"), TIMES + 1, "{place}: {client:#?}");
+        assert_eq!(client.number("wrong"), 0, "{place}: {client:#?}");
+        assert!(client.number("waited") >= TIMES, "{place}: {client:#?}");
+        assert_eq!(client.number("counter_troubles"), TIMES, "{place}: {client:#?}");
+        let told = broker.lane.counters.troubles.load(Ordering::Relaxed);
+        assert_eq!(told, TIMES as u64, "{place}: `weft status` shows it");
+        assert_eq!(said(&client), (1, 0), "{place}: {client:#?}");
+        assert!(
+            client.stderr.contains(&format!("on purpose, in {place}")),
+            "{client:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_panic_at_the_start_leaves_the_job_without_weft() {
+    let client = run(under_weft(&stage().client)
+        .arg("work")
+        .arg(&stage().counting)
+        .env("WEFT_TEST_PANIC", "begin"));
+    assert!(client.success, "{client:#?}");
+    assert_eq!(client.number("arrived"), TIMES);
+    assert_eq!(client.number("wrong"), 0);
+    assert_eq!(client.number("counter_troubles"), 1);
+    assert_eq!(said(&client), (1, 0), "{client:#?}");
+}
