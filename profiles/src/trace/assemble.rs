@@ -1,7 +1,7 @@
 //! From a recording to a trace. Pure.
 //!
 //! * **Host gaps** are what lies between a call's coming in and the moment at which the job went on after the call before it: what the recorder
-//!   itself took is in neither.
+//!   itself took is in neither, nor is time in which the thread was ready to run but other work had its processor.
 //! * **Device times**: an event takes time on the device itself (`tick`), so work seems longer by one. Where the device was idle, the event before
 //!   the work is reached at once and the work follows when the host has launched it: that part is no work.
 //! * **Threads**: an operation whose thread was silent while another thread's call began and ended follows from that call
@@ -139,6 +139,8 @@ struct Assembly<'a> {
     open: Option<(Step, Ns)>,
     /// When the job went on after the last call, a thread.
     left: HashMap<u32, Ns>,
+    /// Time since then that is not the job's, with calls that are left out.
+    aside: HashMap<u32, Ns>,
     /// The operation before: its thread, and when the job went on after it.
     before: Option<(u32, Ns)>,
     /// When the device had ended all work so far, device ns.
@@ -167,6 +169,7 @@ impl<'a> Assembly<'a> {
             steps: Vec::new(),
             open: None,
             left: HashMap::new(),
+            aside: HashMap::new(),
             before: None,
             ended: f64::NEG_INFINITY,
             launch_costs: Vec::new(),
@@ -188,7 +191,7 @@ impl<'a> Assembly<'a> {
         self.here = 0;
         number(&mut self.threads, moment.thread);
         let since = self.left.get(&moment.thread).copied().unwrap_or(moment.entered);
-        let think = self.host(moment.entered.saturating_sub(since));
+        let think = self.host(moment.entered.saturating_sub(since).saturating_sub(moment.preempted));
         self.open = Some((
             Step {
                 think,
@@ -197,6 +200,7 @@ impl<'a> Assembly<'a> {
             moment.left,
         ));
         self.before = None;
+        self.aside.clear();
         self.left.insert(moment.thread, moment.left);
     }
 
@@ -212,7 +216,10 @@ impl<'a> Assembly<'a> {
             return;
         };
         let Some(call) = self.call(operation, duration) else {
-            // Left out: its time counts to the gap before what comes next.
+            // Left out: the call's own time counts to the gap before what comes next, the recorder's does not.
+            let ours = operation.left.saturating_sub(operation.entered);
+            let its = operation.returned.saturating_sub(operation.called);
+            *self.aside.entry(operation.thread).or_default() += ours.saturating_sub(its) + operation.preempted;
             return;
         };
         let handed_over = self
@@ -220,8 +227,9 @@ impl<'a> Assembly<'a> {
             .is_some_and(|(thread, left)| thread != operation.thread && left <= operation.entered);
         let since = match (handed_over, self.before) {
             (true, Some((_, left))) => left,
-            _ => self.left.get(&operation.thread).copied().unwrap_or(0).max(marked),
+            _ => self.left.get(&operation.thread).copied().unwrap_or(0).max(marked) + operation.preempted,
         };
+        let since = since + self.aside.remove(&operation.thread).unwrap_or(0);
         if matches!(operation.what, What::Launch { .. }) {
             self.launch_costs
                 .push(operation.returned.saturating_sub(operation.called));
@@ -396,6 +404,7 @@ mod tests {
             sequence: at,
             entered: at,
             left: at + 10,
+            preempted: 0,
         })
     }
 
@@ -406,6 +415,7 @@ mod tests {
             sequence: at,
             what,
             entered: at,
+            preempted: 0,
             called: at + 50,
             returned: at + 150,
             left: at + 300,
@@ -441,6 +451,25 @@ mod tests {
         let gaps: Vec<Ns> = steps[0].operations.iter().map(|op| op.host_before).collect();
         assert_eq!(gaps, [100, 500]);
         assert_eq!(steps[1].operations[0].host_before, 0);
+    }
+
+    #[test]
+    fn a_processor_that_others_had_is_no_gap() {
+        let mut events = vec![
+            mark(1, 0),
+            call(1, 1_000, LAUNCH, None),
+            call(1, 90_000, LAUNCH, None),
+            mark(1, 200_000),
+        ];
+        if let Record::Operation(operation) = &mut events[2] {
+            operation.preempted = 80_000;
+        }
+        if let Record::Mark(moment) = &mut events[3] {
+            moment.preempted = 100_000;
+        }
+        let steps = steps(events);
+        assert_eq!(steps[0].operations[1].host_before, 88_700 - 80_000);
+        assert_eq!(steps[1].think, 109_700 - 100_000);
     }
 
     #[test]
@@ -517,8 +546,8 @@ mod tests {
                 Call::Sync(Until::Event(0))
             ]
         );
-        // What was left out is host time.
-        assert_eq!(steps[0].operations[0].host_before, 1_990);
+        // What was left out is host time: the gaps before both calls, and 100 ns in the driver.
+        assert_eq!(steps[0].operations[0].host_before, 990 + 100 + 700);
     }
 
     #[test]
@@ -607,6 +636,7 @@ mod tests {
             sequence: 2_000,
             entered: 2_000,
             left: 2_010,
+            preempted: 0,
         });
         let steps = steps(vec![
             mark(1, 0),

@@ -18,7 +18,7 @@ use super::{Direction, Error};
 use crate::{Gpu, Ns};
 
 /// The first bytes of a file: what it is, and of which format.
-pub const MAGIC: [u8; 8] = *b"weftRAW2";
+pub const MAGIC: [u8; 8] = *b"weftRAW3";
 
 /// The longest record: a graph of [`MOST_NODES`] kernels, or a symbol of the greatest length.
 const LONGEST: usize = u16::MAX as usize;
@@ -66,6 +66,8 @@ pub struct Moment {
     pub entered: Ns,
     /// The job went on.
     pub left: Ns,
+    /// Of the time since the thread's call before, what it was ready to run but had no processor: other work's time, not the job's.
+    pub preempted: Ns,
 }
 
 /// A call.
@@ -79,6 +81,8 @@ pub struct Operation {
     pub what: What,
     /// The call came in, host nanoseconds.
     pub entered: Ns,
+    /// See [`Moment::preempted`].
+    pub preempted: Ns,
     /// It went to the driver.
     pub called: Ns,
     /// It came back from the driver.
@@ -241,6 +245,7 @@ mod tests {
             sequence,
             what: What::SyncAll,
             entered: 5,
+            preempted: 0,
             called: 6,
             returned: 7,
             left: 8,

@@ -35,7 +35,7 @@ fn wait() -> Call {
 fn begin(recorder: &Recorder, call: Call) -> Option<Ticket> {
     recorder
         .wants(&call)
-        .then(|| recorder.before(call, clock::now()))
+        .then(|| recorder.before(call, clock::now(), 0))
         .flatten()
 }
 
@@ -94,7 +94,10 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
         // Single-precision milliseconds; the device's clock goes on while the host is busy.
         let host = (operation.left - operation.entered) as f64;
         let work = hash as f64 * 10_000.0;
-        assert!(end - start > work - 1.0 && end - start < work + host + 1.0, "{start} {end}");
+        assert!(
+            end - start > work - 1.0 && end - start < work + host + 1.0,
+            "{start} {end}"
+        );
         assert!(start >= axis);
         axis = end;
     }

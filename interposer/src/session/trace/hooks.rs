@@ -10,6 +10,7 @@ use weft_profiles::trace::Direction;
 use weft_profiles::trace::raw::What;
 
 use super::super::{PER_THREAD_STREAM, Stream, StreamOp, clock, thread};
+use super::processor;
 use super::recorder::{Call, Recorder};
 use crate::abi::{CuResult, LaunchConfig};
 use crate::hooks::{self, capture, graph, ordered};
@@ -138,7 +139,7 @@ fn told(at: usize, how: How, words: &[usize], call: impl FnOnce() -> CuResult) -
     };
     let ticket = guarded(|| {
         let call = described(recorder, at, how, words)?;
-        recorder.before(call, entered)
+        recorder.before(call, entered, processor::preempted(entered))
     });
     INSIDE.set(true);
     let called = clock::now();
@@ -147,6 +148,7 @@ fn told(at: usize, how: How, words: &[usize], call: impl FnOnce() -> CuResult) -
     INSIDE.set(false);
     if let Some(Some(ticket)) = ticket {
         guarded(|| recorder.after(ticket, called, returned, result.ok()));
+        processor::went_on(clock::now());
     }
     result
 }

@@ -14,6 +14,7 @@
 //! Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host time; so are copies of arrays and copies in batches.
 
 pub mod hooks;
+mod processor;
 pub(super) mod recorder;
 pub(super) mod writer;
 

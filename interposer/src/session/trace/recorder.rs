@@ -139,8 +139,8 @@ impl Recorder {
         matches!(call, Call::Mark) || self.marked.load(Ordering::Relaxed)
     }
 
-    /// Before a call that came in at `entered`.
-    pub fn before(&self, call: Call, entered: Ns) -> Option<Ticket> {
+    /// Before a call that came in at `entered`, for `preempted` of the time before it without a processor.
+    pub fn before(&self, call: Call, entered: Ns, preempted: Ns) -> Option<Ticket> {
         let mut inside = self.lock();
         if !inside.writer.is_open() {
             return None;
@@ -169,6 +169,7 @@ impl Recorder {
                     sequence: 0,
                     what,
                     entered: 0,
+                    preempted: 0,
                     called: 0,
                     returned: 0,
                     left: 0,
@@ -192,6 +193,7 @@ impl Recorder {
                 sequence,
                 entered,
                 left: entered,
+                preempted,
             },
             pair,
             complete: false,
@@ -384,6 +386,7 @@ impl Inside {
                 sequence: moment.sequence,
                 entered: moment.entered,
                 left: moment.left,
+                preempted: moment.preempted,
                 device: times.map(|(start, end, _)| (start, end)),
                 tick: times.and_then(|(_, _, tick)| tick),
                 ..operation
