@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::lines_of;
+use crate::run::{SELF, lines_of};
 use crate::{calibration, host, memory};
 
 /// What a peer's line begins with when it could not do what it was told.
@@ -42,7 +42,7 @@ pub enum Mps<'a> {
 impl Peer {
     /// Starts one. It opens the device when it is told to do something.
     pub fn start(role: &str, mps: Mps<'_>) -> Result<Peer> {
-        let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+        let mut command = Command::new(SELF);
         command
             .args(["peer", role, "--parent", &std::process::id().to_string()])
             .stdin(Stdio::piped())

@@ -1,7 +1,7 @@
 //! What comes out: JSON lines on stdout, each flushed, so that a run that is cut short leaves what it had.
 //!
 //! ```text
-//! {"probe":"copy","name":"to_device","value":22200.0,"unit":"bytes/us","n":20,"median":22200.0,"p10":22150.0,"p90":22210.0,"clock":"device","bytes":67108864}
+//! {"probe":"copy","name":"to_device","value":22200.0,"unit":"bytes/us","n":20,"median":22200.0,"p10":22150.0,"p90":22210.0,"max":22211.0,"clock":"device","bytes":67108864}
 //! {"probe":"signatures","name":"cuMemDiscardBatchAsync","fact":true}
 //! {"probe":"cupti","name":"traced","skipped":"no libcupti.so"}
 //! {"probe":"fault","error":"cuMemAllocManaged: CUDA_ERROR_NOT_SUPPORTED (801)"}
@@ -123,6 +123,7 @@ impl Report {
             .and("median", rounded(0.5))
             .and("p10", rounded(0.1))
             .and("p90", rounded(0.9))
+            .and("max", rounded(1.0))
     }
 
     /// Something that is what it is.

@@ -15,6 +15,8 @@ use crate::bench::Options;
 use crate::probes::Probe;
 use crate::report::Report;
 
+/// This program, even when a newer build has taken its place on disk.
+pub const SELF: &str = "/proc/self/exe";
 /// A probe is not begun with less time than this left: opening a device takes up to a second.
 const LEAST: Duration = Duration::from_secs(2);
 /// Of a probe's time the share after which its loops end by themselves.
@@ -85,7 +87,7 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<boo
 
 /// Runs one probe in a process of its own and hands its lines on.
 fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
-    let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+    let mut command = Command::new(SELF);
     command
         .args(["child", name, "--parent", &std::process::id().to_string()])
         .args(["--seconds", &format!("{:.3}", limit.as_secs_f64() * SOFT)])

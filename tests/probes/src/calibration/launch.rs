@@ -20,7 +20,7 @@ pub const PROBE: Probe = Probe {
 /// Launches between two waits: fewer than any driver's queue holds, so that no launch waits for room.
 const BURST: usize = 200;
 /// Longest wait for one store.
-const BOUND: Duration = Duration::from_secs(5);
+const BOUND: Duration = Duration::from_secs(10);
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);

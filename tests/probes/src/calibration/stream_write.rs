@@ -18,7 +18,7 @@ pub const PROBE: Probe = Probe {
 };
 
 /// Longest wait for one word.
-const BOUND: Duration = Duration::from_secs(5);
+const BOUND: Duration = Duration::from_secs(10);
 /// Rounds.
 const ROUNDS: usize = 500;
 

@@ -29,6 +29,7 @@ impl Client {
             "SIMGPU_LOG",
             "SIMGPU_MODE",
             "SIMGPU_MEMORY",
+            "SIMGPU_CALIBRATION",
             "SIMGPU_DILATION",
         ] {
             command.env_remove(name);

@@ -243,6 +243,7 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
     // What a developer has set must not decide a test.
     for variable in [
         "SIMGPU_CONFIG",
+        "SIMGPU_CALIBRATION",
         "SIMGPU_MEMORY",
         "SIMGPU_DILATION",
         "SIMGPU_MODE",
