@@ -215,9 +215,10 @@ fn efficiency(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
         if case.weft.closed {
             filled.at_most(0.90, figures.efficiency, || {
                 format!(
-                    "{}: {:.3}; {:.2} of the gap time filled, direct delay {:.0} us a gap, gate {:.1} us a kernel of {kernel:.0} us",
+                    "{}: {:.3} (a packer whose fillers launch in gaps only: {:.3}); {:.2} of the gap time filled, direct delay {:.0} us a gap, gate {:.1} us a kernel of {kernel:.0} us",
                     name(case.weft),
                     figures.efficiency,
+                    figures.gated_share(),
                     figures.filled_share(),
                     figures.direct_per_gap_us,
                     figures.gate_us,

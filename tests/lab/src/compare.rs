@@ -162,6 +162,7 @@ impl Bench {
             Mode::Mps => 0,
         };
         let most = oracle::most(run, &mut analysis);
+        let gated = oracle::gated(run, &analysis);
         let batch = run
             .jobs
             .iter()
@@ -192,6 +193,7 @@ impl Bench {
             gap_ms: ms(analysis.idle()),
             filled_ms: ms(analysis.filled),
             oracle_ms: ms(most),
+            gated_ms: ms(gated),
             efficiency: if most == 0 {
                 1.0
             } else {
@@ -262,6 +264,8 @@ pub struct Figures {
     pub filled_ms: f64,
     /// What the clairvoyant packer could have filled at most.
     pub oracle_ms: f64,
+    /// What it could have if fillers launched in gaps only.
+    pub gated_ms: f64,
     /// Filled over the packer's.
     pub efficiency: f64,
     /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
@@ -283,6 +287,15 @@ impl Figures {
             0.0
         } else {
             self.filled_ms / self.gap_ms
+        }
+    }
+
+    /// The packer's, of fillers whose hosts wait while the holder works, over the packer's.
+    pub fn gated_share(&self) -> f64 {
+        if self.oracle_ms == 0.0 {
+            1.0
+        } else {
+            self.gated_ms / self.oracle_ms
         }
     }
 

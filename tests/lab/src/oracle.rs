@@ -55,6 +55,17 @@ impl Gaps {
         self.windows.last().map_or(0, |(_, to)| *to)
     }
 
+    /// The first moment from `time` on that lies in a gap.
+    fn first_within(&self, at: &mut usize, time: Ns) -> Ns {
+        while let Some((from, to)) = self.windows.get(*at) {
+            if time < *to {
+                return time.max(*from);
+            }
+            *at += 1;
+        }
+        NEVER
+    }
+
     /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it found room. `at` is where to look from.
     fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool, used: &mut Used) -> (Ns, Ns) {
         if time == 0 || ready >= NEVER {
@@ -82,23 +93,37 @@ impl Gaps {
 #[derive(Debug, Default)]
 pub struct Used(pub Vec<Ns>);
 
+/// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate then, as weft's do. No bound for anybody; what lies between the two
+/// is what hosts would gain by running ahead while the holder works.
+pub fn gated(run: &Run, analysis: &Analysis) -> Ns {
+    let gaps = Gaps::of(run, analysis);
+    let mut used = Used(vec![0; gaps.windows.len()]);
+    let sum: Ns = fillers(run, analysis, true)
+        .map(|filler| filler.most(&gaps, &mut used))
+        .sum();
+    sum.min(gaps.length())
+}
+
+fn fillers<'a>(run: &'a Run, analysis: &'a Analysis, gated: bool) -> impl Iterator<Item = Filler<'a>> {
+    let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
+    let jobs = run.jobs.iter().enumerate();
+    jobs.filter(move |(_, job)| job.job.priority != first)
+        .map(move |(number, job)| Filler {
+            job: &job.job,
+            number: number as u64,
+            seed: run.seed,
+            inside: &analysis.inside[number],
+            launch_latency: run.device.launch_latency,
+            gated,
+        })
+}
+
 /// The most filler work that could have been in the gaps of a run; where it lies by length of gap is entered in `analysis`.
 pub fn most(run: &Run, analysis: &mut Analysis) -> Ns {
     let gaps = Gaps::of(run, analysis);
-    let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
-    let fillers = run.jobs.iter().enumerate().filter(|(_, job)| job.job.priority != first);
     let mut used = Used(vec![0; gaps.windows.len()]);
-    let sum: Ns = fillers
-        .map(|(number, job)| {
-            let filler = Filler {
-                job: &job.job,
-                number: number as u64,
-                seed: run.seed,
-                inside: &analysis.inside[number],
-                launch_latency: run.device.launch_latency,
-            };
-            filler.most(&gaps, &mut used)
-        })
+    let sum: Ns = fillers(run, analysis, false)
+        .map(|filler| filler.most(&gaps, &mut used))
         .sum();
     let lost = if gaps.preemptive { run.device.switch } else { 0 };
     for ((from, to), used) in gaps.windows.iter().zip(&used.0) {
@@ -120,6 +145,8 @@ pub struct Filler<'a> {
     pub inside: &'a [u32],
     /// The device's.
     pub launch_latency: Ns,
+    /// It launches in gaps only.
+    pub gated: bool,
 }
 
 /// A stream of the packer's.
@@ -136,6 +163,8 @@ impl Filler<'_> {
         let mut streams = vec![Stream::default(); program.streams.max(1)];
         let mut events: Vec<Ns> = vec![0; program.events];
         let mut done = 0;
+        // Launches in gaps only: where the next one is looked for.
+        let mut gate = 0;
         let mut base = 0usize;
         let mut next_begin = if self.job.arrivals.is_closed() {
             self.job.think(self.seed, self.number, 0)
@@ -153,10 +182,14 @@ impl Filler<'_> {
             }
             let mut end = begin;
             for (at, op) in step.ops.iter().enumerate() {
-                let called = starts[at]
-                    + self
-                        .job
-                        .host_time(self.seed, self.number, request, at as u32, op.host_before);
+                let host = self
+                    .job
+                    .host_time(self.seed, self.number, request, at as u32, op.host_before);
+                let mut called = starts[at] + host;
+                let owes = self.inside.get(base + at).is_none_or(|inside| *inside != 0);
+                if self.gated && owes && matches!(op.play, Play::Compute { .. }) {
+                    called = gaps.first_within(&mut gate, called);
+                }
                 let place = (request, at as u32, base + at);
                 let back = self
                     .call(gaps, &mut streams, &mut events, place, op, called, used, &mut done)

@@ -74,7 +74,7 @@ proptest! {
         let mut program = (*job.program).clone();
         program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);
-        let filler = Filler { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0 };
+        let filler = Filler { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, gated: false };
         let windows: Vec<(Ns, Ns)> = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
         let mut used = Used(vec![0; windows.len()]);
         let most = filler.most(&Gaps { windows, preemptive: false }, &mut used);

@@ -52,10 +52,18 @@ fn what_cannot_be_run_is_refused() {
         ("\"xsched\"", "\"fair\"", "no policy is called \"fair\""),
         ("mode = \"mps\"", "mode = \"mig\"", "mig"),
         ("priority = 0", "priority = 10", "0 (most important) to 9"),
-        ("priority = 0", "priority = 7", "no other may have a lower priority number"),
+        (
+            "priority = 0",
+            "priority = 7",
+            "no other may have a lower priority number",
+        ),
         ("requests = 1000", "requests = 0", "nothing to run"),
         ("shape = \"service\"", "shape = \"sevrice\"", "sevrice"),
-        ("generator = { shape = \"training\"", "trace = \"nothing.trace\" # ", "nothing.trace"),
+        (
+            "generator = { shape = \"training\"",
+            "trace = \"nothing.trace\" # ",
+            "nothing.trace",
+        ),
         ("kernels = 60", "kernels = 0", "launches nothing"),
         ("name = \"service and training\"", "name = ", "a.toml:3"),
     ] {

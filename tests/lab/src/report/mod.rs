@@ -87,13 +87,13 @@ pub fn text(rows: &[Row]) -> String {
 /// The set in one line for each device, kind and rule.
 pub fn text_of_set(rows: &[Row]) -> String {
     let mut out = format!(
-        "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7}\n",
-        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff."
+        "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7}\n",
+        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff.", "gated"
     );
     for group in Summary::of(rows) {
         let _ = writeln!(
             out,
-            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7.3}",
+            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7.3} {:>7.3}",
             group.device,
             group.kind,
             group.rule,
@@ -103,7 +103,8 @@ pub fn text_of_set(rows: &[Row]) -> String {
             group.p99,
             group.added_us,
             group.batch,
-            group.efficiency
+            group.efficiency,
+            group.gated
         );
     }
     out
@@ -207,6 +208,8 @@ pub(crate) struct Summary {
     /// Filled over gap time, and over the packer's.
     pub(crate) filled: f64,
     pub(crate) efficiency: f64,
+    /// What hosts that wait at a gate leave of the packer's.
+    pub(crate) gated: f64,
 }
 
 impl Summary {
@@ -238,6 +241,7 @@ impl Summary {
                     batch: geo(|row| row.figures.batch_sum),
                     filled: mean(|row| row.figures.filled_share()),
                     efficiency: mean(|row| row.figures.efficiency),
+                    gated: mean(|row| row.figures.gated_share()),
                     device,
                     kind,
                     rule,

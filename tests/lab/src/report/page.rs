@@ -68,7 +68,8 @@ const METHOD: &str = "<h2>How to read it</h2><ul>\
 <b>Floor</b>: the mean rest of a filler's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time.</li>\
 <li><b>Added</b>: what a request's latency gained over the same request alone.</li>\
 <li><b>Efficiency</b>: filler work in the service's idle time over what a packer could have done that knows everything in advance, keeps each filler's launch order and host, and \
-never delays the service. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled.</li>\
+never delays the service. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if fillers launch in gaps only, since their hosts stand at a gate while the service works: \
+a job whose host is slower than its kernels then has nothing queued when a gap begins.</li>\
 <li><b>Gate</b>: time in gaps in which the device was idle while a filler stood at the gate, per filler kernel.</li>\
 <li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>count</b>: the rules of \
 tests/lab/src/policy. Kernels never share the device side by side here; on a GPU small ones do under MPS.</li></ul>\n";
@@ -106,7 +107,7 @@ fn section_rules(out: &mut String, rows: &[Row]) {
         let _ = writeln!(
             out,
             "<h3>{device}: {kind}</h3><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th></tr>"
+             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th><th>gated packer</th></tr>"
         );
         for summary in summaries
             .iter()
@@ -114,7 +115,7 @@ fn section_rules(out: &mut String, rows: &[Row]) {
         {
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{:.2}</td><td>{:.3}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td></tr>",
                 summary.rule,
                 summary.cases,
                 summary.slowdown,
@@ -125,7 +126,8 @@ fn section_rules(out: &mut String, rows: &[Row]) {
                 summary.direct_us,
                 summary.batch,
                 summary.filled,
-                summary.efficiency
+                summary.efficiency,
+                summary.gated
             );
         }
         out.push_str("</table>\n");
