@@ -57,10 +57,11 @@ def packages(files):
     makers = {}
     for package in json.loads(done.stdout)["packages"]:
         for target in package["targets"]:
-            name = target["name"].replace("-", "_")
-            makers[target["name"]] = package["name"]
+            # A program and a library may have one name (`weft`), so their files are told apart.
+            if "bin" in target["kind"]:
+                makers[target["name"]] = package["name"]
             if "cdylib" in target["crate_types"]:
-                makers[f"lib{name}.so"] = package["name"]
+                makers[f"lib{target['name'].replace('-', '_')}.so"] = package["name"]
     missing = sorted({file for file, _ in files if file not in makers})
     if missing:
         raise Trouble(f"no package of this workspace builds {', '.join(missing)}")

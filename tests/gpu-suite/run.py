@@ -137,6 +137,15 @@ class Tests:
         ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True).stdout
         expect(ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}")
 
+    def test_each_file_of_the_bundle_has_a_package_that_builds_it(self):
+        wanted = {"weft-broker", "weft-interposer", "weft-gpu-probe", "weft-tests", "simgpu-driver", "simgpu-device"}
+        expect(wanted <= set(bundle.packages(bundle.FILES)), f"{bundle.packages(bundle.FILES)}")
+        try:
+            bundle.packages([("no-such-program", "x")])
+            raise Failure("a file that nobody builds was accepted")
+        except bundle.Trouble as why:
+            expect("no-such-program" in str(why), str(why))
+
     def test_bundle_that_did_not_arrive_whole_is_refused(self):
         self.need_bundle()
         broken = self.folder / "broken"
