@@ -293,6 +293,7 @@ class Tests:
         expect(list(said) == [entry.name for entry in phases.ALL], f"phases {list(said)}")
         values = {line["name"]: line["value"] for line in lines if line["kind"] == "value"}
         expect(values["launches"] > 0 and values["launches.unnamed"] == 0, f"launches {values.get('launches')}")
+        expect(values["data.differing"] == 0 and (values["data.compared"] > 0 or not torch), f"data {values.get('data.compared')}")
         expect(values["symbols.driver"] > 600 and values["symbols.table_lacks"] == 0, f"symbols {values.get('symbols.driver')}")
         for name in ("bare", "attached", "holder", "filler"):
             expect(values[f"launch.{name}.burst"] > 0, f"no time of a launch, {name}")

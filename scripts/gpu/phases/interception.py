@@ -174,10 +174,13 @@ class Gathered:
         self.launches = self.unnamed = self.lookups = self.runs = 0
         self.unknown, self.drivers = {}, set()
         self.by_chance = {}
+        self.compared = self.differing = 0
 
-    def add(self, client, seen, last):
+    def add(self, client, seen, last, reference, hashes):
         with self.lock:
             self.runs += 1
+            self.compared += len(reference)
+            self.differing += sum(hashes.get(name) != value for name, value in reference.items())
             for entry in last:
                 self.launches += entry["launches"] + entry["graph_launches"]
                 self.unnamed += entry["unnamed"]
@@ -194,6 +197,8 @@ class Gathered:
         phase.value("launches.unnamed", self.unnamed, "launches", n=self.runs, how="all clients under weft")
         phase.value("lookups.ours", self.lookups, "lookups", n=self.runs, how="answered by cuGetProcAddress or dlsym with an entry of ours")
         phase.value("lookups.unhooked", len(self.unknown), "functions", n=self.runs, how="handed out though driver-api.tsv lacks them")
+        phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data that two runs without weft agree in")
+        phase.value("data.differing", self.differing, "hashes", n=self.runs, how="of those, other under weft")
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
         phase.fact("drivers", sorted(self.drivers))
         phase.fact("differs_without_weft", self.by_chance)
@@ -290,7 +295,7 @@ def under_weft(client, role, reference, gathered):
         modes = broker.modes(job.pid) or [mode for entry in last for mode in broker.modes(entry["pid"])]
         if role not in modes:
             wrong.append(f"it was {', '.join(modes) or 'not attached'}, never {role}")
-    gathered.add(client.name, seen, last)
+    gathered.add(client.name, seen, last, reference["hashes"], hashes)
     if wrong:
         raise Failure("; ".join(wrong), results.tail(job.stderr(), 10))
 

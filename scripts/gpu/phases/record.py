@@ -16,11 +16,8 @@ from .. import workload
 from ..phase import Failure, Skip
 
 # Requests and iterations in a trace: enough for steps to repeat, few enough for a few hundred kB.
-REQUESTS = {"infer": 60, "train": 20}
+REQUESTS = {"infer": 100, "train": 40}
 QUICK_REQUESTS = {"infer": 6, "train": 2}
-
-# A service's requests do not follow each other without a pause, ms.
-HOST_MS = {"infer": 2.0, "train": 0.0}
 
 # What one recording takes on a machine with a real GPU, about.
 RECORD_SECONDS = 14.0
@@ -42,8 +39,23 @@ def run(phase):
     if not traces:
         phase.fact("traces", "this weft has no profile --trace: profiles alone are recorded")
     for model, mode, graph in cases:
-        name = f"{model}-{mode}" + ("-graph" if graph else "")
+        # As scripts/traces names them.
+        name = f"{model}{'_graph' if graph else ''}-{mode}"
         phase.case(name, record, phase, archive, name, model, mode, graph, traces, need=4 if phase.quick else RECORD_SECONDS)
+
+
+def told(phase, name, trace, requests):
+    """What the trace says of itself; Failure where it is not what was run."""
+    done = subprocess.run([paths.WEFT, "trace", "show", "--json", trace], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise Failure("weft cannot read the trace it wrote", done.stderr.splitlines()[-5:])
+    shown = json.loads(done.stdout)
+    if shown["steps"] != requests:
+        raise Failure(f"the trace has {shown['steps']} steps, {requests} were marked")
+    step = shown["step"]
+    for key, what in (("device", "device time of a step"), ("alone", "a step played alone on an ideal device")):
+        phase.value(f"{name}.{key}", step[key]["p50"] / 1e6, "ms", n=requests, how=f"weft trace show: {what}")
+    phase.value(f"{name}.launches", step["launches"]["p50"], "launches a step", n=requests, how="weft trace show")
 
 
 def can_trace():
@@ -85,7 +97,7 @@ def record(phase, archive, name, model, mode, graph, traces):
     device = phase.device(folder)
     trace = folder / f"{name}.trace"
     requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
-    command = workload.model(phase, model, mode, requests=requests, host_ms=HOST_MS[mode], times=folder / "times.json", mark=True, graph=graph)
+    command = workload.model(phase, model, mode, requests=requests, times=folder / "times.json", mark=True, graph=graph)
     # With a trace the profile is made of it.
     wanted = ["--trace", trace] if traces else []
     with phase.broker(folder, device, trace=False) as broker:
@@ -107,6 +119,8 @@ def record(phase, archive, name, model, mode, graph, traces):
         files[path.name] = path.read_bytes()
     if not files:
         raise Skip("nothing small enough to keep")
+    if traces:
+        told(phase, name, trace, requests)
     archive.add(files)
     latencies = [value * 1e3 for value in json.loads((folder / "times.json").read_text())["latencies"]]
     phase.sample(f"{name}.step", latencies, "ms", how=f"models.py {model} --mode {mode} under weft profile, {requests} steps")
