@@ -300,6 +300,8 @@ fn a_profile_of_another_gpu_is_told() {
         [(0x77, 20_000)],
         "what is known goes to the client"
     );
+    // As if something else were typical of the profile's kernels.
+    client.lane().orders.unknown_cost.store(77, Ordering::Relaxed);
     client.say(ToBroker::Device {
         name: "Another GPU".to_string(),
         uuid: "11".to_string(),
@@ -307,6 +309,15 @@ fn a_profile_of_another_gpu_is_told() {
         driver: 13020,
     });
     until("it is told", || home.only_client().profile_trouble.is_some());
+    // The costs it came in with are taken back, the profile's typical cost for unknown kernels too.
+    let mut first = None;
+    until("it is to forget", || {
+        first = client.attached.channel.receive().ok().flatten();
+        first.is_some()
+    });
+    assert_eq!(first, Some(ToClient::ForgetCosts));
+    let unknown = client.lane().orders.unknown_cost.load(Ordering::Relaxed);
+    assert_eq!(unknown, 20_000, "what a broker charges that knows nothing");
     let why = warning(&client);
     assert!(why.contains("Another GPU"), "{why}");
 }

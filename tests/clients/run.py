@@ -239,7 +239,7 @@ def check_counters(weft, status):
                 f"weft counted {last['launches']} launches, {last['captured']} of them into captures; "
                 f"{on_device} kernels reached the device"
             )
-        # Not waits_expired: a burst of launches after a module load goes unsplit past the gate and is counted there.
+        # Not waits_expired: on a busy machine a wait may reach its bound.
         for what in ("unnamed", "troubles", "dropped_messages"):
             if last[what]:
                 wrong.append(f"{what}: {last[what]}")

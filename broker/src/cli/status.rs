@@ -147,6 +147,12 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
                 client.troubles
             )));
         }
+        if client.unsplit > 0 {
+            lines.push(named(format!(
+                "{} launches in the middle of bursts that it times (auto-tuning) went past the gate without credit",
+                client.unsplit
+            )));
+        }
         if client.unnamed > 0 {
             lines.push(named(format!(
                 "{} launches of kernels with no known name",
@@ -184,6 +190,7 @@ mod tests {
             profile: Some("train".to_string()),
             profile_trouble: Some("profile train: of another GPU".to_string()),
             troubles: 4,
+            unsplit: 9,
             ..ClientStatus::default()
         };
         let status = Status {
@@ -206,6 +213,7 @@ mod tests {
             "1.50 ms",
             "client 2: profile train: of another GPU",
             "client 2: 4 troubles",
+            "client 2: 9 launches in the middle of bursts",
             "vanished",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");

@@ -18,6 +18,7 @@ use super::keeper::{Keeper, Tell};
 use super::registry::{Entry, Registry};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
+use crate::protocol::Ns;
 use crate::protocol::control::{ToBroker, ToClient};
 use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
 
@@ -48,6 +49,7 @@ pub fn start(
     registry: Arc<Registry>,
     desk: Desk,
     keeper: Keeper,
+    unknown_cost: Ns,
     stop: Arc<AtomicBool>,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
     let (arrivals, incoming) = channel();
@@ -58,6 +60,7 @@ pub fn start(
         registry,
         desk,
         keeper,
+        unknown_cost,
         all_heard: true,
     };
     let thread = std::thread::Builder::new()
@@ -85,6 +88,8 @@ struct Control {
     registry: Arc<Registry>,
     desk: Desk,
     keeper: Keeper,
+    /// What a kernel is charged that nothing is known of, not even by its job's profile.
+    unknown_cost: Ns,
     /// The last look into the inbox found it empty.
     all_heard: bool,
 }
@@ -185,6 +190,11 @@ impl Control {
                 if let Some(trouble) = entry.device(&gpu) {
                     log::warn!("client {client}: {trouble}");
                     if !std::mem::replace(&mut peer.warned, true) {
+                        // First what it is charged from now on, then that it is: its own table goes, and the profile's typical cost with it.
+                        let unknown = &entry.lane.orders.unknown_cost;
+                        unknown.store(self.unknown_cost, Ordering::Relaxed);
+                        // A client that is gone already charges nobody.
+                        let _ = peer.sender.send(ToClient::ForgetCosts);
                         warn(&peer.sender, &trouble);
                     }
                     self.desk.tell(Notice::Unprofiled(client));

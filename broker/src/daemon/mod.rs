@@ -74,6 +74,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         Arc::clone(&registry),
         desk.clone(),
         keeper.clone(),
+        options.core.unknown_cost,
         Arc::clone(&control_stop),
     )?;
     let answers = answers::Answers {

@@ -177,6 +177,7 @@ impl Entry {
             waits: read(&counters.waits),
             waited_ns: read(&counters.waited),
             waits_expired: read(&counters.waits_expired),
+            unsplit: read(&counters.unsplit),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),

@@ -102,6 +102,8 @@ pub struct ClientStatus {
     pub waited_ns: u64,
     /// Waits that ended at their bound: weft stepped aside.
     pub waits_expired: u64,
+    /// Launches in the middle of a burst that the job times (an auto-tuner's), let past the gate on purpose.
+    pub unsplit: u64,
     /// Whether a launch waits now.
     pub waiting: bool,
     /// Launches of handles with no known name.

@@ -73,6 +73,9 @@ pub enum ToClient {
     Refused(Refusal),
     /// A line that the job's side says on its stderr: its profile cannot be used, say.
     Warning(String),
+    /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to be of another GPU. From now on every kernel is an
+    /// unknown one.
+    ForgetCosts,
 }
 
 /// Why a client was not attached.

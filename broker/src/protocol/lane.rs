@@ -129,6 +129,8 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// The most device memory held so far, bytes.
     pub memory_peak: AtomicU64,
+    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times.
+    pub unsplit: AtomicU64,
 }
 
 /// What kind of thing a record tells.

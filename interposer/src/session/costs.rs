@@ -90,6 +90,13 @@ impl Costs {
         None
     }
 
+    /// From now on nothing is known.
+    pub fn forget(&self) {
+        for entry in &self.entries {
+            entry.value.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Adds or changes one. False if its places are all taken.
     pub fn set(&self, hash: u64, cost: Ns) -> bool {
         if hash == 0 {
@@ -133,6 +140,11 @@ mod tests {
         assert!(!costs.set(0, 1));
         assert!(costs.set(7, 70));
         assert_eq!(costs.get(7), Some(70));
+        costs.forget();
+        assert_eq!(costs.get(7), None);
+        assert!(hashes.iter().all(|hash| costs.get(*hash).is_none()));
+        assert!(costs.set(7, 71));
+        assert_eq!(costs.get(7), Some(71));
     }
 
     #[test]

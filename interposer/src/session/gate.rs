@@ -136,7 +136,11 @@ impl Session {
             Passed::Credit => {}
             // It is reported as issued, so it is taken from the word like all else that is.
             Passed::Mode => self.overdraw(want.cost),
-            Passed::Expired | Passed::Stuck | Passed::Standstill | Passed::Unsplit => {
+            Passed::Unsplit => {
+                self.overdraw(want.cost);
+                counters.unsplit.fetch_add(1, Ordering::Relaxed);
+            }
+            Passed::Expired | Passed::Stuck | Passed::Standstill => {
                 self.overdraw(want.cost);
                 counters.waits_expired.fetch_add(1, Ordering::Relaxed);
             }

@@ -125,6 +125,8 @@ struct Helper {
     channel: Option<Channel>,
     comparison: clock::Comparison,
     known: HashMap<Key, ToBroker>,
+    /// The next look at what the broker says should be soon.
+    asked: bool,
     lost: u64,
     warned: bool,
     hopeless: bool,
@@ -138,6 +140,7 @@ impl Helper {
             channel: None,
             comparison: clock::Comparison::begin(),
             known: HashMap::new(),
+            asked: false,
             lost: 0,
             warned: false,
             hopeless: false,
@@ -245,12 +248,7 @@ impl Helper {
         for (hash, cost) in costs {
             session.costs.set(hash, cost);
         }
-        for (hash, kernels) in self.known.values().filter_map(|message| match message {
-            ToBroker::Graph { hash, kernels } => Some((hash, kernels)),
-            _ => None,
-        }) {
-            session.learn_graph(*hash, kernels);
-        }
+        self.learn_graphs();
         // The new lane's books begin at zero: what went out under an earlier one is not this one's.
         session.streams.settle_all();
         session.board_place.put(&board)?;
@@ -290,6 +288,8 @@ impl Helper {
                     self.detach("it is gone");
                 }
             }
+            // The broker may have something to say to that, and the first launches are near.
+            self.asked |= matches!(message, ToBroker::Device { .. });
             let key = match &message {
                 ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
                 ToBroker::Graph { hash, .. } => Key::Graph(*hash),
@@ -313,8 +313,13 @@ impl Helper {
             self.detach("it is gone");
             return;
         }
-        while let Ok(Some(ToClient::Warning(line))) = channel.receive() {
-            log::warn!("{line}");
+        while let Ok(Some(message)) = channel.receive() {
+            match message {
+                ToClient::Warning(line) => log::warn!("{line}"),
+                ToClient::ForgetCosts => self.forget_costs(),
+                // Long over.
+                ToClient::Welcome { .. } | ToClient::Refused(_) => {}
+            }
         }
         let session = self.session;
         let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
@@ -326,7 +331,26 @@ impl Helper {
                 session.ring();
             }
         }
-        session.messages.wait(if filler { WATCH } else { GLANCE });
+        let nap = if filler { WATCH } else { GLANCE };
+        session
+            .messages
+            .wait(if mem::take(&mut self.asked) { SOON } else { nap });
+    }
+
+    /// The profile is of another GPU: no cost of it is used, in no sum either.
+    fn forget_costs(&self) {
+        self.session.costs.forget();
+        self.session.sums.forget();
+        self.learn_graphs();
+    }
+
+    /// What the known graphs cost, by what is known of their kernels now.
+    fn learn_graphs(&self) {
+        for message in self.known.values() {
+            if let ToBroker::Graph { hash, kernels } = message {
+                self.session.learn_graph(*hash, kernels);
+            }
+        }
     }
 
     fn detach(&mut self, why: &str) {

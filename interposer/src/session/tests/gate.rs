@@ -288,7 +288,11 @@ fn a_burst_that_times_new_code_is_not_split() {
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
     assert_eq!(broker.issued(), 10_000_000);
     assert_eq!(broker.credit(), -9_000_000, "all of it is owed");
+    assert_eq!(broker.lane.counters.unsplit.load(Ordering::Relaxed), 9);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
     // At the bound it waits like any other.
     timed();
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
+    assert_eq!(broker.lane.counters.unsplit.load(Ordering::Relaxed), 9);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 1);
 }
