@@ -265,7 +265,7 @@ fn against_fikit(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     let mut better = Judge::new("against fikit: clearly better in latency over all pairs");
     let gain = geometric(latency.iter().copied());
     if !latency.is_empty() {
-        better.at_most(1.005, gain, || String::new());
+        better.at_most(1.005, gain, String::new);
     }
     let mut aim = better.done();
     aim.said = vec![format!(
@@ -275,7 +275,7 @@ fn against_fikit(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     let mut more = Judge::new("against fikit: at least 1.15 times its batch throughput under MPS");
     let gain = geometric(batch.iter().copied());
     if !batch.is_empty() {
-        more.at_most(1.15, gain, || String::new());
+        more.at_most(1.15, gain, String::new);
     }
     let mut aim = more.done();
     aim.said = vec![format!(
@@ -301,7 +301,7 @@ fn predictor(foresight: &[Foresight], aims: &mut Vec<Aim>) {
         Judge::new("gap predictor: mean absolute error at least 2 times below the mean by kernel, over the traces");
     let gain = if ours > 0.0 { means / ours } else { 0.0 };
     if !foresight.is_empty() {
-        error.at_most(2.0, gain, || String::new());
+        error.at_most(2.0, gain, String::new);
     }
     let mut aim = error.done();
     aim.said = vec![format!("{gain:.2} times below")];

@@ -18,7 +18,7 @@ use crate::world::{Control, Hosts, LONGEST, Run, Setup, World};
 use crate::{MS, Ns};
 
 /// Requests of a run alone that make a profile.
-const LEARNING: u64 = 60;
+const LEARNING: u64 = 40;
 
 /// A profile is of another day.
 const OTHER_SEED: u64 = 0x0001_0000;

@@ -67,6 +67,9 @@ struct Options {
     /// Only these models
     #[arg(long)]
     model: Vec<String>,
+    /// Put each service beside so many batch jobs, not beside all
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    partners: usize,
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
@@ -164,6 +167,7 @@ fn plan(options: &Options) -> Result<Plan> {
             (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
             _ => options.model.clone(),
         },
+        partners: options.partners,
         all_rules: options.all_rules,
         tuning: Tuning {
             risk: options.risk,

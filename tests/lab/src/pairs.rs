@@ -98,6 +98,8 @@ pub struct Plan {
     pub kinds: Vec<String>,
     /// Models; all where empty.
     pub models: Vec<String>,
+    /// Batch jobs that each service is put beside, at most.
+    pub partners: usize,
     /// Whether to run every rule on every pair.
     pub all_rules: bool,
     /// Settings of the core's to try.
@@ -281,7 +283,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
             let first = service(named);
             // Another partner for each.
             let partner = at + 1;
-            for other in 0..batches.len() {
+            for other in (0..batches.len().min(plan.partners)).map(|step| partner + step) {
                 let rules: &[Rule] = if plan.all_rules { &all } else { &PAIR_RULES };
                 case("pair", vec![first.clone(), batch(other, 5)], rules);
             }
