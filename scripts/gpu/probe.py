@@ -15,7 +15,7 @@ from .phase import Failure, Skip, json_lines
 PROGRAM = paths.TARGET / "release" / "weft-gpu-probe"
 
 # With --quick: short ones.
-QUICK = {"calibration": ["copy", "memset", "alloc"], "memory": ["signatures", "discard"]}
+QUICK = {"calibration": ["copy", "memset", "alloc"], "memory": ["discard"]}
 
 # The probe ends by itself within the budget it is given; this much earlier than the phase must, to leave time to write and end.
 MARGIN = 5.0

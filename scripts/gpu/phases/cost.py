@@ -28,8 +28,11 @@ STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 LAUNCHES, PARTS, ROUNDS, QUICK_ROUNDS = 500, 5, 61, 3
 WAYS = ("burst", "sync")
 
+# With the driver that only counts there is no queue; a part lasts a fraction of a millisecond.
+COUNTED_LAUNCHES = 2000
+
 # The rounds end after so many seconds, however many there were: the models want time, too.
-LAUNCH_SECONDS = 25.0
+LAUNCH_SECONDS = 20.0
 
 # Seconds of a block of steps, and blocks of each configuration.
 BLOCK, BLOCKS = 0.15, 8
@@ -43,16 +46,31 @@ MODEL_SECONDS = 6.0
 
 
 def run(phase):
-    phase.case("launches", launches, phase, need=8)
+    phase.case("launches", launches, phase, "launch", LAUNCHES, phase.device, need=8)
+    phase.case("launches that only count", launches, phase, "counted", COUNTED_LAUNCHES, lambda _: Counting(), need=8)
     models(phase)
 
 
-def launches(phase):
-    for program in (BENCH, COMPANION):
+class Counting:
+    """A driver whose launch only counts, in the place of a device: what weft alone costs, on this machine's processors."""
+
+    simulated = True
+    dilation = 1
+
+    def environment(self, _libraries=()):
+        return {"LD_LIBRARY_PATH": str(paths.COUNTING_CUDA.parent)}
+
+    def weft_environment(self):
+        return {"WEFT_CUDA_LIBRARY": str(paths.COUNTING_CUDA)}
+
+
+def launches(phase, prefix, count, make_device):
+    """Nanoseconds a launch in each role; figures begin with `prefix`."""
+    for program in (BENCH, COMPANION, paths.COUNTING_CUDA):
         if not program.exists():
-            raise Skip(f"{program.name} is not in the bundle")
-    folder = phase.place("launches")
-    device = phase.device(folder)
+            raise Skip(f"{program} is not in the bundle")
+    folder = phase.place(prefix)
+    device = make_device(folder)
     rounds = QUICK_ROUNDS if phase.quick else ROUNDS
     with contextlib.ExitStack() as stack:
 
@@ -105,8 +123,8 @@ def launches(phase):
                 if name == "holder":
                     os.killpg(companion.pid, signal.SIGCONT)
                 for way in WAYS:
-                    process.ask(f"{way} {LAUNCHES // 10} 2", 30)  # warm again: the others had the caches
-                    wall, cpu = process.ask(f"{way} {LAUNCHES} {PARTS}", 60).split()
+                    process.ask(f"{way} {count // 10} 2", 30)  # warm again: the others had the caches
+                    wall, cpu = process.ask(f"{way} {count} {PARTS}", 60).split()
                     samples.setdefault((name, way), []).append((float(wall), float(cpu)))
                 if name == "holder":
                     os.killpg(companion.pid, signal.SIGSTOP)
@@ -122,14 +140,14 @@ def launches(phase):
         wrong.append(f"the filler waited {seen['filler']['waits']} times in {seen['filler']['launches']} launches, so it was not within its credit")
     if wrong:
         raise Failure("; ".join(wrong) + ": the figure is of something else")
-    how = f"weft-bench-launch, {done} rounds of {PARTS} parts of {LAUNCHES} launches, in turn"
+    how = f"weft-bench-launch, {done} rounds of {PARTS} parts of {count} launches, in turn"
     for name in processes:
         for way in WAYS:
-            phase.sample(f"launch.{name}.{way}", [wall for wall, _ in samples[name, way]], "ns", how=how)
+            phase.sample(f"{prefix}.{name}.{way}", [wall for wall, _ in samples[name, way]], "ns", how=how)
             if name != "bare":
                 pairs = list(zip(samples[name, way], samples["bare", way]))
-                phase.sample(f"launch.{name}.{way}.added", [a - b for (a, _), (b, _) in pairs], "ns", how=how + ", less bare in the same round")
-                phase.sample(f"launch.{name}.{way}.added_cpu", [a - b for (_, a), (_, b) in pairs], "ns", how=how + ", the thread's own time")
+                phase.sample(f"{prefix}.{name}.{way}.added", [a - b for (a, _), (b, _) in pairs], "ns", how=how + ", less bare in the same round")
+                phase.sample(f"{prefix}.{name}.{way}.added_cpu", [a - b for (_, a), (_, b) in pairs], "ns", how=how + ", the thread's own time")
 
 
 def client_of(broker, pid):
