@@ -25,7 +25,7 @@ pub const CRASHES: Probe = probe("crashes", 30, |_| std::process::abort());
 /// Waits for ever, with a further process that would, too.
 pub const HANGS: Probe = probe("hangs", 3, |bench| {
     let mut peer = Peer::start("idle", Mps::Without)?;
-    peer.ask("open", Duration::from_secs(2))?;
+    peer.ask("open", Duration::from_secs(60))?;
     bench.report.fact("peer", peer.id()).print();
     loop {
         std::thread::sleep(Duration::from_secs(1));

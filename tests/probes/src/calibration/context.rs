@@ -1,6 +1,6 @@
 //! What the device has, and what a context takes of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -22,6 +22,8 @@ pub const PROBE: Probe = Probe {
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const MULTIPROCESSORS: i32 = 16;
 const THREADS: i32 = 39;
+/// Longest wait for the memory of a process that has ended.
+const COMES_BACK: Duration = Duration::from_secs(3);
 /// Longest wait for another process's context.
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -39,8 +41,11 @@ fn run(bench: &Bench) -> Result<()> {
         peer.ask("open", BOUND)?;
         let now = gpu.free_memory()?;
         drop(peer);
-        // What it had comes back a moment after its end.
-        std::thread::sleep(Duration::from_millis(300));
+        // What it had comes back a moment after its end, unless somebody else took it.
+        let ended = Instant::now();
+        while gpu.free_memory()? < before && ended.elapsed() < COMES_BACK {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Ok(before.saturating_sub(now) as f64)
     })?;
     let open = bench.repeat(3, |_| {
@@ -69,7 +74,7 @@ pub struct Idle(Option<Gpu>);
 
 impl Role for Idle {
     fn answer(&mut self, _line: &str) -> Result<String> {
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         self.0 = Some(Gpu::open()?);
         Ok(begin.elapsed().as_nanos().to_string())
     }
