@@ -29,11 +29,13 @@ impl Writer {
             .truncate(true)
             .mode(0o600)
             .open(&path);
-        let file = opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        // At once, so that a job that is killed soon leaves a file that is one.
+        let begun = opened.and_then(|mut file| file.write_all(&raw::MAGIC).map(|()| file));
+        let file = begun.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(Writer {
             path,
             file: Some(file),
-            buffer: raw::MAGIC.to_vec(),
+            buffer: Vec::new(),
         })
     }
 
@@ -107,9 +109,12 @@ mod tests {
     #[test]
     fn a_full_disk_ends_the_recording_and_nothing_else() {
         // Linux has a device that is always full.
-        let Ok(mut writer) = Writer::create(PathBuf::from("/dev/full")) else {
-            return;
-        };
+        let full = Writer::create(PathBuf::from("/dev/full")).unwrap_err();
+        assert!(full.contains("/dev/full"), "{full}");
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = Writer::create(directory.path().join("raw")).unwrap();
+        // The disk fills up while the job runs.
+        writer.file = OpenOptions::new().write(true).open("/dev/full").ok();
         let record = Record::Graph {
             hash: 1,
             kernels: vec![1; 1000],
