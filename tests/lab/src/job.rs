@@ -294,7 +294,7 @@ impl Arrivals {
         match self {
             Arrivals::Closed { .. } => 0,
             Arrivals::Poisson { mean } => random::exponential(word, mean as f64) as Ns,
-            Arrivals::Bursts { size, mean } if request % size.max(1) == 0 => {
+            Arrivals::Bursts { size, mean } if request.is_multiple_of(size.max(1)) => {
                 random::exponential(word, mean as f64) as Ns
             }
             Arrivals::Bursts { .. } => 0,
