@@ -32,10 +32,13 @@ class Writer:
     def __init__(self, path, began, phase=None):
         self.path, self.began, self.phase = Path(path), began, phase
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        # A line that a killed writer left unfinished must not swallow ours.
+        self.mend()
+
+    def mend(self):
+        """Ends a line that a killed writer left unfinished, so that it does not swallow ours."""
         size = os.fstat(self.file).st_size
         if size:
-            with open(path, "rb") as reader:
+            with open(self.path, "rb") as reader:
                 reader.seek(size - 1)
                 if reader.read(1) != b"\n":
                     os.write(self.file, b"\n")

@@ -222,9 +222,7 @@ def one_phase(arguments, entry, later, deadline, stop, facts, folder, out, file,
 
 def verdict_of_phase(writer, file, entry, outcome, stopped):
     """Writes down how a phase ended, from its own cases and from its process."""
-    # A line that the phase was killed in must not swallow ours.
-    writer.close()
-    writer.__init__(writer.path, writer.began, writer.phase)
+    writer.mend()
     cases = [line for line in results.read(file) if line["kind"] == "case" and line.get("phase") == entry.name]
     by = {verdict: [case["name"] for case in cases if case["verdict"] == verdict] for verdict in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)}
     why = []

@@ -35,7 +35,7 @@ COUNTED_LAUNCHES = 2000
 LAUNCH_SECONDS = 20.0
 
 # Seconds of a block of steps, and blocks of each configuration.
-BLOCK, BLOCKS = 0.15, 8
+BLOCK, BLOCKS = 0.12, 7
 QUICK_BLOCK, QUICK_BLOCKS = 0.05, 2
 
 # A model's processes may take so long to make it: weights are drawn on the CPU.

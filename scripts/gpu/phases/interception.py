@@ -45,7 +45,7 @@ QUICK = ["cudarc", "torch-elementwise"]
 BOUND = 120.0
 
 # Clients at a time on a real GPU, and what one needs of the machine's cores.
-MOST_AT_ONCE, CORES_EACH = 8, 2
+MOST_AT_ONCE, CORES_EACH = 10, 1.5
 
 # Lines that the client and its libraries may say under weft as without it.
 OURS = "weft"
@@ -152,7 +152,7 @@ def clients(phase):
         if name in ALONE_BEFORE:
             one_client(found[name], gathered)
     cores = os.cpu_count() or 1
-    width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, cores // CORES_EACH))
+    width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, int(cores / CORES_EACH)))
     pool = concurrent.futures.ThreadPoolExecutor(width)
     try:
         # What raises in a thread is a fault of ours: it must show.
