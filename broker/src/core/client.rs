@@ -119,7 +119,7 @@ impl ClientState {
             return Ok(Ns::MAX);
         };
         let end = end.saturating_add(self.timeline.slip());
-        let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap);
+        let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
         if now < end {
             // Where a gap is known to follow, an order that is given now arrives when the work ends. The next launch would void it.
             let ready = end.saturating_sub(if followed { lead } else { 0 });

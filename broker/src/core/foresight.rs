@@ -51,8 +51,8 @@ impl Foresight {
     /// It launches at `at`; `end` is when its earlier work ended or is predicted to.
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, end: Ns) {
         if is_transfer(kernel) {
-            // A copy behind a kernel changes nothing about what follows. One that is its first sign of life is a stir.
-            if self.after_end.is_some() {
+            // A copy behind a kernel changes nothing about what follows. One that finds the device idle is a stir.
+            if self.after_end.is_some() || at >= end {
                 self.stirs(at, end);
             }
             return;

@@ -118,7 +118,7 @@ impl Core {
                 let class = client.class;
                 if foresees {
                     let time = client.pace.of_next(kernel).map_or(cost, |forecast| forecast.middle);
-                    client.pace.launched(kernel, cost, at);
+                    client.pace.launched(kernel, cost, at, passed);
                     let granted_at = client.granted_at;
                     if passed {
                         self.state.device.order_took(at.saturating_sub(granted_at));

@@ -40,6 +40,14 @@ pub(super) struct Pace {
     ended_at: Ns,
     /// The longest of the kernels that it launched lately, as charged.
     longest: Ns,
+    /// Between launches that did not wait at the gate: host time, and device time of the launch before. Of the last dozens.
+    host: f64,
+    work: f64,
+    /// The last launch: what it was charged, and when it was.
+    last: Option<(Ns, Ns)>,
+    /// Sums of what kernels were charged and of its squares, of the last few hundred.
+    sum: f64,
+    squares: f64,
     /// Ends seen of single kernels.
     seen: u32,
     profiled: bool,
@@ -82,13 +90,44 @@ impl Pace {
         self.longest
     }
 
-    /// It launched.
-    pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns) {
+    /// How much work it may be let launch on its own, if no more than `depth` of it is to queue up on the device. A job that launches more slowly than the
+    /// device works never has more there than one kernel: it may go on for as long as the holder stays away.
+    pub(super) fn spread(&self, depth: Ns) -> Ns {
+        if self.work <= self.host {
+            return if self.host > 0.0 { Ns::MAX } else { depth };
+        }
+        (depth as f64 / (1.0 - self.host / self.work)) as Ns
+    }
+
+    /// How long a kernel takes that is found in progress at any time: a long one is found more often than a short one.
+    pub(super) fn in_progress(&self) -> Ns {
+        if self.sum > 0.0 {
+            (self.squares / self.sum) as Ns
+        } else {
+            0
+        }
+    }
+
+    /// It launched. `waited`: at the gate.
+    pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
+        /// The part of what was learnt that stays with each launch.
+        const STAYS: f64 = 1.0 - 1.0 / 64.0;
+        /// A thread that paused for so long did something else than launch.
+        const PAUSE: Ns = 2_000_000;
+        if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE) {
+            self.host = self.host * STAYS + at.saturating_sub(when) as f64;
+            self.work = self.work * STAYS + before as f64;
+        }
+        self.last = Some((cost, at));
         let context = if is_transfer(kernel) {
             self.history.context()
         } else {
             self.history.push(kernel)
         };
+        /// The part of the sums that stays with each launch.
+        const REMAINS: f64 = 1.0 - 1.0 / 512.0;
+        self.sum = self.sum * REMAINS + cost as f64;
+        self.squares = self.squares * REMAINS + cost as f64 * cost as f64;
         self.longest = cost.max(self.longest - self.longest / 256);
         if self.awaited.len() >= AWAITED {
             self.awaited.pop_front();
@@ -135,6 +174,7 @@ impl Pace {
 
     /// What is awaited will not be told.
     pub(super) fn forget(&mut self) {
+        self.last = None;
         self.awaited.clear();
         self.settled_of_first = 0;
     }
@@ -156,7 +196,7 @@ mod tests {
         let mut now = 0;
         for _ in 0..KNOWN {
             assert!(!pace.is_known());
-            pace.launched(5, 20 * US, now);
+            pace.launched(5, 20 * US, now, true);
             now += 700 * US;
             pace.ended(20 * US, now, 0);
             now += 50 * US;
@@ -170,24 +210,41 @@ mod tests {
     #[test]
     fn what_ended_together_or_beside_others_teaches_nothing() {
         let mut pace = Pace::default();
-        pace.launched(1, 20 * US, 0);
-        pace.launched(2, 20 * US, 0);
+        pace.launched(1, 20 * US, 0, true);
+        pace.launched(2, 20 * US, 0, true);
         pace.ended(40 * US, 900 * US, 0);
         assert_eq!(pace.seen, 0);
-        pace.launched(1, 20 * US, 1_000 * US);
+        pace.launched(1, 20 * US, 1_000 * US, true);
         pace.ended(20 * US, 9_000 * US, 2_000 * US);
         assert_eq!(pace.seen, 0, "somebody else ran until 2 ms");
-        pace.launched(1, 20 * US, 9_100 * US);
+        pace.launched(1, 20 * US, 9_100 * US, true);
         pace.ended(10 * US, 9_200 * US, 2_000 * US);
         pace.ended(10 * US, 9_300 * US, 2_000 * US);
         assert_eq!(pace.seen, 1, "in two parts");
     }
 
     #[test]
+    fn a_job_that_launches_slowly_queues_nothing_up() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.spread(50 * US), 50 * US, "nothing is known");
+        for step in 0..100 {
+            pace.launched(1, 5 * US, step * 40 * US, false);
+        }
+        assert_eq!(pace.spread(50 * US), Ns::MAX);
+        // The gate is no work of the host's.
+        for step in 100..400 {
+            pace.launched(1, 100 * US, step * 150 * US, true);
+            pace.launched(1, 100 * US, step * 150 * US + 10 * US, false);
+        }
+        let spread = pace.spread(90 * US);
+        assert!((95 * US..110 * US).contains(&spread), "{spread}");
+    }
+
+    #[test]
     fn ceiling_of_what_is_awaited() {
         let mut pace = Pace::default();
         for at in 0..10_000 {
-            pace.launched(at, Ns::MAX / 2, at);
+            pace.launched(at, Ns::MAX / 2, at, true);
         }
         assert!(pace.awaited.len() <= AWAITED);
         pace.ended(Ns::MAX, 1, 0);

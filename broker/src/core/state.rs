@@ -330,16 +330,10 @@ impl State {
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// How long fillers may run ahead of what the way of an order asks for. Where a gap's length is known: until the holder comes back with no more than this
-    /// chance. Where it comes at random, at any time, it always finds what is ahead: then a much lower one.
-    pub(super) fn calm(&self, now: Ns, chance: f64) -> Ns {
-        let steady = self
-            .holders
-            .iter()
-            .filter_map(|slot| self.get(*slot))
-            .all(|client| client.foresight.is_steady());
-        let chance = if steady { chance } else { chance / 8.0 };
-        self.room(now, chance).unwrap_or(0)
+    /// Whether the length of the holders' gap is known, not only how gaps are distributed.
+    pub(super) fn is_steady(&self) -> bool {
+        let mut holders = self.holders.iter().filter_map(|slot| self.get(*slot));
+        holders.all(|client| client.foresight.is_steady())
     }
 
     /// How long before the device runs dry, or a holder's work ends, the next kernel is granted.

@@ -6,6 +6,17 @@ use crate::{Ns, Sketch};
 /// So many values are averaged; later ones replace earlier ones by and by, so that a job that changes is followed.
 const MEMORY: u8 = 24;
 
+/// One over the number of values, up to as many as are averaged.
+const GAINS: [f32; MEMORY as usize + 1] = {
+    let mut gains = [1.0; MEMORY as usize + 1];
+    let mut seen = 1;
+    while seen <= MEMORY as usize {
+        gains[seen] = 1.0 / seen as f32;
+        seen += 1;
+    }
+    gains
+};
+
 /// A value further from the middle than so many mean deviations pulls no more than one that far: a hiccup of the machine is no new middle.
 const PULL: f32 = 3.0;
 
@@ -68,7 +79,7 @@ impl Cell {
     pub(super) fn learn(&mut self, value: Ns, shorter: f32) {
         let value = value as f32;
         self.seen = self.seen.saturating_add(1);
-        let gain = 1.0 / f32::from(self.seen.min(MEMORY));
+        let gain = GAINS[usize::from(self.seen.min(MEMORY))];
         let off = value - self.middle;
         let spread = (self.down + self.up).max(LEAST_SPREAD);
         let pull = off.clamp(-PULL * spread, PULL * spread);

@@ -26,7 +26,7 @@ impl Context {
 
     /// The name of a kernel by itself.
     pub(super) fn of_kernel(kernel: u64) -> u64 {
-        named(mix(0, kernel), 1)
+        named(mix(kernel, 0), 1)
     }
 }
 
@@ -47,12 +47,13 @@ impl History {
 
     /// The context of the last kernel.
     pub fn context(&self) -> Context {
+        // A sum in which every place has a weight of its own: its terms do not wait for each other.
         let mut hashes = [0; ORDERS.len()];
-        let mut hash = 0;
+        let mut hash: u64 = 0;
         let mut taken = 0;
         for (at, order) in ORDERS.into_iter().enumerate() {
-            for kernel in self.last.iter().take(order).skip(taken) {
-                hash = mix(hash, *kernel);
+            for place in taken..order {
+                hash = hash.wrapping_add(mix(self.last[place], place));
             }
             taken = order;
             hashes[at] = named(hash, order);
@@ -61,8 +62,23 @@ impl History {
     }
 }
 
-fn mix(hash: u64, kernel: u64) -> u64 {
-    (hash ^ kernel).wrapping_mul(MIX).rotate_left(29)
+/// An odd number without pattern for each place.
+const WEIGHTS: [u64; LONGEST] = {
+    let mut weights = [0; LONGEST];
+    let mut at = 0;
+    let mut weight: u64 = MIX;
+    while at < LONGEST {
+        weights[at] = weight | 1;
+        weight = weight.wrapping_mul(MIX).rotate_left(23);
+        at += 1;
+    }
+    weights
+};
+
+/// What a kernel counts in this place. Kernels' hashes are mixed already, marks and numbers in tests are not.
+fn mix(kernel: u64, place: usize) -> u64 {
+    let turned = kernel ^ kernel.rotate_left(32);
+    (turned ^ MIX).wrapping_mul(WEIGHTS[place])
 }
 
 /// Orders are told apart, and no name is 0: that is an empty place in the table.

@@ -198,36 +198,33 @@ impl Predictor {
 
     /// This value came of this context.
     pub fn learn(&mut self, context: &Context, value: Ns) {
-        let found = self.table.find_all(context);
-        if let Some((order, cell)) = self.choose(&found) {
-            let cell = *cell;
-            let forecast = self.of_cell(order, &cell);
-            if forecast.middle >= MATERIAL {
-                self.judge(order, &cell, &forecast, value);
-            }
-        }
-        // From the shortest context to the longest, each beside what the ones before it would have said.
-        let mut said = None;
+        let exact = value as f32;
+        // From the shortest context to the longest, each beside what the ones before it would have said. What the longest that counts said is judged.
+        let mut said: Option<(usize, Cell)> = None;
         // Entered last: an entry may move the others.
         let mut new: [Option<(u64, Cell)>; ORDERS.len()] = [None; ORDERS.len()];
         for (order, hash) in context.hashes().into_iter().enumerate() {
-            let shorter = said.unwrap_or(value as f32);
-            match found[order] {
-                Some(at) => {
-                    let cell = self.table.at_mut(at);
-                    let trust = &mut self.trust[order][cell.class()];
-                    let better = said.is_none() || cell.tells_more(trust.usual());
-                    let (own, other) = (cell.error(value), (value as f32 - shorter).abs());
-                    if said.is_some() {
-                        trust.learn(own, other);
-                    }
-                    if better {
-                        said = Some(cell.middle());
-                    }
-                    cell.learn(value, other);
+            let shorter = said.map_or(0.0, |(_, cell)| (exact - cell.middle()).abs());
+            let Some(at) = self.table.find(hash) else {
+                new[order] = Some((hash, Cell::first(value, shorter)));
+                continue;
+            };
+            let cell = self.table.at_mut(at);
+            let trust = &mut self.trust[order][cell.class()];
+            let before = *cell;
+            cell.learn(value, shorter);
+            match said {
+                Some(_) if !before.tells_more(trust.usual()) => trust.learn(before.error(value), shorter),
+                Some(_) => {
+                    trust.learn(before.error(value), shorter);
+                    said = Some((order, before));
                 }
-                None => new[order] = Some((hash, Cell::first(value, (value as f32 - shorter).abs()))),
+                None => said = Some((order, before)),
             }
+        }
+        if let Some((order, cell)) = said.filter(|(_, cell)| cell.middle() >= MATERIAL as f32) {
+            let forecast = self.of_cell(order, &cell);
+            self.judge(order, &cell, &forecast, value);
         }
         for (hash, cell) in new.into_iter().flatten() {
             self.table.insert(hash, cell);
@@ -242,7 +239,7 @@ impl Predictor {
         let distance = &mut self.distances[order][cell.class()];
         let follow = |distance: &mut f32, missed: bool| {
             let step = if missed { 1.0 - MISS as f32 } else { -(MISS as f32) };
-            *distance = (*distance * (RATE * step).exp()).clamp(DISTANCES.0, DISTANCES.1);
+            *distance = (*distance * (1.0 + RATE * step)).clamp(DISTANCES.0, DISTANCES.1);
         };
         let (below, above) = (value < forecast.low, value > forecast.high);
         quality.above_low += u64::from(!below);
@@ -251,15 +248,11 @@ impl Predictor {
         follow(&mut distance.up, above);
     }
 
-    fn best(&self, context: &Context) -> Option<(usize, &Cell)> {
-        self.choose(&self.table.find_all(context))
-    }
-
     /// The longest context that tells more than those shorter than it.
-    fn choose(&self, found: &[Option<usize>; ORDERS.len()]) -> Option<(usize, &Cell)> {
+    fn best(&self, context: &Context) -> Option<(usize, &Cell)> {
         let mut best = None;
-        for (order, at) in found.iter().enumerate() {
-            let Some(at) = *at else { continue };
+        for (order, hash) in context.hashes().into_iter().enumerate() {
+            let Some(at) = self.table.find(hash) else { continue };
             let cell = self.table.at(at);
             if best.is_none() || cell.tells_more(self.trust[order][cell.class()].usual()) {
                 best = Some((order, cell));

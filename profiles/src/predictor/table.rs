@@ -3,10 +3,7 @@
 //! It grows by doubling up to [`MOST_CONTEXTS`]; after that a new context takes the place of the least seen of its neighbours, who loses a little
 //! each time he is spared, so that a context that never comes back gives way in the end.
 
-use super::{
-    cell::Cell,
-    context::{Context, ORDERS},
-};
+use super::cell::Cell;
 
 /// Contexts of one job at most: 32 bytes each. A request of 3,000 launches in which each stands at a place of its own makes 9,000.
 pub const MOST_CONTEXTS: usize = 1 << 14;
@@ -43,7 +40,8 @@ impl Table {
         first..first + NEAR
     }
 
-    fn find(&self, name: u64) -> Option<usize> {
+    /// Where a name lies.
+    pub(super) fn find(&self, name: u64) -> Option<usize> {
         if self.places.is_empty() {
             return None;
         }
@@ -52,11 +50,6 @@ impl Table {
             .iter()
             .position(|place| place.name == name)
             .map(|at| near.start + at)
-    }
-
-    /// Where each order of a context lies.
-    pub(super) fn find_all(&self, context: &Context) -> [Option<usize>; ORDERS.len()] {
-        context.hashes().map(|name| self.find(name))
     }
 
     pub(super) fn at(&self, at: usize) -> &Cell {

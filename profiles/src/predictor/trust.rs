@@ -15,6 +15,8 @@ const BETTER: f32 = 0.8;
 pub(super) struct Trust {
     own: f32,
     shorter: f32,
+    /// The one over the other: asked for more often than it changes.
+    usual: f32,
 }
 
 impl Default for Trust {
@@ -22,6 +24,7 @@ impl Default for Trust {
         Trust {
             own: FIRST * BETTER,
             shorter: FIRST,
+            usual: BETTER,
         }
     }
 }
@@ -31,10 +34,11 @@ impl Trust {
     pub(super) fn learn(&mut self, own: f32, shorter: f32) {
         self.own = self.own * STAYS + own;
         self.shorter = self.shorter * STAYS + shorter;
+        self.usual = (self.own + 1.0) / (self.shorter + 1.0);
     }
 
     /// How contexts of this kind err, as a part of what shorter ones do.
     pub(super) fn usual(&self) -> f32 {
-        (self.own + 1.0) / (self.shorter + 1.0)
+        self.usual
     }
 }

@@ -68,8 +68,13 @@ impl Policy for Weft {
         }
         let (remaining, lead) = (state.remaining(now), state.lead());
         let due = remaining.saturating_sub(2 * lead);
-        let calm = state.calm(now, HARDLY);
-        let most = most_ahead(state, client).min(calm.saturating_sub(state.config.switch_cost));
+        // Where the holder comes at random it always finds what is ahead: no more is added than it finds of a kernel in progress anyway.
+        let calm = match state.is_steady() {
+            true => calm(state, now),
+            false => calm(state, now).min(client.pace.in_progress()),
+        };
+        let slow = slow(state, client, now, 2 * lead);
+        let most = most_ahead(state, client).min(calm.saturating_sub(state.config.switch_cost).max(slow));
         if due > 0 && most > remaining {
             return TopUp::At(now.saturating_add(due));
         }
@@ -177,6 +182,21 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     None
 }
 
+/// How long fillers may run ahead of what the way of an order asks for: until the holder comes back with hardly any chance.
+fn calm(state: &State, now: Ns) -> Ns {
+    state.room(now, HARDLY).unwrap_or(0)
+}
+
+/// What a filler that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the holder's sign
+/// ends it. As long as the holder is not due.
+fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
+    let due = state.room(now, state.config.risk).unwrap_or(0) < takes;
+    match client.pace.spread(1) {
+        Ns::MAX if !due => Ns::MAX,
+        _ => 0,
+    }
+}
+
 /// The most that may be out of a filler that runs ahead, so that whatever kernel of its usual ones comes next is admitted before the end of these is seen.
 fn most_ahead(state: &State, client: &ClientState) -> Ns {
     let bound = state.config.delay_bound;
@@ -193,8 +213,15 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     };
     let known = client.pace.is_known();
     let lead = state.lead();
-    // A job of which nothing is known has nobody's work before its own, and one kernel.
-    let ahead_of = if known { lead } else { 0 };
+    let takes = takes(state, entry, remaining);
+    let calm = calm(state, now).saturating_sub(takes);
+    // In a calm time a thread that is held back only loses time in which it could have prepared its next launch. A job of which nothing is known has nobody's
+    // work before its own, and one kernel.
+    let ahead_of = if known {
+        lead.max(calm.min(state.config.delay_bound / 4))
+    } else {
+        0
+    };
     if remaining > ahead_of {
         return Verdict::Nothing(Some(now.saturating_add((remaining - ahead_of).max(1))));
     }
@@ -207,13 +234,15 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
         return Verdict::Nothing(Some(silent));
     }
     let total = if known {
-        let takes = takes(state, entry, remaining);
-        let calm = state.calm(now, HARDLY).saturating_sub(takes);
+        let slow = slow(state, client, now, takes);
         let lead = lead.min(room.saturating_sub(takes));
-        // Kernels that take longer than they are charged get so much less of it.
-        let longer = (entry.long / entry.cost.max(1)).max(1);
         let most = most_ahead(state, client).saturating_sub(state.exposure_before(entry.slot));
-        (lead.max(calm) / longer).min(most)
+        // Kernels that take longer than they are charged get so much less of it.
+        let longer = match client.pace.is_profiled() {
+            true => 1,
+            false => (entry.long / entry.cost.max(1)).max(1),
+        };
+        (lead.max(calm).max(slow) / longer).min(most)
     } else {
         0
     };
