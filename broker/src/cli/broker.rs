@@ -48,6 +48,9 @@ pub struct Args {
     /// Whether the scheduler may spin while a filler waits and a gap is near; auto does where there are more than two cores
     #[arg(long, value_enum, default_value_t)]
     pub spin: Spin,
+    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow
+    #[arg(long)]
+    pub refine: bool,
     /// Write decisions and records to a file, a JSON value a line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -119,6 +122,7 @@ fn options(args: &Args) -> Options {
             .longest_wait
             .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
         spin: args.spin,
+        refine: args.refine,
         trace: args.trace.clone(),
     }
 }
@@ -161,6 +165,9 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         if let Some(value) = value {
             command.arg(flag).arg(value.to_string());
         }
+    }
+    if args.refine {
+        command.arg("--refine");
     }
     if let Some(trace) = &args.trace {
         // The broker works in /.

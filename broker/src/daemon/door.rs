@@ -145,6 +145,9 @@ impl Door {
                 unknown_cost,
                 hello.profiling,
             );
+            if options.refine && !hello.profiling {
+                lane.orders.flags.fetch_or(flags::SAMPLE, Ordering::Release);
+            }
         });
         let attached = match attached {
             Ok(attached) => attached,

@@ -54,6 +54,8 @@ pub struct Options {
     pub longest_wait: Duration,
     /// Whether the scheduler thread may spin.
     pub spin: Spin,
+    /// Whether clients take samples while they serve.
+    pub refine: bool,
     /// Where decisions and records are written.
     pub trace: Option<PathBuf>,
 }
@@ -65,6 +67,7 @@ impl Default for Options {
             idle_exit: None,
             longest_wait: LONGEST_WAIT,
             spin: Spin::default(),
+            refine: false,
             trace: None,
         }
     }

@@ -53,6 +53,9 @@ pub mod flags {
     pub const PROFILE: u32 = 1;
     /// The credit holds only while [`super::Orders::signs`] equals the board's signs above the client's priority.
     pub const CREDIT_BOUND_TO_SIGNS: u32 = 2;
+    /// Beside others, take a sample now and then and report it as a record: half a per cent of the time in which the job launches at most, and no
+    /// ring for it. What is predicted can so follow what happens.
+    pub const SAMPLE: u32 = 4;
 }
 
 /// What the broker writes and the client reads.

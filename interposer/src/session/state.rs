@@ -17,7 +17,7 @@ use super::costs::Costs;
 use super::driver::Driver;
 use super::gate::Want;
 use super::messages::Messages;
-use super::sampler::{Half, Sampler};
+use super::sampler::{Half, Look, Sampler};
 use super::settings::Settings;
 use super::settle::{QUANTUM, Settle};
 use super::step::{Rest, Step};
@@ -115,7 +115,9 @@ impl Session {
         Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
-    fn sampling(&self) -> bool {
+    /// Whether stage 1 goes on.
+    #[inline]
+    pub fn sampling(&self) -> bool {
         self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
@@ -176,13 +178,29 @@ impl Session {
                 return Step::NOTHING;
             }
         }
+        let flags = self.lane.orders.flags.load(Ordering::Relaxed);
+        // Sampled in one launch of hundreds while the job serves: see `Sampler::due`.
+        let serving = flags & flags::SAMPLE != 0;
         match mode {
             Mode::Free | Mode::Alone => {}
-            Mode::Holder => self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
-            Mode::Filler => return self.fill(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
+            Mode::Holder => {
+                let onto_idle = self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
+                if serving && self.sampler.due() {
+                    return self.watch(launch, Look::Serve { onto_idle });
+                }
+            }
+            Mode::Filler => {
+                let step = self.fill(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
+                if serving && self.sampler.due() {
+                    // A sampled launch gets no mark; the next one's mark is behind it, too.
+                    let sampled = self.watch(launch, Look::Serve { onto_idle: false });
+                    return if sampled.is_nothing() { step } else { sampled };
+                }
+                return step;
+            }
         }
-        if self.sampling() {
-            return self.watch(launch);
+        if flags & flags::PROFILE != 0 {
+            return self.watch(launch, Look::Profile);
         }
         Step::NOTHING
     }
@@ -198,22 +216,23 @@ impl Session {
         }
     }
 
-    /// A launch that somebody wants to know more about than that it was: never in a job that only serves.
+    /// A launch that somebody wants to know more about than that it was.
     #[cold]
-    fn watch(&self, launch: &LaunchInfo) -> Step {
+    fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
         guarded(|| {
             trip("sample");
-            self.sampler.before(self, launch)
+            self.sampler.before(self, launch, look)
         })
         .unwrap_or(Step::NOTHING)
     }
 
     #[inline(never)]
-    fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) {
-        guarded(|| self.hold_now(kernel, stream, kind, hint));
+    fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
+        guarded(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
-    /// A holder's launch: two locked instructions (a number for the record, the sign), a third where it ends a silence, and one look at the clock.
+    /// A holder's launch; true if it ends a silence. It takes two locked instructions (a number for the record, the sign), a third where it ends a
+    /// silence, and one look at the clock.
     ///
     /// The order is what makes it sound:
     /// * The record, then the sign. The broker reads the signs, then the records, then gives credit bound to what it read of the signs: a sign that
@@ -222,7 +241,7 @@ impl Session {
     /// * The sign is raised by a sequentially consistent read-modify-write, and after it comes the look whether the broker sleeps. The broker says
     ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
     #[inline(always)]
-    fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) {
+    fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         trip("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
@@ -234,6 +253,7 @@ impl Session {
         if ends_silence {
             self.ring();
         }
+        ends_silence
     }
 
     #[inline(always)]

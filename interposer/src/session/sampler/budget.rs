@@ -10,6 +10,9 @@ const SHARE: Ns = 15;
 /// Kernels that were hardly sampled yet may go this far over.
 const SHARE_FOR_RARE: Ns = 25;
 
+/// While the job serves. At some 8 us a sample these are 600 a second.
+const SHARE_SERVING: Ns = 5;
+
 /// To begin with, so that the first step's kernels are not all missed.
 const ADVANCE: Ns = 1_000_000;
 
@@ -66,12 +69,20 @@ impl Budget {
         self.spent = self.spent.saturating_add(counted);
     }
 
-    /// Whether more may be spent at this time.
+    /// Whether more may be spent at this time, while stage 1 goes on.
     pub fn allows(&mut self, now: Ns, rare: bool) -> bool {
+        self.within(now, if rare { SHARE_FOR_RARE } else { SHARE }, ADVANCE)
+    }
+
+    /// Whether more may be spent at this time, while the job serves.
+    pub fn allows_serving(&mut self, now: Ns) -> bool {
+        self.within(now, SHARE_SERVING, 0)
+    }
+
+    fn within(&mut self, now: Ns, share: Ns, advance: Ns) -> bool {
         let before = self.looked.replace(now).unwrap_or(now);
         self.active += now.saturating_sub(before).min(LONGEST_STEP);
-        let share = if rare { SHARE_FOR_RARE } else { SHARE };
-        let allowed = self.active / 1000 * share + ADVANCE;
+        let allowed = self.active / 1000 * share + advance;
         self.spent < allowed
     }
 
@@ -108,6 +119,11 @@ impl Pause {
     /// A new pause of up to `most` launches.
     pub fn begin(&mut self, most: u32) {
         self.left = 1 + self.random() % most.max(1);
+    }
+
+    /// How many launches to pass over, up to so many.
+    pub fn some(&mut self, most: u32) -> u32 {
+        self.random() % most.max(1)
     }
 
     /// True once in so many times.
@@ -165,6 +181,23 @@ mod tests {
             budget.spend(Work::Record, FIRST);
         }
         assert!(budget.spent() - before <= LONGEST_STEP / 1000 * SHARE + FIRST);
+    }
+
+    #[test]
+    fn a_job_that_serves_pays_half_a_per_cent() {
+        let mut budget = Budget::default();
+        let (mut now, mut samples) = (1_000_000_000, 0);
+        let begin = now;
+        for _ in 0..1_000_000 {
+            now += 10_000;
+            if budget.allows_serving(now) {
+                budget.spend(Work::Record, 4_000);
+                now += 4_000;
+                samples += 1;
+            }
+        }
+        assert!(samples > 1_000);
+        assert!(budget.spent() as f64 / ((now - begin) as f64) < 0.0051);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 mod budget;
 mod window;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use weft_broker::protocol::Ns;
@@ -48,6 +48,9 @@ const PAUSE: u32 = 256;
 
 /// What a look at events that were not reached yet takes at most, of the sampler's own making: some calls of a microsecond.
 const QUESTION: Ns = 5_000;
+
+/// While the job serves up to so many launches are passed over between two looks, however short: what a look costs is spread over them.
+const PASSED_OVER: u32 = 512;
 
 /// Between two looks whether a window can be read.
 const LOOK: Ns = 200_000;
@@ -150,10 +153,24 @@ struct Inside {
     begun: [Option<Begun>; BEGUN],
 }
 
+/// Why a launch is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Stage 1.
+    Profile,
+    /// The job serves, and now and then a launch is sampled.
+    Serve {
+        /// It goes to an idle device.
+        onto_idle: bool,
+    },
+}
+
 /// The sampler of a process.
 #[derive(Debug, Default)]
 pub struct Sampler {
     inside: Mutex<Inside>,
+    /// Launches to be passed over before the next one is looked at, while the job serves. Not exact: threads may count one launch for two.
+    skip: AtomicU32,
     sequence: AtomicU64,
     /// Samples an identity, plus one. Made when the first is taken: most processes are never sampled.
     counts: OnceLock<Costs>,
@@ -170,8 +187,20 @@ impl Sampler {
         self.tails.get_or_init(Costs::few)
     }
 
+    /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked instruction.
+    #[inline(always)]
+    pub fn due(&self) -> bool {
+        match self.skip.load(Ordering::Relaxed) {
+            0 => true,
+            left => {
+                self.skip.store(left - 1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
     /// Before a launch: perhaps the first event.
-    pub fn before(&self, session: &Session, launch: &LaunchInfo) -> Step {
+    pub fn before(&self, session: &Session, launch: &LaunchInfo, look: Look) -> Step {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let driver = &session.driver;
         if launch.kernel_hash == 0 || session.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
@@ -181,10 +210,18 @@ impl Sampler {
             return Step::NOTHING;
         };
         let inside = &mut *inside;
-        let after_sync = std::mem::take(&mut inside.after_sync);
+        let seen = std::mem::take(&mut inside.after_sync);
+        let (after_sync, most) = match look {
+            Look::Profile => (seen, WINDOW),
+            Look::Serve { onto_idle } => (onto_idle, 1),
+        };
         inside.last = launch.kernel_hash;
-        let full = inside.open.taken.len() >= WINDOW;
-        let sampled = !full && (inside.wanted > 0 || self.choose(inside, session, launch.kernel_hash));
+        let full = inside.open.taken.len() >= most;
+        let sampled = !full
+            && match look {
+                Look::Profile => inside.wanted > 0 || self.choose(inside, session, launch.kernel_hash),
+                Look::Serve { .. } => self.choose_serving(inside, session),
+            };
         // A launch behind a sampled one tells when the gap after that ended, be it sampled itself or not.
         if !sampled && inside.open.taken.is_empty() {
             return Step::NOTHING;
@@ -210,6 +247,20 @@ impl Sampler {
                 Step::NOTHING
             }
         }
+    }
+
+    /// Whether this launch is sampled, while the job serves. The one after it ends its gap; then some are passed over.
+    fn choose_serving(&self, inside: &mut Inside, session: &Session) -> bool {
+        let now = clock::now();
+        if now.saturating_sub(inside.looked) > LOOK {
+            self.read(inside, session, now);
+        }
+        let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
+        inside.wanted = usize::from(chosen);
+        if !chosen {
+            self.skip.store(inside.pause.some(PASSED_OVER), Ordering::Relaxed);
+        }
+        chosen
     }
 
     /// Whether this launch is sampled, and how many after it.
@@ -273,14 +324,18 @@ impl Sampler {
             after_sync: half.after_sync,
         });
         if ends {
-            let counted = self.counts().get(half.kernel).unwrap_or(1);
-            self.counts().set(half.kernel, counted + 1);
-            if inside.open.taken.len() == 1 && inside.wanted >= WINDOW {
+            if session.sampling() {
+                let counted = self.counts().get(half.kernel).unwrap_or(1);
+                self.counts().set(half.kernel, counted + 1);
+            }
+            // What an event takes is learnt from full windows, and where there are none from the first small ones.
+            if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
                 inside.measure_event(driver, half.stream);
             }
             inside.wanted = inside.wanted.saturating_sub(1);
         } else {
             inside.close();
+            self.skip.store(inside.pause.some(PASSED_OVER), Ordering::Relaxed);
         }
         inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
@@ -505,8 +560,10 @@ impl Inside {
                 session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
             }
         }
-        // The broker reads at least five times a second; what is told at once should not fill the ring before.
-        session.fence_and_ring();
+        if session.sampling() {
+            // The broker reads at least five times a second; what is told at once should not fill the ring before.
+            session.fence_and_ring();
+        }
     }
 
     fn take_back(&mut self, window: Window) {

@@ -148,3 +148,39 @@ fn a_device_that_never_gets_there_costs_a_bounded_number_of_events() {
     assert_eq!(broker.records(), []);
     assert!(fake::calls() < 200_000);
 }
+
+#[test]
+fn a_job_that_serves_is_sampled_now_and_then() {
+    for mode in [Mode::Holder, Mode::Filler] {
+        let (session, mut broker) = profiled();
+        broker.order(mode);
+        broker.grant(i64::MAX / 2);
+        // Without the order nothing is sampled.
+        broker.lane.orders.flags.store(0, Ordering::Release);
+        for _ in 0..2_000 {
+            run(session, 7, 0xd500, 20_000);
+        }
+        let samples = |broker: &mut Broker| {
+            let records = broker.records().into_iter();
+            records.filter(|record| record.kind == Kind::Sample).collect::<Vec<_>>()
+        };
+        assert_eq!(samples(&mut broker), [], "{mode:?}");
+        broker.lane.orders.flags.store(flags::SAMPLE, Ordering::Release);
+        let (begin, mut seen) = (clock::now(), Vec::new());
+        let mut launches = 0;
+        while seen.len() < 20 {
+            assert!(clock::now() < begin + LONG, "{mode:?}: {} samples", seen.len());
+            run(session, 7, 0xd500, 20_000);
+            launches += 1;
+            fake::catch_up();
+            session.synced(Synced::Stream(0xd500));
+            if launches % 100 == 0 {
+                seen.extend(samples(&mut broker));
+            }
+        }
+        assert!(seen.len() * 20 < launches, "{mode:?}: {} of {launches}", seen.len());
+        let near = seen.iter().filter(|record| record.a.abs_diff(20_000) < 6_000).count();
+        assert!(near * 4 >= seen.len() * 3, "{mode:?}: {seen:?}");
+        assert_eq!(broker.lane.reports.waiting.load(Ordering::Relaxed), 0);
+    }
+}
