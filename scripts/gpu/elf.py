@@ -31,12 +31,14 @@ class Elf:
             raise NotElf(f"{path}: its section table is damaged: {error}") from error
 
     def _sections(self):
-        offset, = struct.unpack_from("<Q", self.data, 40)
+        (offset,) = struct.unpack_from("<Q", self.data, 40)
         size, count, _ = struct.unpack_from("<HHH", self.data, 58)
         self.sections = []
         for number in range(count):
             fields = struct.unpack_from("<IIQQQQIIQQ", self.data, offset + number * size)
-            self.sections.append(dict(zip(("name", "type", "flags", "addr", "offset", "size", "link", "info", "align", "entry"), fields)))
+            self.sections.append(
+                dict(zip(("name", "type", "flags", "addr", "offset", "size", "link", "info", "align", "entry"), fields))
+            )
 
     def _section(self, kind):
         return next((section for section in self.sections if section["type"] == kind), None)
@@ -86,7 +88,7 @@ class Elf:
         for number, name, defined, _ in self._symbols():
             if defined or numbers is None:
                 continue
-            version, = struct.unpack_from("<H", self.data, numbers["offset"] + number * 2)
+            (version,) = struct.unpack_from("<H", self.data, numbers["offset"] + number * 2)
             if version & VERSION_MASK in versions:
                 named.add(version & VERSION_MASK)
                 found.append((name, *versions[version & VERSION_MASK]))

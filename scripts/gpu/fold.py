@@ -118,42 +118,79 @@ class Gpu:
     def table(self):
         parts = [f"# {self.title}"]
         if self.simulated:
-            parts.append("**SIMULATED.** These runs were made on the simulated GPU: they show that the suite works and are measurements of nothing.")
-        parts.append("Written by `scripts/gpu-results` from `results.jsonl`; do not edit by hand. Each figure is the newest there is, with its run.")
+            parts.append(
+                "**SIMULATED.** These runs were made on the simulated GPU: they show that the suite works and are measurements of nothing."
+            )
+        parts.append(
+            "Written by `scripts/gpu-results` from `results.jsonl`; do not edit by hand. Each figure is the newest there is, with its run."
+        )
         runs = sorted(self.of("run"), key=lambda line: line["run"])
         used = {line["run"] for line in self.lines.values() if line["kind"] != "run"}
         rows = [
-            [run["run"], str(run.get("commit"))[:12], cuda(run), run.get("packages", {}).get("torch", "-"), f"{run.get('budget', 0):g} s", " ".join(run.get("phases", []))]
+            [
+                run["run"],
+                str(run.get("commit"))[:12],
+                cuda(run),
+                run.get("packages", {}).get("torch", "-"),
+                f"{run.get('budget', 0):g} s",
+                " ".join(run.get("phases", [])),
+            ]
             for run in runs
             if run["run"] in used
         ]
         parts.append(show.table(["run", "commit", "CUDA driver", "torch", "budget", "phases"], rows))
-        phases = [name for name in ("interception", "cost", "calibration", "memory", "sharing", "record") if self.of("phase", name)]
+        phases = [
+            name for name in ("interception", "cost", "calibration", "memory", "sharing", "record") if self.of("phase", name)
+        ]
         phases += sorted({line["phase"] for line in self.of("phase")} - set(phases))
         rows = []
         for name in phases:
             line = self.of("phase", name)[-1]
-            rows.append([name, line["verdict"] + (", in part" if line.get("partly") else ""), (line.get("why") or "-").replace("|", "/")[:200], line["run"]])
+            rows.append(
+                [
+                    name,
+                    line["verdict"] + (", in part" if line.get("partly") else ""),
+                    (line.get("why") or "-").replace("|", "/")[:200],
+                    line["run"],
+                ]
+            )
         parts += ["## Phases", show.table(["phase", "verdict", "why", "run"], rows)]
         for name in phases:
             values = sorted(self.of("value", name), key=lambda line: line["name"])
-            bad = sorted((line for line in self.of("case", name) if line["verdict"] != results.OK), key=lambda line: line["name"])
+            bad = sorted(
+                (line for line in self.of("case", name) if line["verdict"] != results.OK), key=lambda line: line["name"]
+            )
             if not values and not bad:
                 continue
             parts.append(f"## {name}")
             if values:
-                rows = [[v["name"], f"{report.number(v['value'])} {v['unit']}", report.spread(v) or "-", v.get("n", "-"), v["run"]] for v in values]
+                rows = [
+                    [v["name"], f"{report.number(v['value'])} {v['unit']}", report.spread(v) or "-", v.get("n", "-"), v["run"]]
+                    for v in values
+                ]
                 parts.append(show.table(["figure", "value", "p10 - p90", "n", "run"], rows))
             if bad:
-                rows = [[line["name"], line["verdict"], str(line.get("why", "-")).replace("|", "/").replace("\n", " ")[:200], line["run"]] for line in bad]
+                rows = [
+                    [
+                        line["name"],
+                        line["verdict"],
+                        str(line.get("why", "-")).replace("|", "/").replace("\n", " ")[:200],
+                        line["run"],
+                    ]
+                    for line in bad
+                ]
                 parts.append(show.table(["case", "verdict", "why", "run"], rows))
         named = {line["name"]: line for line in self.of("fact", "interception")}
         if "symbols" in named:
             data = named["symbols"]["data"]
-            parts.append(f"Functions that this driver exports and the symbol table lacks (run {named['symbols']['run']}): {words(data['table_lacks'])}.")
+            parts.append(
+                f"Functions that this driver exports and the symbol table lacks (run {named['symbols']['run']}): {words(data['table_lacks'])}."
+            )
             parts.append(f"Functions that the table has and this driver does not export: {words(data['driver_lacks'])}.")
         if "unhooked" in named:
-            parts.append(f"Functions that clients looked up and got past weft (run {named['unhooked']['run']}): {words(named['unhooked']['data'])}.")
+            parts.append(
+                f"Functions that clients looked up and got past weft (run {named['unhooked']['run']}): {words(named['unhooked']['data'])}."
+            )
         return "\n\n".join(parts) + "\n"
 
     def calibration_text(self):
@@ -174,11 +211,17 @@ class Gpu:
             if value < 0 or (entry.get("positive") and value == 0):
                 continue
             source = f"measured: {line.get('how', 'weft-gpu-probe')} --only {entry['probe']}; run {line['run']}"
-            more = "".join(f", {key} = {line[key] if key == 'n' else rounded(name, line[key])}" for key in ("n", "p10", "p90") if line.get(key) is not None)
+            more = "".join(
+                f", {key} = {line[key] if key == 'n' else rounded(name, line[key])}"
+                for key in ("n", "p10", "p90")
+                if line.get(key) is not None
+            )
             rows.append(f"{name} = {{ value = {value}, source = {json.dumps(source)}{more} }}")
         if not rows:
             return None
-        title = "# Written by scripts/gpu-results; do not edit by hand." + (" SIMULATED: figures of the simulated GPU, of no real one." if self.simulated else "")
+        title = "# Written by scripts/gpu-results; do not edit by hand." + (
+            " SIMULATED: figures of the simulated GPU, of no real one." if self.simulated else ""
+        )
         return "\n".join([title, f"gpu = {json.dumps(self.title)}", f'base = "{BASE}"', "", "[values]", *rows]) + "\n"
 
 
@@ -218,12 +261,16 @@ def fold(places, root, allow_simulated):
             raise Trouble(f"{path}: not a result file of scripts/gpu-suite: it has no `run` line")
         simulated = is_simulated(run)
         if simulated and not allow_simulated:
-            raise Trouble(f"{path}: made on the simulated GPU: it says nothing of a real one; to look at it anyway: --into FOLDER")
+            raise Trouble(
+                f"{path}: made on the simulated GPU: it says nothing of a real one; to look at it anyway: --into FOLDER"
+            )
         name = machine.folder_name(run["gpu"], simulated)
         gpu = gpus.setdefault(name, Gpu(root, name, run["gpu"], simulated))
         counts = gpu.add(path)
         recordings = gpu.unpack(path)
-        said.append(f"{path.name}: {gpu.name}: {counts['new']} new, {counts['replaced']} replaced, {counts['older']} older than what is there, {len(recordings)} recordings")
+        said.append(
+            f"{path.name}: {gpu.name}: {counts['new']} new, {counts['replaced']} replaced, {counts['older']} older than what is there, {len(recordings)} recordings"
+        )
     for gpu in gpus.values():
         said += [f"wrote {path}" for path in gpu.write()]
     return said

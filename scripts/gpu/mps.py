@@ -36,7 +36,9 @@ class Service:
         self.logs.mkdir()
         self.environment = {**jobs.clean_environment(), **jobs.RealDevice().environment(), **self.variables}
         # Killed with the phase, should that be killed.
-        self.job = jobs.Job([self.program, "-f"], environment=self.environment, folder=self.folder, name="mps", limits=supervise.die_with_parent)
+        self.job = jobs.Job(
+            [self.program, "-f"], environment=self.environment, folder=self.folder, name="mps", limits=supervise.die_with_parent
+        )
         there = jobs.wait_until(lambda: (self.pipes / "control").exists() or not self.job.running(), START)
         if not there or not self.job.running():
             self.__exit__()
@@ -51,7 +53,13 @@ class Service:
         """What the control program answers, or None."""
         try:
             done = subprocess.run(
-                [self.program], env=self.environment, input=words + "\n", capture_output=True, text=True, timeout=10, check=False
+                [self.program],
+                env=self.environment,
+                input=words + "\n",
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None

@@ -88,7 +88,9 @@ class Phase:
 
     def verdict(self, name, verdict, why=None, tail=None, seconds=None, **more):
         self.verdicts[name] = verdict
-        self.writer.write("case", name=name, verdict=verdict, why=why, tail=list(tail) if tail else None, seconds=seconds, **more)
+        self.writer.write(
+            "case", name=name, verdict=verdict, why=why, tail=list(tail) if tail else None, seconds=seconds, **more
+        )
         detail = f": {why}" if why else f" {seconds:.1f}s" if seconds is not None else ""
         self.say(f"{name} {verdict}{detail}"[:400])
 
@@ -145,7 +147,11 @@ class Phase:
         """What a job runs with: nothing of ours but what is named here, caches that all jobs of the run share."""
         names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"]
         # A daemon of somebody else would make plain sharing something else: our jobs do not meet it.
-        apart = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "no-mps")} if self.facts["machine"].get("mps_running") and not self.simulated else {}
+        apart = (
+            {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "no-mps")}
+            if self.facts["machine"].get("mps_running") and not self.simulated
+            else {}
+        )
         caches = {name: str(Path(self.facts["caches"]) / name.lower().removesuffix("_dir")) for name in names}
         return {
             **jobs.clean_environment(),

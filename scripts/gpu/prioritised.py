@@ -1,6 +1,6 @@
 """Runs a PyTorch program with everything it launches on a stream of a priority: what CUDA itself offers to favour one job.
 
-    prioritised.py PRIORITY PROGRAM ARGUMENTS...        -1 and lower is more important, 0 the default
+prioritised.py PRIORITY PROGRAM ARGUMENTS...        -1 and lower is more important, 0 the default
 """
 
 import os

@@ -100,7 +100,14 @@ def run(phase, what):
 
 def find_cupti(phase):
     """CUPTI's library as pip installs it beside PyTorch; the probe itself looks where a toolkit puts it."""
-    return next((str(path) for folder in machine.cuda_libraries(phase.python, "nvidia/*/lib", "nvidia/*/extras/CUPTI/lib64") for path in sorted(Path(folder).glob("libcupti.so.*"))), None)
+    return next(
+        (
+            str(path)
+            for folder in machine.cuda_libraries(phase.python, "nvidia/*/lib", "nvidia/*/extras/CUPTI/lib64")
+            for path in sorted(Path(folder).glob("libcupti.so.*"))
+        ),
+        None,
+    )
 
 
 def missing():

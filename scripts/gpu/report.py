@@ -46,14 +46,26 @@ def table(lines):
     parts = []
     values = [line for line in lines if line["kind"] == "value"]
     for name, _ in of_phases(lines):
-        rows = [[v["name"], f"{number(v['value'])} {v['unit']}", spread(v), v.get("n", "")] for v in values if v.get("phase") == name]
+        rows = [
+            [v["name"], f"{number(v['value'])} {v['unit']}", spread(v), v.get("n", "")]
+            for v in values
+            if v.get("phase") == name
+        ]
         if rows:
             parts.append(f"{name}\n\n" + show.table(["figure", "value", "p10 - p90", "n"], rows))
     rows = []
     for name, line in of_phases(lines):
         line = line or {"verdict": results.LEFT_OUT, "seconds": 0, "why": "the suite ended before it"}
         cases = line.get("cases", {})
-        rows.append([name, line["verdict"], f"{line['seconds']:.0f} s", *(cases.get(k, 0) for k in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)), (line.get("why") or "")[:120]])
+        rows.append(
+            [
+                name,
+                line["verdict"],
+                f"{line['seconds']:.0f} s",
+                *(cases.get(k, 0) for k in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)),
+                (line.get("why") or "")[:120],
+            ]
+        )
     parts.append(show.table(["phase", "verdict", "took", "ok", "failed", "skipped", "left out", "why"], rows))
     kind = "SIMULATED GPU, no figure here is a measurement of one" if run.get("simulated") else "real GPU"
     return f"run {run.get('run')}: {run.get('gpu')} ({kind}), commit {str(run.get('commit'))[:12]}\n\n" + "\n\n".join(parts)

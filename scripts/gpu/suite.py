@@ -70,9 +70,13 @@ def survey(arguments, folder):
     driver = real
     if not use_real:
         if not paths.SIMGPU_CUDA.exists():
-            sys.exit(f"gpu-suite: no real GPU ({real.get('error', 'simulated driver')}) and no simulated one at {paths.SIMGPU_CUDA}: run scripts/gpu-bundle")
+            sys.exit(
+                f"gpu-suite: no real GPU ({real.get('error', 'simulated driver')}) and no simulated one at {paths.SIMGPU_CUDA}: run scripts/gpu-bundle"
+            )
         if not arguments.simulated:
-            say(f"NO REAL GPU: {real.get('error', 'the simulated driver is on the library path')}; everything below is simulated")
+            say(
+                f"NO REAL GPU: {real.get('error', 'the simulated driver is on the library path')}; everything below is simulated"
+            )
         place = folder / "look"
         place.mkdir()
         device = jobs.Device(place)
@@ -145,11 +149,17 @@ def measure(arguments, began, chosen, manifest, stop, folder):
         phases=[entry.name for entry in chosen],
         quick=arguments.quick,
         words=arguments.case or None,
-        **{key: facts[key] for key in ("simulated", "no_real_gpu", "gpu", "driver", "python", "python_version", "packages", "machine")},
+        **{
+            key: facts[key]
+            for key in ("simulated", "no_real_gpu", "gpu", "driver", "python", "python_version", "packages", "machine")
+        },
     )
     kind = "SIMULATED GPU" if facts["simulated"] else "GPU"
     say(f"{kind} {facts['gpu']}; results in {file}")
-    say(f"python {facts['python']} {facts['python_version']}: " + (", ".join(f"{k} {v}" for k, v in facts["packages"].items()) or "no packages"))
+    say(
+        f"python {facts['python']} {facts['python_version']}: "
+        + (", ".join(f"{k} {v}" for k, v in facts["packages"].items()) or "no packages")
+    )
     deadline = began + arguments.budget - RESERVE
     for number, entry in enumerate(chosen):
         one_phase(arguments, entry, chosen[number + 1 :], deadline, stop, facts, folder, out, file, log, start)
@@ -224,7 +234,10 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
     """Writes down how a phase ended, from its own cases and from its process."""
     writer.mend()
     cases = [line for line in results.read(file) if line["kind"] == "case" and line.get("phase") == entry.name]
-    by = {verdict: [case["name"] for case in cases if case["verdict"] == verdict] for verdict in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)}
+    by = {
+        verdict: [case["name"] for case in cases if case["verdict"] == verdict]
+        for verdict in (results.OK, results.FAILED, results.SKIPPED, results.LEFT_OUT)
+    }
     why = []
     if outcome.killed:
         why.append("it overran its share and was killed")

@@ -148,7 +148,14 @@ class Outcome:
     """How a phase's process ended."""
 
     def __init__(self, code, seconds, overran, killed, left_behind, log):
-        self.code, self.seconds, self.overran, self.killed, self.left_behind, self.log = code, seconds, overran, killed, left_behind, log
+        self.code, self.seconds, self.overran, self.killed, self.left_behind, self.log = (
+            code,
+            seconds,
+            overran,
+            killed,
+            left_behind,
+            log,
+        )
 
 
 def run(command, environment, share, log, *, forward=sys.stderr, stop=None):

@@ -16,7 +16,20 @@ from .phase import Failure, Skip
 MODELS_PROGRAM = paths.ROOT / "scripts" / "workloads" / "models.py"
 
 # The twelve of scripts/workloads/models.py, most telling first where time is short.
-MODELS = ["resnet50", "gpt2", "bert_base", "llama", "vit_b_16", "resnet152", "vgg19", "unet", "lstm", "inception_v3", "densenet201", "detection"]
+MODELS = [
+    "resnet50",
+    "gpt2",
+    "bert_base",
+    "llama",
+    "vit_b_16",
+    "resnet152",
+    "vgg19",
+    "unet",
+    "lstm",
+    "inception_v3",
+    "densenet201",
+    "detection",
+]
 
 # What a model's process may take to start on a busy machine, seconds.
 START = 90.0

@@ -45,7 +45,13 @@ def expect(condition, why):
 def suite(*arguments, bundle_folder, bound=PATIENCE, **more):
     command = [ROOT / "scripts" / "gpu-suite", "--bundle", bundle_folder, *arguments]
     done = subprocess.run(
-        [str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=bound, check=False, **more
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=bound,
+        check=False,
+        **more,
     )
     return done
 
@@ -99,7 +105,10 @@ class Tests:
         (place / "user.c").write_text("int from_the_future(void); int use(void) { return from_the_future(); }\n")
         libc, user = place / "libc.so.6", place / "user.so"
         compiler = ["cc", "-shared", "-fPIC", "-nostdlib"]
-        subprocess.run([*compiler, "-Wl,-soname,libc.so.6", f"-Wl,--version-script={place / 'libc.map'}", "-o", libc, place / "libc.c"], check=True)
+        subprocess.run(
+            [*compiler, "-Wl,-soname,libc.so.6", f"-Wl,--version-script={place / 'libc.map'}", "-o", libc, place / "libc.c"],
+            check=True,
+        )
         subprocess.run([*compiler, "-o", user, place / "user.c", libc], check=True)
         return user
 
@@ -107,7 +116,9 @@ class Tests:
         new, old = self.too_new("2.35"), self.too_new("2.34")
         expect(elf.too_new(new, (2, 34)) == [("from_the_future", "GLIBC_2.35")], f"found {elf.too_new(new, (2, 34))}")
         expect(elf.too_new(old, (2, 34)) == [], f"found {elf.too_new(old, (2, 34))}")
-        done = subprocess.run([ROOT / "scripts" / "gpu-bundle", "--verify", new, old], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [ROOT / "scripts" / "gpu-bundle", "--verify", new, old], capture_output=True, text=True, check=False
+        )
         expect(done.returncode == 1 and "from_the_future" in done.stdout and str(new) in done.stdout, done.stdout + done.stderr)
         # A target folder with such a file makes no bundle, and leaves the old one as it was.
         release, out = self.folder / "t" / "release", self.folder / "kept"
@@ -175,12 +186,16 @@ class Tests:
         )  # fmt: skip
         lines = results.read(result_file(out))
         expect(
-            verdicts(lines) == {"fails": "failed", "crashes": "failed", "hangs": "failed", "last": "ok"}, f"{verdicts(lines)}\n{done.stderr}"
+            verdicts(lines) == {"fails": "failed", "crashes": "failed", "hangs": "failed", "last": "ok"},
+            f"{verdicts(lines)}\n{done.stderr}",
         )
         values = {line["name"] for line in lines if line["kind"] == "value"}
         expect(values == {"after the failure", "before the crash", "before it hung", "answer"}, f"values {values}")
         said = dict(report.of_phases(lines))
-        expect(any("ZeroDivisionError" in line.get("why", "") for line in lines if line["kind"] == "case"), "no reason for the failing case")
+        expect(
+            any("ZeroDivisionError" in line.get("why", "") for line in lines if line["kind"] == "case"),
+            "no reason for the failing case",
+        )
         expect("the last words of a dying phase" in said["crashes"]["tail"], f"{said['crashes']}")
         expect("killed" in said["hangs"]["why"] and said["hangs"]["ended_by_force"] >= 1, f"{said['hangs']}")
         # It slept for 900 s; its share was a quarter of 55.
@@ -236,7 +251,9 @@ class Tests:
                 expect(0 < share <= left + 1e-9, f"{entry.name} gets {share} of {left}")
                 left -= share
             expect(abs(left) < 1e-6, f"{left} s of {budget} are nobody's")
-        done = subprocess.run([ROOT / "scripts" / "gpu-suite", "--only", "nothing"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [ROOT / "scripts" / "gpu-suite", "--only", "nothing"], capture_output=True, text=True, check=False
+        )
         expect(done.returncode == 1 and "no such phase" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
 
     def test_a_torn_line_swallows_no_other(self):
@@ -293,7 +310,9 @@ class Tests:
         expect(list(said) == [entry.name for entry in phases.ALL], f"phases {list(said)}")
         values = {line["name"]: line["value"] for line in lines if line["kind"] == "value"}
         expect(values["launches"] > 0 and values["launches.unnamed"] == 0, f"launches {values.get('launches')}")
-        expect(values["data.differing"] == 0 and (values["data.compared"] > 0 or not torch), f"data {values.get('data.compared')}")
+        expect(
+            values["data.differing"] == 0 and (values["data.compared"] > 0 or not torch), f"data {values.get('data.compared')}"
+        )
         expect(values["symbols.driver"] > 600 and values["symbols.table_lacks"] == 0, f"symbols {values.get('symbols.driver')}")
         for name in ("bare", "attached", "holder", "filler"):
             expect(values[f"launch.{name}.burst"] > 0 and values[f"counted.{name}.burst"] > 0, f"no time of a launch, {name}")
@@ -306,7 +325,10 @@ class Tests:
     def folded(self, out, file, run):
         """The same run through scripts/gpu-results: once, twice, and not into the repository."""
         done = subprocess.run([ROOT / "scripts" / "gpu-results", out], capture_output=True, text=True, check=False)
-        expect(done.returncode == 1 and "simulated" in done.stderr, f"the repository took simulated results: {done.stdout}{done.stderr}")
+        expect(
+            done.returncode == 1 and "simulated" in done.stderr,
+            f"the repository took simulated results: {done.stdout}{done.stderr}",
+        )
         into = self.folder / "folded"
         command = [ROOT / "scripts" / "gpu-results", out, "--into", into]
         subprocess.run(command, capture_output=True, check=True)
@@ -327,7 +349,13 @@ class Tests:
         """A result file of our own making: a real GPU's, as far as it says."""
         place.mkdir(parents=True, exist_ok=True)
         file = place / f"{stamp}.jsonl"
-        line = {"kind": "run", "run": stamp, "gpu": "NVIDIA H100 80GB HBM3", "simulated": False, "driver": {"cuda": 13000, "simulated": False}}
+        line = {
+            "kind": "run",
+            "run": stamp,
+            "gpu": "NVIDIA H100 80GB HBM3",
+            "simulated": False,
+            "driver": {"cuda": 13000, "simulated": False},
+        }
         lines = [{**line, "phases": ["calibration"], "commit": "c" * 40, "packages": {}, "budget": 60, **head}]
         lines += [{"kind": "value", "phase": "calibration", "how": "weft-gpu-probe calibration", **value} for value in values]
         lines += [{"kind": "phase", "phase": "calibration", "verdict": "ok", "seconds": 1}]
@@ -338,10 +366,17 @@ class Tests:
         place, root = self.folder / "runs", self.folder / "root"
         switch = {"probe": "switch", "key": "switch", "name": "switch.switch", "unit": "ns"}
         slice_ = {"probe": "switch", "key": "time_slice", "name": "switch.time_slice", "unit": "ns"}
-        first = self.run_file(place, "20300101T000000Z", [{**switch, "value": 90000.4, "n": 5, "p10": 80000.0, "p90": 99000.0}, {**slice_, "value": 2e6}])
+        first = self.run_file(
+            place,
+            "20300101T000000Z",
+            [{**switch, "value": 90000.4, "n": 5, "p10": 80000.0, "p90": 99000.0}, {**slice_, "value": 2e6}],
+        )
         second = self.run_file(place, "20300102T000000Z", [{**switch, "value": 70000.0}])
         name = "nvidia-h100-80gb-hbm3"
-        table, toml = root / "profiles" / "recorded" / name / "RESULTS.md", root / "tests" / "simgpu" / "calibration" / f"{name}.toml"
+        table, toml = (
+            root / "profiles" / "recorded" / name / "RESULTS.md",
+            root / "tests" / "simgpu" / "calibration" / f"{name}.toml",
+        )
         fold.fold([first], root, False)
         values = tomllib.loads(toml.read_text())["values"]
         expect(values["switch_ns"]["value"] == 90000 and values["switch_ns"]["p10"] == 80000, f"{values}")
@@ -360,7 +395,9 @@ class Tests:
         if "calibration" not in usage.stdout + usage.stderr:
             return
         done = subprocess.run([device, "calibration", toml], capture_output=True, text=True, check=False)
-        expect(done.returncode == 0 and "70000" in done.stdout, f"the simulated GPU does not read it: {done.stdout}{done.stderr}")
+        expect(
+            done.returncode == 0 and "70000" in done.stdout, f"the simulated GPU does not read it: {done.stdout}{done.stderr}"
+        )
 
     def test_simulated_results_never_look_like_a_real_gpus(self):
         value = [{"probe": "switch", "key": "switch", "name": "switch.switch", "unit": "ns", "value": 1000}]
@@ -388,7 +425,9 @@ class Tests:
 
         place, root = self.folder / "recordings", self.folder / "recordings-root"
         for stamp in ("20300102T000000Z", "20300101T000000Z"):
-            file = self.run_file(place, stamp, [{"phase": "record", "name": "m-infer.trace.bytes", "unit": "bytes", "value": 16}])
+            file = self.run_file(
+                place, stamp, [{"phase": "record", "name": "m-infer.trace.bytes", "unit": "bytes", "value": 16}]
+            )
             with tarfile.open(place / f"{stamp}.recorded.tar", "w") as tar:
                 entry = tarfile.TarInfo("m-infer.trace")
                 entry.size = len(stamp)

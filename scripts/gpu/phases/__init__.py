@@ -21,9 +21,15 @@ class Entry(NamedTuple):
 
 
 ALL = [
-    Entry("interception", 110, "real clients with and without weft: same results, every launch named, the driver's symbols against our table"),
+    Entry(
+        "interception",
+        110,
+        "real clients with and without weft: same results, every launch named, the driver's symbols against our table",
+    ),
     Entry("cost", 90, "nanoseconds a launch in every role; slow-down of models' inference and training"),
-    Entry("calibration", 100, "what the simulated GPU needs to know: launch, switch, copy, prefetch, fault costs (weft-gpu-probe)"),
+    Entry(
+        "calibration", 100, "what the simulated GPU needs to know: launch, switch, copy, prefetch, fault costs (weft-gpu-probe)"
+    ),
     Entry("sharing", 110, "a service beside a batch job: alone, shared, MPS, weft"),
     Entry("record", 80, "stage-1 profiles and launch traces of twelve models"),
     Entry("memory", 40, "two jobs on managed memory: faults, prefetched switches, what pagemap shows (weft-gpu-probe)"),

@@ -130,14 +130,19 @@ def launches(phase, prefix, count, make_device):
                     os.killpg(companion.pid, signal.SIGSTOP)
             done += 1
         os.killpg(companion.pid, signal.SIGCONT)
-        seen = {name: client_of(broker_, processes[name].pid) for name, broker_ in (("attached", alone), ("holder", holding), ("filler", filling))}
+        seen = {
+            name: client_of(broker_, processes[name].pid)
+            for name, broker_ in (("attached", alone), ("holder", holding), ("filler", filling))
+        }
         running.unlink()
     if not done:
         raise Failure("not even one round fitted into the time")
     expected = {"attached": "alone", "holder": "holder", "filler": "filler"}
     wrong = [f"{name} was measured as {seen[name]['mode']}" for name, mode in expected.items() if seen[name]["mode"] != mode]
     if seen["filler"].get("waits", 0) * 1000 > seen["filler"].get("launches", 0):
-        wrong.append(f"the filler waited {seen['filler']['waits']} times in {seen['filler']['launches']} launches, so it was not within its credit")
+        wrong.append(
+            f"the filler waited {seen['filler']['waits']} times in {seen['filler']['launches']} launches, so it was not within its credit"
+        )
     if wrong:
         raise Failure("; ".join(wrong) + ": the figure is of something else")
     how = f"weft-bench-launch, {done} rounds of {PARTS} parts of {count} launches, in turn"
@@ -146,8 +151,18 @@ def launches(phase, prefix, count, make_device):
             phase.sample(f"{prefix}.{name}.{way}", [wall for wall, _ in samples[name, way]], "ns", how=how)
             if name != "bare":
                 pairs = list(zip(samples[name, way], samples["bare", way]))
-                phase.sample(f"{prefix}.{name}.{way}.added", [a - b for (a, _), (b, _) in pairs], "ns", how=how + ", less bare in the same round")
-                phase.sample(f"{prefix}.{name}.{way}.added_cpu", [a - b for (_, a), (_, b) in pairs], "ns", how=how + ", the thread's own time")
+                phase.sample(
+                    f"{prefix}.{name}.{way}.added",
+                    [a - b for (a, _), (b, _) in pairs],
+                    "ns",
+                    how=how + ", less bare in the same round",
+                )
+                phase.sample(
+                    f"{prefix}.{name}.{way}.added_cpu",
+                    [a - b for (_, a), (_, b) in pairs],
+                    "ns",
+                    how=how + ", the thread's own time",
+                )
 
 
 def client_of(broker, pid):
@@ -182,7 +197,16 @@ def models(phase):
 
         for name in wanted:
             for mode in modes:
-                phase.case(f"model.{name}.{mode}", one_model, phase, state, restart, name, mode, need=3 if phase.quick else MODEL_SECONDS)
+                phase.case(
+                    f"model.{name}.{mode}",
+                    one_model,
+                    phase,
+                    state,
+                    restart,
+                    name,
+                    mode,
+                    need=3 if phase.quick else MODEL_SECONDS,
+                )
     if state["processes"]:
         for process in state["processes"].values():
             process.close()
@@ -255,4 +279,8 @@ def one_model(phase, state, restart, name, mode):
         if key != "bare":
             added = [(a / b - 1) * 100 for a, b in zip(values, samples["bare"])]
             phase.sample(f"model.{name}.{mode}.{key}.added", added, "%", how=how + ", over bare in the same round")
-    print(f"cost: {name} {mode}: " + ", ".join(f"{key} {show.quantile(values, 0.5):.2f} ms" for key, values in samples.items()), file=sys.stderr, flush=True)
+    print(
+        f"cost: {name} {mode}: " + ", ".join(f"{key} {show.quantile(values, 0.5):.2f} ms" for key, values in samples.items()),
+        file=sys.stderr,
+        flush=True,
+    )

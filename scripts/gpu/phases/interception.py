@@ -36,7 +36,17 @@ ALONE_BEFORE = {"patterns"}
 ALONE_AFTER = {"torch-oom", "jax", "jax-tuning", "vllm", "vllm-compiled", "nccl"}
 
 # Most valuable first, where time is short; the others follow as they stand in clients.toml.
-FIRST = ["cudarc", "patterns", "torch-train", "torch-graphs", "torch-elementwise", "triton", "cupy", "torch-conv", "torch-attention"]
+FIRST = [
+    "cudarc",
+    "patterns",
+    "torch-train",
+    "torch-graphs",
+    "torch-elementwise",
+    "triton",
+    "cupy",
+    "torch-conv",
+    "torch-attention",
+]
 
 # With --quick: one client of our own kernels, one of PyTorch.
 QUICK = ["cudarc", "torch-elementwise"]
@@ -64,7 +74,13 @@ def doctor(phase):
     environment = {**jobs.clean_environment(), **device.environment(), **device.weft_environment()}
     environment.update(WEFT_SOCKET=str(folder / "b.sock"), WEFT_PROFILE_DIR=str(folder), WEFT_AUTOSTART="0")
     done = subprocess.run(
-        [paths.WEFT, "doctor", "--json"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False
+        [paths.WEFT, "doctor", "--json"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
     try:
         rows = json.loads(done.stdout)
@@ -130,7 +146,11 @@ class Client:
         # Behind ours what the caller has: packages that were carried along.
         python_path = os.pathsep.join([str(OBSERVE), *filter(None, [environment.get("PYTHONPATH")])])
         environment.update(
-            CLIENT_HASHES="1", OBSERVE_FOLDER=str(seen), PYTHONPATH=python_path, XLA_PYTHON_CLIENT_PREALLOCATE="false", **dict(extra)
+            CLIENT_HASHES="1",
+            OBSERVE_FOLDER=str(seen),
+            PYTHONPATH=python_path,
+            XLA_PYTHON_CLIENT_PREALLOCATE="false",
+            **dict(extra),
         )
         job = jobs.Job(self.command(result), environment=environment, folder=folder, name=name)
         code = job.wait(max(1.0, min(self.bound, self.phase.left())))
@@ -143,8 +163,13 @@ def clients(phase):
     """All clients, several at a time; then those that want the device for themselves."""
     with open(paths.CLIENTS / "clients.toml", "rb") as file:
         found = {name: Client(name, table, phase) for name, table in tomllib.load(file).items()}
-    wanted = [name for name in QUICK if name in found] if phase.quick else sorted(
-        found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), found[name].table.get("set", "ci") != "ci")
+    wanted = (
+        [name for name in QUICK if name in found]
+        if phase.quick
+        else sorted(
+            found,
+            key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), found[name].table.get("set", "ci") != "ci"),
+        )
     )
     gathered = Gathered()
     beside = [found[name] for name in wanted if name not in ALONE_BEFORE | ALONE_AFTER]
@@ -195,8 +220,16 @@ class Gathered:
             return
         phase.value("launches", self.launches, "launches", n=self.runs, how="all clients under weft")
         phase.value("launches.unnamed", self.unnamed, "launches", n=self.runs, how="all clients under weft")
-        phase.value("lookups.ours", self.lookups, "lookups", n=self.runs, how="answered by cuGetProcAddress or dlsym with an entry of ours")
-        phase.value("lookups.unhooked", len(self.unknown), "functions", n=self.runs, how="handed out though driver-api.tsv lacks them")
+        phase.value(
+            "lookups.ours",
+            self.lookups,
+            "lookups",
+            n=self.runs,
+            how="answered by cuGetProcAddress or dlsym with an entry of ours",
+        )
+        phase.value(
+            "lookups.unhooked", len(self.unknown), "functions", n=self.runs, how="handed out though driver-api.tsv lacks them"
+        )
         phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data that two runs without weft agree in")
         phase.value("data.differing", self.differing, "hashes", n=self.runs, how="of those, other under weft")
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})

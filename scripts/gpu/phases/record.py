@@ -46,7 +46,9 @@ def run(phase):
 
 def told(phase, name, trace, requests):
     """What the trace says of itself; Failure where it is not what was run."""
-    done = subprocess.run([paths.WEFT, "trace", "show", "--json", trace], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [paths.WEFT, "trace", "show", "--json", trace], capture_output=True, text=True, timeout=60, check=False
+    )
     if done.returncode != 0:
         raise Failure("weft cannot read the trace it wrote", done.stderr.splitlines()[-5:])
     shown = json.loads(done.stdout)

@@ -117,7 +117,13 @@ class Pair:
             self.phase, self.service, "infer", seconds=self.seconds, host_ms=HOST_MS * self.dilation, **common
         )
         batch = workload.model(
-            self.phase, self.batch, "train", seconds=600, ready=folder / "batch.ready", times=folder / "batch.json", batch=2 if self.phase.quick else None
+            self.phase,
+            self.batch,
+            "train",
+            seconds=600,
+            ready=folder / "batch.ready",
+            times=folder / "batch.json",
+            batch=2 if self.phase.quick else None,
         )
         if streams:
             service[1:1] = [PRIORITISED, "-5"]
@@ -143,12 +149,22 @@ class Pair:
         self.until_ready(folder, {"batch": batch_job})
         jobs.wait_until(lambda: not batch_job.running(), min(self.seconds, self.bound()))
         batch_times = self.end(batch_job, folder)
-        rate = steps_in(batch_times, batch_times["first"], batch_times["ends"][-1]) / (batch_times["ends"][-1] - batch_times["first"]) * self.dilation
+        rate = (
+            steps_in(batch_times, batch_times["first"], batch_times["ends"][-1])
+            / (batch_times["ends"][-1] - batch_times["first"])
+            * self.dilation
+        )
         self.alone = {"p50": show.quantile(latencies, 0.5), "p99": show.quantile(latencies, 0.99), "rate": rate}
         self.tell("alone", latencies, rate)
         # What the host left of the device's time between and within requests is bounded by the time no request was under way.
         waiting = 1 - sum(times["latencies"]) / (times["last"] - times["first"])
-        self.phase.value(f"{self.name}: between_requests", waiting, "of the time", n=len(latencies), how="service alone: no request under way")
+        self.phase.value(
+            f"{self.name}: between_requests",
+            waiting,
+            "of the time",
+            n=len(latencies),
+            how="service alone: no request under way",
+        )
 
     def latencies(self, seconds):
         return [value * 1e3 / self.dilation for value in seconds]
@@ -162,7 +178,13 @@ class Pair:
         phase.value(f"{prefix}: batch", rate, "steps/s", how=how)
         if self.alone and name != "alone":
             for label, q in (("p50", 0.5), ("p99", 0.99)):
-                phase.value(f"{prefix}: {label}.slowdown", show.quantile(latencies, q) / self.alone[label], "times alone", n=len(latencies), how=how)
+                phase.value(
+                    f"{prefix}: {label}.slowdown",
+                    show.quantile(latencies, q) / self.alone[label],
+                    "times alone",
+                    n=len(latencies),
+                    how=how,
+                )
             phase.value(f"{prefix}: batch.share", rate / self.alone["rate"], "of alone", how=how)
 
     def until_ready(self, folder, running):
@@ -221,10 +243,15 @@ class Pair:
             raise Failure("no MPS server was there, so the jobs did not use MPS", results.tail(daemon.log()))
         # Both jobs at work.
         first, last = max(times["first"], batch_times["first"]), min(times["last"], batch_times["ends"][-1])
-        inside = [latency for begin, latency in zip(times["begins"], times["latencies"]) if begin >= first and begin + latency <= last]
+        inside = [
+            latency for begin, latency in zip(times["begins"], times["latencies"]) if begin >= first and begin + latency <= last
+        ]
         enough = QUICK_ENOUGH if phase.quick else ENOUGH
         if len(inside) < enough:
-            raise Failure(f"only {len(inside)} requests were answered while both jobs ran, {enough} are needed", results.tail(batch_job.stderr(), 6))
+            raise Failure(
+                f"only {len(inside)} requests were answered while both jobs ran, {enough} are needed",
+                results.tail(batch_job.stderr(), 6),
+            )
         rate = steps_in(batch_times, first, last) / (last - first) * self.dilation
         if status:
             self.check_weft(condition, status, service_job.pid, batch_job.pid)
@@ -235,7 +262,10 @@ class Pair:
         found = {row["last"]["pid"]: row["last"] for row in status["ended"]}
         found.update({row["pid"]: row for row in status["clients"]})
         counters = {
-            name: {key: found[pid][key] for key in ("mode", "launches", "waits", "waits_expired", "waited_ns", "unnamed", "troubles", "profile_trouble")}
+            name: {
+                key: found[pid][key]
+                for key in ("mode", "launches", "waits", "waits_expired", "waited_ns", "unnamed", "troubles", "profile_trouble")
+            }
             for name, pid in (("service", service), ("batch", batch))
             if pid in found
         }
@@ -264,7 +294,9 @@ class Pair:
                     host_ms=HOST_MS * self.dilation if mode == "infer" else 0,
                     batch=2 if self.phase.quick and mode == "train" else None,
                 )
-                job = self.start([paths.WEFT, "profile", "--name", name, "--", *command], device, folder, f"learn-{name}", broker.variables())
+                job = self.start(
+                    [paths.WEFT, "profile", "--name", name, "--", *command], device, folder, f"learn-{name}", broker.variables()
+                )
                 self.phase.finish(job, self.bound(), f"weft profile of the {name} job")
                 if name == "service":
                     self.gaps(broker, requests[name])
@@ -272,15 +304,33 @@ class Pair:
 
     def gaps(self, broker, requests):
         """How much device time a request takes, and so what was there to be filled."""
-        done = subprocess.run([paths.WEFT, "profile", "show", "service", "--json"], env=broker.environment(), capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [paths.WEFT, "profile", "show", "service", "--json"],
+            env=broker.environment(),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
         with contextlib.suppress(ValueError, KeyError, ZeroDivisionError, TypeError):
             profile = json.loads(done.stdout)
             busy = sum(kernel["launches"] * kernel["time"]["mean"] for kernel in profile["kernels"] if kernel.get("time")) / 1e6
             # The first requests, before the timed ones, launch as well.
             per_request = busy / (requests + 3) / self.dilation
-            self.phase.value(f"{self.name}: gpu_per_request", per_request, "ms", n=profile["samples"], how="weft profile, sum of mean kernel times")
+            self.phase.value(
+                f"{self.name}: gpu_per_request",
+                per_request,
+                "ms",
+                n=profile["samples"],
+                how="weft profile, sum of mean kernel times",
+            )
             period = HOST_MS + self.alone["p50"]
-            self.phase.value(f"{self.name}: to_be_filled", 1 - per_request / period, "of the time", how="1 - GPU time of a request / (host work + p50 alone)")
+            self.phase.value(
+                f"{self.name}: to_be_filled",
+                1 - per_request / period,
+                "of the time",
+                how="1 - GPU time of a request / (host work + p50 alone)",
+            )
 
 
 def steps_in(times, first, last):
