@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -70,6 +70,9 @@ struct Options {
     /// Put each service beside so many batch jobs, not beside all
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     partners: usize,
+    /// Begin no case after so many minutes; the page then says how many of them it rests on
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
@@ -91,6 +94,8 @@ struct Results {
     commit: String,
     seeds: Vec<u64>,
     requests: u64,
+    /// Cases that were run, of how many.
+    cases: (usize, usize),
     seconds: f64,
     events: u64,
     aims: Vec<Aim>,
@@ -168,6 +173,9 @@ fn plan(options: &Options) -> Result<Plan> {
             _ => options.model.clone(),
         },
         partners: options.partners,
+        until: options
+            .minutes
+            .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
         all_rules: options.all_rules,
         tuning: Tuning {
             risk: options.risk,
@@ -197,6 +205,23 @@ fn the_set(options: &Options) -> Result<bool> {
         }
     };
     let rows = pairs::run(&cases, &plan, &progress);
+    let run = rows
+        .iter()
+        .map(|row| {
+            (
+                row.kind,
+                row.device,
+                &row.service,
+                &row.batch,
+                row.closed,
+                row.figures.seed,
+            )
+        })
+        .collect::<std::collections::HashSet<_>>()
+        .len();
+    if run < cases.len() {
+        eprintln!("{run} of {} cases were run in the time given", cases.len());
+    }
     let foresight: Vec<Foresight> = models
         .iter()
         .flat_map(|model| [(&model.infer, "infer"), (&model.train, "train")].map(|(trace, mode)| (model, trace, mode)))
@@ -214,6 +239,7 @@ fn the_set(options: &Options) -> Result<bool> {
         commit: commit(),
         seeds: plan.seeds.clone(),
         requests: plan.requests,
+        cases: (run, cases.len()),
         seconds: start.elapsed().as_secs_f64(),
         events: rows.iter().map(|row| row.figures.events).sum(),
         aims: aims::judge(&rows, &foresight, &speed),
@@ -232,6 +258,7 @@ fn the_set(options: &Options) -> Result<bool> {
             requests: results.requests,
             seconds: results.seconds,
             events: results.events,
+            cases: results.cases,
         };
         let page = report::page(&made, &results.rows, &results.aims, &results.foresight, &results.speed);
         write(path, &page)?;

@@ -104,6 +104,8 @@ pub struct Plan {
     pub all_rules: bool,
     /// Settings of the core's to try.
     pub tuning: Tuning,
+    /// No case is begun after this.
+    pub until: Option<std::time::Instant>,
 }
 
 /// The models there are: name, inference, training.
@@ -372,6 +374,7 @@ pub fn device(mode: Mode) -> Settings {
 /// Runs all cases; rows come in the order of the cases. `progress` is told what was done.
 pub fn run(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
     let next = AtomicUsize::new(0);
+    let stride = stride(cases.len());
     let done = AtomicUsize::new(0);
     let rows: Mutex<Vec<(usize, Vec<Row>)>> = Mutex::new(Vec::new());
     let known: Mutex<HashMap<String, Arc<Known>>> = Mutex::new(HashMap::new());
@@ -380,7 +383,13 @@ pub fn run(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(case) = cases.get(at) else { break };
+                    let late = plan.until.is_some_and(|until| std::time::Instant::now() >= until);
+                    if late || at >= cases.len() {
+                        break;
+                    }
+                    // Not in their order: what there is no time for is to be a little of everything.
+                    let at = at * stride % cases.len();
+                    let case = &cases[at];
                     let made = run_case(case, plan, &known);
                     lock(&rows).push((at, made));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1, cases.len());
@@ -391,6 +400,15 @@ pub fn run(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)
     let mut rows = rows.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     rows.sort_by_key(|(at, _)| *at);
     rows.into_iter().flat_map(|(_, rows)| rows).collect()
+}
+
+/// A step that visits each of so many places once.
+fn stride(count: usize) -> usize {
+    // Primes; one of them does not divide the count.
+    [7, 11, 13, 17, 19, 23]
+        .into_iter()
+        .find(|step| !count.is_multiple_of(*step))
+        .unwrap_or(1)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

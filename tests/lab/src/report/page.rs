@@ -22,11 +22,16 @@ pub struct Made<'a> {
     pub seeds: &'a [u64],
     /// Requests a figure.
     pub requests: u64,
+    /// Cases that were run, of how many.
+    pub cases: (usize, usize),
     /// How long it took.
     pub seconds: f64,
     /// Events of engine, host and broker.
     pub events: u64,
 }
+
+/// Requests that a figure is to rest on.
+const ENOUGH: u64 = 1_000;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:.6em 0 1.4em}th,td{border:1px solid #ccc;padding:2px 7px;text-align:right;font-size:12.5px}\
@@ -40,16 +45,25 @@ pub fn page(made: &Made<'_>, rows: &[Row], aims: &[Aim], foresight: &[Foresight]
          <p>Jobs on one GPU in virtual time: launch traces of PyTorch models replayed on the simulated GPU's engine, the broker's core between them as \
          the daemon drives it. Latencies are those of the service, as a multiple of what it has alone; batch is the other jobs' throughput against alone. \
          Device times of the traces are estimates for an A100, not measurements.</p>\n\
-         <p><small>Made by <code>{}</code> at commit <code>{}</code>; seeds {:?}, {} requests a figure after 20 that do not count, {} runs, \
+         <p><small>Made by <code>{}</code> at commit <code>{}</code>; seeds {:?}, {} requests a figure after 20 that do not count, {} of {} cases, {} runs, \
          {:.0} million events in {:.0} s.</small></p>\n",
         escape(made.command),
         escape(made.commit),
         made.seeds,
         made.requests,
+        made.cases.0,
+        made.cases.1,
         rows.len(),
         made.events as f64 / 1e6,
         made.seconds
     );
+    if made.requests < ENOUGH {
+        let _ = writeln!(
+            out,
+            "<p class=bad><b>{} requests a figure</b>: the aims ask for {ENOUGH} at least, so p99 and p99.9 here rest on few of them.</p>",
+            made.requests
+        );
+    }
     section_aims(&mut out, aims);
     section_rules(&mut out, rows);
     section_not_best(&mut out, rows);
