@@ -11,13 +11,14 @@
 //!   each step, recording by recording: libraries take their events from pools, and a step would never repeat by their handles.
 //! * Times are divided by the dilation of a simulated device.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use weft_kernel_id::KernelId;
 
 use super::{
     Call, EventIndex, Kernel, KernelIndex, Node, Operation, Source, Step, StreamIndex, ThreadIndex, Trace, Until,
     raw::{self, Moment, Record, Recording, What},
+    waits::Waits,
 };
 use crate::Ns;
 
@@ -79,46 +80,6 @@ fn least_tick(recording: &Recording) -> f64 {
 
 /// Numbers of recordings that another step waits for have this bit: they are not used anew for long.
 const ACROSS: EventIndex = 0x8000;
-
-/// Which recordings of events are waited for, by sequence.
-#[derive(Debug, Default)]
-struct Waits {
-    /// In their own step alone.
-    here: HashSet<u64>,
-    /// In another one.
-    elsewhere: HashSet<u64>,
-}
-
-impl Waits {
-    fn of(recording: &Recording) -> Waits {
-        let mut waits = Waits::default();
-        let mut last: HashMap<u64, (u64, u64)> = HashMap::new();
-        let mut step = 0;
-        for record in &recording.events {
-            let Record::Operation(operation) = record else {
-                step += u64::from(matches!(record, Record::Mark(_) | Record::Stop(_)));
-                continue;
-            };
-            match operation.what {
-                What::Record { event, .. } => {
-                    last.insert(event, (operation.sequence, step));
-                }
-                What::SyncEvent(event) | What::Wait { event, .. } => {
-                    if let Some((sequence, recorded)) = last.get(&event) {
-                        let kind = if *recorded == step {
-                            &mut waits.here
-                        } else {
-                            &mut waits.elsewhere
-                        };
-                        kind.insert(*sequence);
-                    }
-                }
-                _ => {}
-            }
-        }
-        waits
-    }
-}
 
 #[derive(Debug)]
 struct Assembly<'a> {

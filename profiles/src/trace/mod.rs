@@ -27,6 +27,7 @@ mod quantise;
 pub mod raw;
 pub mod show;
 pub mod timeline;
+mod waits;
 
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
