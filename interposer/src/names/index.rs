@@ -4,7 +4,8 @@
 //! no second look. What a key means may change (a driver reuses the addresses of unloaded kernels): that is the value, and a value of
 //! zero is the tombstone. A table that is full refuses, and its users fall back to a slower way.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+// By this name, so that `tests/simulation` can compile this file on atomics whose every interleaving it checks.
+use super::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Slots that are looked at from a key's first place. A table three quarters full rarely needs ten.
 const REACH: usize = 32;

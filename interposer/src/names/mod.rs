@@ -13,7 +13,7 @@ pub mod image;
 pub mod index;
 mod registry;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{self, Ordering};
 
 use weft_kernel_id::{KernelId, SymbolKey, launch_hash};
 

@@ -66,6 +66,8 @@ pub(crate) struct Books {
     /// Room beyond the bound that was given for a reason.
     excused: Ns,
     at_once: u32,
+    /// The bound is divided by this (0 and 1: it is what it is).
+    pub(crate) strict: Ns,
 }
 
 impl Books {
@@ -175,7 +177,7 @@ impl Books {
         }
         // Behind one long kernel goes what half the bound holds.
         let long = self.out.values().copied().max().unwrap_or(0);
-        let mut most = config.delay_bound.max(config.delay_bound / 2 + long);
+        let mut most = config.delay_bound.max(config.delay_bound / 2 + long) / self.strict.max(1);
         for decision in decisions {
             let Decision::Grant { client, credit, .. } = decision else {
                 continue;
@@ -186,7 +188,7 @@ impl Books {
                 .chain(now.client(*client))
                 .filter_map(|view| view.waiting);
             let cost = cost.map(|wait| wait.cost).max().unwrap_or(0);
-            most = most.max(config.delay_bound / 2 + cost);
+            most = most.max((config.delay_bound / 2 + cost) / self.strict.max(1));
             let known = self.out.entry(*client).or_default();
             *known = (*known).max(cost);
             if honest(*client) == Some(true) {
@@ -271,6 +273,11 @@ impl Books {
             let known = |process: &Process| {
                 let sleep = process.at_the_gate()?;
                 let view = snapshot.client(process.client?)?;
+                // So is what another of its threads has taken and not told yet.
+                let told = process.lane().reports.issued.load(Ordering::Relaxed);
+                if i64::try_from(told).is_ok_and(|told| told < process.taken) {
+                    return None;
+                }
                 let wait = view.waiting.filter(|wait| wait.since == sleep.arrived)?;
                 Some((wait, sleep))
             };

@@ -55,7 +55,6 @@ pub(crate) struct Mark {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Thread {
-    pub number: usize,
     pub ops: Vec<Op>,
     pub at: usize,
     pub stage: Stage,
@@ -114,7 +113,6 @@ impl Process {
         host: Arc<Host>,
     ) -> Process {
         let threads = job.threads.iter().enumerate().map(|(number, ops)| Thread {
-            number,
             ops: ops.clone(),
             at: 0,
             stage: Stage::Next,

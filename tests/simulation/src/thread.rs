@@ -2,7 +2,7 @@
 //!
 //! | here | interposer |
 //! |---|---|
-//! | `Next` of a holder, `Raised` | `Session::hold` |
+//! | `Next` of a holder, `Told` | `Session::hold_now` |
 //! | `Next` of a filler, `Queued`, `Asleep`, `Through` | `gate`: `pass`, `pass_waiting`, `wait_for_credit`, `sleep_for_credit` |
 //! | `Took` | `Session::issue` |
 //! | `Booked` | `Session::launched` |
@@ -77,7 +77,11 @@ pub(crate) struct Sleep {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     Next,
-    Raised(Launch),
+    /// A holder's record is written, the sign comes.
+    Told {
+        launch: Launch,
+        ends_silence: bool,
+    },
     Queued {
         launch: Launch,
         ticket: u64,
@@ -101,7 +105,6 @@ pub(crate) enum Stage {
     Queues {
         launch: Launch,
         filler: bool,
-        at: Ns,
     },
     Syncs,
     /// A forked child that has nothing more to do.
@@ -124,22 +127,12 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
     let mut next = pause(process, at);
     let stage = match process.threads[at].stage {
         Stage::Next => begin(process, at, now, &mut next, &mut stepped),
-        Stage::Raised(launch) => {
-            let kind = if launch.copies.is_some() {
-                Kind::Transfer
-            } else {
-                Kind::Launch
-            };
-            process.write(kind, at, clock, launch.kernel, launch.cost, 0);
-            process.lane().reports.last_launch.store(clock, Ordering::Relaxed);
-            if process.mark_busy(at) {
+        Stage::Told { launch, ends_silence } => {
+            process.host.board.raise(process.priority());
+            if ends_silence {
                 stepped.rings = process.ring();
             }
-            Stage::Queues {
-                launch,
-                filler: false,
-                at: clock,
-            }
+            Stage::Queues { launch, filler: false }
         }
         Stage::Queued {
             launch,
@@ -181,6 +174,9 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
             Stage::Took(launch)
         }
         Stage::Took(launch) => {
+            if launch.copies.is_none() {
+                process.mark_busy(at);
+            }
             let was_empty = process.threads[at].account.outstanding() == 0;
             let account = &mut process.threads[at].account;
             account.issued += launch.cost;
@@ -201,14 +197,12 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
                 Kind::Launch
             };
             process.write(kind, at, issued_at, launch.kernel, launch.cost, 0);
-            process.mark_busy(at);
-            Stage::Queues {
-                launch,
-                filler: true,
-                at: issued_at,
+            if launch.copies.is_some() && process.mark_busy(at) {
+                stepped.rings = process.ring();
             }
+            Stage::Queues { launch, filler: true }
         }
-        Stage::Queues { launch, filler, .. } => {
+        Stage::Queues { launch, filler } => {
             process.threads[at].stream.queue(now, launch.time, launch.spins);
             next = LAUNCH;
             if filler {
@@ -281,16 +275,14 @@ fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
         copies,
     };
     let clock = process.clock(now);
-    let passes = Stage::Queues {
-        launch,
-        filler: false,
-        at: clock,
-    };
+    let passes = Stage::Queues { launch, filler: false };
     match (process.mode(), copies) {
         (Mode::Free | Mode::Alone, _) => passes,
         (Mode::Holder, None) => {
-            process.host.board.raise(process.priority());
-            Stage::Raised(launch)
+            let ends_silence = process.mark_busy(at);
+            process.write(Kind::Launch, at, clock, launch.kernel, launch.cost, 0);
+            process.lane().reports.last_launch.store(clock, Ordering::Relaxed);
+            Stage::Told { launch, ends_silence }
         }
         (Mode::Filler, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
         (Mode::Holder, Some(_)) => copy(process, at, clock, launch, stepped),
@@ -336,11 +328,7 @@ fn copy(process: &mut Process, at: usize, clock: Ns, launch: Launch, stepped: &m
     if process.mark_busy(at) {
         stepped.rings = process.ring();
     }
-    Stage::Queues {
-        launch,
-        filler: false,
-        at: clock,
-    }
+    Stage::Queues { launch, filler: false }
 }
 
 /// `wait_for_credit`: at the head of the queue.

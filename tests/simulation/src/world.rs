@@ -36,6 +36,9 @@ pub struct Outcome {
     pub counts: HashMap<&'static str, u64>,
 }
 
+/// Launches that a broker may be late by until records may be lost: a lane holds 4096 of all kinds and all threads.
+const LAGS: usize = 600;
+
 /// Lines that are kept.
 const LOG: usize = 400;
 
@@ -55,8 +58,10 @@ pub(crate) struct World {
     /// Clients whose end was told to the broker.
     ended: Vec<Client>,
     /// Launches that the core must be told, in order, for each client and thread.
-    told: HashMap<(Client, u64), VecDeque<u64>>,
-    books: Books,
+    pub(crate) told: HashMap<(Client, u64), VecDeque<u64>>,
+    /// Clients whose records may have been lost.
+    lagged: Vec<Client>,
+    pub(crate) books: Books,
     /// Time that a filler may have to wait for reasons beyond the broker.
     excuse: Ns,
     outcome: Outcome,
@@ -64,6 +69,8 @@ pub(crate) struct World {
     everything: bool,
     #[cfg(test)]
     pub(crate) sabotage: Option<crate::sabotage::Sabotage>,
+    #[cfg(test)]
+    pub(crate) kept: i64,
 }
 
 /// How a run is made.
@@ -156,6 +163,7 @@ impl World {
             deaths: Vec::new(),
             ended: Vec::new(),
             told: HashMap::new(),
+            lagged: Vec::new(),
             books: Books::default(),
             excuse: 0,
             outcome: Outcome::default(),
@@ -164,6 +172,8 @@ impl World {
             scenario,
             #[cfg(test)]
             sabotage: None,
+            #[cfg(test)]
+            kept: 0,
         }
     }
 
@@ -258,14 +268,19 @@ impl World {
         let stepped = thread::step(&mut self.processes[at], thread, now);
         let process = &self.processes[at];
         let after = process.threads[thread].stage;
-        if let (Some(client), Stage::Raised(launch) | Stage::Booked { launch, .. }, Stage::Queues { .. }) =
-            (process.client, before, after)
+        let told = match (before, after) {
+            (_, Stage::Told { launch, .. }) => Some(launch),
+            (Stage::Booked { launch, .. }, Stage::Queues { .. }) => Some(launch),
+            _ => None,
+        };
+        if let (Some(client), Some(launch)) = (process.client, told)
             && launch.copies.is_none()
         {
-            self.told
-                .entry((client, thread as u64))
-                .or_default()
-                .push_back(launch.kernel);
+            let told = self.told.entry((client, thread as u64)).or_default();
+            told.push_back(launch.kernel);
+            if told.len() > LAGS {
+                self.lagged.push(client);
+            }
         }
         if !matches!(before, Stage::Asleep(_)) || !matches!(after, Stage::Asleep(_)) {
             self.log(|world| {
@@ -438,8 +453,6 @@ impl World {
             self.chance.between(US, 60 * US)
         };
         let rest = time.saturating_add(late);
-        #[cfg(test)]
-        let rest = self.sabotaged_rest(rest);
         self.broker_at = self.broker_at.max(self.now.saturating_add(rest));
         if self.chance.per_mille(2) {
             let lost = self.chance.length(100 * US, 20 * MS);
@@ -558,7 +571,11 @@ impl World {
         let honest = |process: &Process| {
             process.client == Some(*client) && !process.lies && process.life == Life::Lives && process.clock_offset == 0
         };
-        if self.broker_offset != 0 || *kernel >= 10_000 || !self.processes.iter().any(honest) {
+        if self.broker_offset != 0
+            || *kernel >= 10_000
+            || self.lagged.contains(client)
+            || !self.processes.iter().any(honest)
+        {
             return;
         }
         let thread = (kernel / 10 % 10).saturating_sub(1);

@@ -1,0 +1,123 @@
+//! Atomics that loom watches, under the names of the standard library's.
+//!
+//! A word is made when it is first touched, because a table in a static is made by a constant function, which loom's are not. Printing a word (`{:?}`) touches it; a
+//! model prints what it shares before it starts its threads.
+#![forbid(unsafe_code)]
+
+use std::cell::{Cell, OnceCell};
+use std::fmt;
+
+use loom::sync::atomic as watched;
+pub use loom::sync::atomic::{Ordering, fence};
+
+use super::Machine;
+
+thread_local! {
+    // loom runs all threads of a model on the one that checks it.
+    static MACHINE: Cell<Machine> = const { Cell::new(Machine::C11) };
+}
+
+/// What follows runs on this machine.
+pub(super) fn run_on(machine: Machine) {
+    MACHINE.set(machine);
+}
+
+/// A locked instruction.
+fn locked<T>(instruction: impl FnOnce() -> T) -> T {
+    let barrier = || {
+        if MACHINE.get() == Machine::X86 {
+            fence(Ordering::SeqCst);
+        }
+    };
+    barrier();
+    let result = instruction();
+    barrier();
+    result
+}
+
+macro_rules! word {
+    ($name:ident, $of:ty, $watched:ty) => {
+        /// As in the standard library.
+        #[derive(Default)]
+        pub struct $name {
+            first: $of,
+            word: OnceCell<$watched>,
+        }
+
+        impl $name {
+            /// A word.
+            pub const fn new(first: $of) -> $name {
+                $name {
+                    first,
+                    word: OnceCell::new(),
+                }
+            }
+
+            fn word(&self) -> &$watched {
+                self.word.get_or_init(|| <$watched>::new(self.first))
+            }
+
+            /// As in the standard library.
+            pub fn load(&self, order: Ordering) -> $of {
+                self.word().load(order)
+            }
+
+            /// As in the standard library. On x86 a sequentially consistent store is an exchange.
+            pub fn store(&self, value: $of, order: Ordering) {
+                match order {
+                    Ordering::SeqCst => locked(|| self.word().store(value, order)),
+                    _ => self.word().store(value, order),
+                }
+            }
+
+            /// As in the standard library.
+            pub fn swap(&self, value: $of, order: Ordering) -> $of {
+                locked(|| self.word().swap(value, order))
+            }
+
+            /// As in the standard library.
+            pub fn fetch_add(&self, value: $of, order: Ordering) -> $of {
+                locked(|| self.word().fetch_add(value, order))
+            }
+
+            /// As in the standard library.
+            pub fn compare_exchange(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
+                locked(|| self.word().compare_exchange(old, new, won, lost))
+            }
+
+            /// As in the standard library, but never failing for nothing.
+            pub fn compare_exchange_weak(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
+                self.compare_exchange(old, new, won, lost)
+            }
+
+            /// As in the standard library.
+            pub fn fetch_update(
+                &self,
+                won: Ordering,
+                lost: Ordering,
+                mut change: impl FnMut($of) -> Option<$of>,
+            ) -> Result<$of, $of> {
+                let mut value = self.load(lost);
+                while let Some(new) = change(value) {
+                    match self.compare_exchange(value, new, won, lost) {
+                        Ok(old) => return Ok(old),
+                        Err(now) => value = now,
+                    }
+                }
+                Err(value)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.word();
+                f.write_str(stringify!($name))
+            }
+        }
+    };
+}
+
+word!(AtomicU32, u32, watched::AtomicU32);
+word!(AtomicU64, u64, watched::AtomicU64);
+word!(AtomicI64, i64, watched::AtomicI64);
+word!(AtomicUsize, usize, watched::AtomicUsize);

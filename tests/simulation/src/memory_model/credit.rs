@@ -1,0 +1,131 @@
+//! The credit word between the broker and the threads of a filler.
+#![forbid(unsafe_code)]
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::atomic::{AtomicU32, Ordering};
+use super::protocol::board::Board;
+use super::protocol::lane::Lane;
+use super::shared;
+
+/// The filler's priority; the holder's is above.
+const PRIORITY: usize = 1;
+
+fn lane_and_board() -> (Arc<Lane>, Arc<Board>) {
+    let lane = Lane::default();
+    lane.orders.priority.store(PRIORITY as u32, Ordering::Relaxed);
+    (shared(lane), shared(Board::default()))
+}
+
+/// A client's launch under credit, as far as the books see it: taken, then told.
+fn launch(lane: &Lane, board: &Board, cost: i64) -> i64 {
+    if !lane.orders.take(board, cost) {
+        return 0;
+    }
+    lane.reports.issued.fetch_add(cost as u64, Ordering::AcqRel);
+    cost
+}
+
+/// The broker gives, takes back and gives under other signs; one thread takes, one takes what is not there: nothing is lost or made, and what was told as
+/// issued was taken before.
+pub fn conserved() {
+    let (lane, board) = lane_and_board();
+    assert_eq!(lane.orders.grant(3, Some(0)), 0);
+    let taker = {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || launch(&lane, &board, 2))
+    };
+    let overdrawer = {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || {
+            lane.orders.overdraw(1);
+            lane.reports.issued.fetch_add(1, Ordering::AcqRel);
+            1
+        })
+    };
+    let told = lane.reports.issued.load(Ordering::Acquire) as i64;
+    let mut back = lane.orders.take_back();
+    assert!(3 - back >= told, "{told} told, {back} of 3 came back");
+    let mut given = 3 + 2;
+    back += lane.orders.grant(2, None);
+    let told = lane.reports.issued.load(Ordering::Acquire) as i64;
+    back += lane.orders.grant(1, Some(0));
+    given += 1;
+    assert!(given - back >= told, "{told} told of {given} given, {back} came back");
+    let taken = taker.join().expect("it ends") + overdrawer.join().expect("it ends");
+    let word = lane.orders.take_back();
+    assert_eq!(
+        given,
+        taken + back + word,
+        "{taken} taken, {back} back, {word} in the word"
+    );
+    assert_eq!(lane.reports.issued.load(Ordering::Relaxed) as i64, taken);
+}
+
+/// Two threads of a filler and credit for one launch: it goes once.
+pub fn taken_once() {
+    let (lane, board) = lane_and_board();
+    lane.orders.grant(2, Some(0));
+    let other = {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || launch(&lane, &board, 2))
+    };
+    let taken = launch(&lane, &board, 2) + other.join().expect("it ends");
+    assert_eq!(taken, 2);
+}
+
+/// A holder launches, and something tells the filler so (a result that it waited for, say): credit that was given before is void for it. The broker may
+/// meanwhile give credit bound to the signs as it read them.
+pub fn void_after_the_sign() {
+    let (lane, board) = lane_and_board();
+    let launched = shared(AtomicU32::new(0));
+    lane.orders.grant(1, Some(board.above(PRIORITY)));
+    let holder = {
+        let (board, launched) = (Arc::clone(&board), Arc::clone(&launched));
+        thread::spawn(move || {
+            board.raise(0);
+            launched.store(1, Ordering::Release);
+        })
+    };
+    let filler = {
+        let (lane, board, launched) = (Arc::clone(&lane), Arc::clone(&board), Arc::clone(&launched));
+        thread::spawn(move || {
+            let knows = launched.load(Ordering::Acquire) == 1;
+            (knows, lane.orders.take(&board, 1))
+        })
+    };
+    let (knows, took) = filler.join().expect("it ends");
+    assert!(!(knows && took), "credit that is void was taken");
+    holder.join().expect("it ends");
+}
+
+/// The broker reads the signs and gives under them what it takes back from the credit under older ones. Whatever the filler takes while the holder's sign is up, and
+/// it knows, was given by a broker that had read that sign.
+pub fn old_credit_stays_void() {
+    let (lane, board) = lane_and_board();
+    let launched = shared(AtomicU32::new(0));
+    lane.orders.grant(1, Some(board.above(PRIORITY)));
+    let holder = {
+        let (board, launched) = (Arc::clone(&board), Arc::clone(&launched));
+        thread::spawn(move || {
+            board.raise(0);
+            launched.store(1, Ordering::Release);
+        })
+    };
+    let filler = {
+        let (lane, board, launched) = (Arc::clone(&lane), Arc::clone(&board), Arc::clone(&launched));
+        thread::spawn(move || {
+            let knows = launched.load(Ordering::Acquire) == 1;
+            (knows, lane.orders.take(&board, 1))
+        })
+    };
+    let reading = board.above(PRIORITY);
+    lane.orders.grant(1, Some(reading));
+    let (knows, took) = filler.join().expect("it ends");
+    assert!(
+        !(knows && took && reading == 0),
+        "credit of before the sign was taken after it"
+    );
+    holder.join().expect("it ends");
+}

@@ -1,0 +1,16 @@
+//! The broker's `protocol`, once more, with a small ring.
+
+use super::atomic;
+
+#[path = "../../../../broker/src/protocol/board.rs"]
+pub mod board;
+#[path = "../../../../broker/src/protocol/credit.rs"]
+pub mod credit;
+#[path = "../../../../broker/src/protocol/lane.rs"]
+pub mod lane;
+
+pub const VERSION: u32 = 1;
+pub const PRIORITIES: usize = 2;
+/// A lap of the ring is two records.
+pub const RECORDS: usize = 2;
+pub type Ns = u64;

@@ -1,0 +1,131 @@
+//! The lane's ring of records.
+#![forbid(unsafe_code)]
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::protocol::RECORDS;
+use super::protocol::board::Board;
+use super::protocol::lane::{Kind, Lane, Reader, Record};
+use super::shared;
+
+/// A record all of whose words follow from its number, so that a torn one is told from a whole one.
+fn record(thread: u32, number: u64) -> Record {
+    let mark = u64::from(thread) * 100 + number;
+    Record {
+        kind: Kind::Launch,
+        thread,
+        at: mark,
+        kernel: mark + 10_000,
+        a: mark + 20_000,
+        b: mark + 30_000,
+    }
+}
+
+fn whole(found: Record) -> (u32, u64) {
+    let number = found.at - u64::from(found.thread) * 100;
+    assert_eq!(found, record(found.thread, number), "a torn record");
+    (found.thread, number)
+}
+
+fn lane() -> Arc<Lane> {
+    shared(Lane::default())
+}
+
+fn drain(reader: &mut Reader, lane: &Lane, seen: &mut Vec<(u32, u64)>) {
+    while let Some(found) = reader.next(lane) {
+        seen.push(whole(found));
+    }
+}
+
+/// Two threads write, the broker reads meanwhile: all records come, whole, each thread's in order.
+pub fn two_writers() {
+    let lane = lane();
+    let writers = [1, 2].map(|writer| {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || lane.record(record(writer, 0)))
+    });
+    let (mut reader, mut seen) = (Reader::default(), Vec::new());
+    drain(&mut reader, &lane, &mut seen);
+    for writer in writers {
+        writer.join().expect("a writer ends");
+    }
+    drain(&mut reader, &lane, &mut seen);
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, 0), (2, 0)]);
+    assert_eq!((reader.lost(), reader.malformed()), (0, 0));
+}
+
+/// A thread writes more than the ring holds while the broker reads: what comes is whole and in order, the rest is counted.
+pub fn a_lap() {
+    let most = RECORDS as u64 + 1;
+    let lane = lane();
+    let writer = {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || (0..most).for_each(|number| lane.record(record(1, number))))
+    };
+    let (mut reader, mut seen) = (Reader::default(), Vec::new());
+    drain(&mut reader, &lane, &mut seen);
+    writer.join().expect("the writer ends");
+    drain(&mut reader, &lane, &mut seen);
+    assert!(seen.is_sorted(), "{seen:?}");
+    assert_eq!(
+        seen.len() as u64 + reader.lost(),
+        most,
+        "{seen:?}, {} lost",
+        reader.lost()
+    );
+    assert_eq!(reader.malformed(), 0);
+}
+
+/// A thread loses its core in the middle of a record and others write a whole lap meanwhile.
+pub fn a_lap_over_a_sleeping_writer() {
+    let lane = lane();
+    let sleeper = {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || lane.record(record(1, 0)))
+    };
+    let other = {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || (0..RECORDS as u64).for_each(|number| lane.record(record(2, number))))
+    };
+    other.join().expect("a writer ends");
+    let (mut reader, mut seen) = (Reader::default(), Vec::new());
+    drain(&mut reader, &lane, &mut seen);
+    sleeper.join().expect("a writer ends");
+}
+
+/// The holder writes its record, then raises its sign: a broker that sees the sign finds the record.
+pub fn a_sign_means_a_record() {
+    let (lane, board) = (lane(), shared(Board::default()));
+    let holder = {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || {
+            lane.record(record(1, 0));
+            board.raise(0);
+        })
+    };
+    let sign = board.above(1);
+    let found = Reader::default().next(&lane).map(whole);
+    assert!(sign == 0 || found == Some((1, 0)), "a sign and no record");
+    holder.join().expect("the holder ends");
+}
+
+/// The same where a second thread of the holder is in the middle of a record.
+pub fn a_sign_means_a_record_of_two_threads() {
+    let (lane, board) = (lane(), shared(Board::default()));
+    let holders = [1, 2].map(|number| {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || {
+            lane.record(record(number, 0));
+            board.raise(0);
+        })
+    });
+    let sign = board.above(1);
+    let (mut reader, mut seen) = (Reader::default(), Vec::new());
+    drain(&mut reader, &lane, &mut seen);
+    assert!(seen.len() as u64 >= sign, "{sign} signs and {seen:?}");
+    for holder in holders {
+        holder.join().expect("the holder ends");
+    }
+}
