@@ -20,7 +20,8 @@
 //! # Where is what
 //!
 //! `timeline` and `times` predict the holder; `ledger` keeps a filler's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
-//! clients say; `policy` says whom to serve and `decide` makes decisions of it.
+//! clients say; `policy` says whom to serve and `decide` makes decisions of it. For policy `weft` alone: `foresight` learns what follows a holder's
+//! kernels, `pace` how long a filler's take, `device` what is still on the device by the clock. All three are blank under the other policies.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -285,3 +286,5 @@ impl Core {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod weft_tests;

@@ -1,0 +1,268 @@
+//! The core under policy `weft`, by its events and decisions: what it learns, and what it makes of it.
+
+use std::sync::Arc;
+
+use weft_profiles::{Aggregator, Profile};
+
+use super::{
+    config::{MS, US},
+    *,
+};
+
+const SERVICE: Client = Client(1);
+const TRAINING: Client = Client(2);
+
+/// The last kernel of a request.
+const LAST: u64 = 12;
+
+fn profile(kernel: u64, time: Ns) -> Option<Arc<Profile>> {
+    let mut run = Aggregator::new();
+    (0..10).for_each(|_| run.sampled(kernel, time, None));
+    Some(Arc::new(run.finish("job", 0)))
+}
+
+/// A service (no gaps in its profile) and a training job, under MPS.
+struct Bench {
+    core: Core,
+    now: Ns,
+    issued: Ns,
+}
+
+impl Bench {
+    fn new(training: Option<Arc<Profile>>) -> Bench {
+        let config = Config {
+            policy: PolicyName::Weft,
+            switch_cost: 0,
+            ..Config::default()
+        };
+        let mut bench = Bench {
+            core: Core::new(config),
+            now: 1_000 * MS,
+            issued: 0,
+        };
+        for (client, priority, profile) in [(SERVICE, 0, profile(LAST, 100 * US)), (TRAINING, 5, training)] {
+            bench.tell(Event::Attached {
+                client,
+                priority,
+                profile,
+            });
+        }
+        bench
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Decision> {
+        let mut out = Vec::new();
+        self.core.handle(self.now, event, &mut out);
+        out
+    }
+
+    /// A request: ten kernels and a synchronisation, 1 ms after the last one began.
+    fn request(&mut self) {
+        for kernel in 3..=LAST {
+            let at = self.now;
+            self.tell(Event::Launched {
+                client: SERVICE,
+                kernel,
+                cost: 100 * US,
+                at,
+            });
+        }
+        self.now += MS;
+        self.tell(Event::Idle(SERVICE, self.now));
+    }
+
+    /// So many requests, `gap` apart.
+    fn requests(&mut self, count: usize, gap: Ns) {
+        for _ in 0..count {
+            self.request();
+            self.now += gap;
+        }
+    }
+
+    fn waits(&mut self, cost: Ns) -> Vec<Decision> {
+        let since = self.now;
+        self.tell(Event::Waits {
+            client: TRAINING,
+            kernel: 99,
+            cost,
+            since,
+        })
+    }
+
+    /// What it was granted is issued, and has ended.
+    fn done(&mut self, time: Ns) {
+        let at = self.now;
+        let cost = self
+            .core
+            .snapshot()
+            .client(TRAINING)
+            .map_or(0, |view| view.left.max(0) as Ns);
+        self.tell(Event::Launched {
+            client: TRAINING,
+            kernel: 99,
+            cost,
+            at,
+        });
+        self.issued += cost;
+        self.now += time;
+        self.tell(Event::Progress {
+            client: TRAINING,
+            issued: self.issued,
+            settled: self.issued,
+        });
+    }
+
+    fn granted(&mut self) -> Option<Ns> {
+        let out = self.tell(Event::Tick);
+        out.iter().find_map(|decision| match decision {
+            Decision::Grant { credit, .. } => Some(*credit),
+            _ => None,
+        })
+    }
+}
+
+fn is_grant(out: &[Decision]) -> bool {
+    out.iter().any(|decision| matches!(decision, Decision::Grant { .. }))
+}
+
+#[test]
+fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
+    let mut bench = Bench::new(profile(99, 300 * US));
+    bench.requests(12, 5 * MS);
+    bench.request();
+    let begin = bench.now;
+    assert!(
+        is_grant(&bench.waits(300 * US)),
+        "at once: the holder is seen to have ended"
+    );
+    bench.done(300 * US);
+    // Near the end of the gap what ends in time still goes, and what does not waits.
+    bench.now = begin + 4_500 * US;
+    assert!(is_grant(&bench.waits(300 * US)));
+    bench.done(300 * US);
+    assert!(!is_grant(&bench.waits(300 * US)), "200 us are left");
+    bench.now = begin + 5 * MS - 20 * US;
+    assert_eq!(bench.granted(), None);
+    let quality = bench.core.snapshot().client(SERVICE).expect("attached").gaps;
+    assert!(
+        quality.forecasts >= 10 && quality.error.is_some_and(|error| error < 0.05),
+        "{quality:?}"
+    );
+}
+
+#[test]
+fn a_holder_that_does_not_come_when_it_is_due_is_waited_for_no_longer_than_it_was_away() {
+    let mut bench = Bench::new(profile(99, 300 * US));
+    bench.requests(12, 5 * MS);
+    bench.request();
+    bench.now += 5 * MS;
+    assert!(!is_grant(&bench.waits(300 * US)), "it is due");
+    bench.now += 10 * MS;
+    assert!(bench.granted().is_some());
+}
+
+#[test]
+fn of_a_holder_that_nothing_is_known_of_what_has_lasted_will_last() {
+    let mut bench = Bench::new(profile(99, 300 * US));
+    bench.request();
+    assert!(!is_grant(&bench.waits(300 * US)));
+    bench.now += 200 * US;
+    assert_eq!(bench.granted(), None, "200 us of silence promise no 300");
+    bench.now += 400 * US;
+    assert!(bench.granted().is_some());
+}
+
+#[test]
+fn of_a_filler_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
+    let mut bench = Bench::new(None);
+    bench.requests(12, 20 * MS);
+    for kernel in 0..6 {
+        bench.request();
+        let out = bench.waits(20 * US);
+        let granted = out.iter().find_map(|decision| match decision {
+            Decision::Grant { credit, .. } => Some(*credit),
+            _ => None,
+        });
+        assert_eq!(
+            granted,
+            Some(20 * US),
+            "kernel {kernel}: what it is charged, and no more"
+        );
+        bench.done(700 * US);
+        bench.now += 19 * MS;
+    }
+    let times = bench.core.snapshot().client(TRAINING).expect("attached").times;
+    assert!(times.contexts > 0, "{times:?}");
+    // Known by now: it does not go where 700 us do not fit.
+    bench.request();
+    bench.now += 19_600 * US;
+    assert!(!is_grant(&bench.waits(20 * US)));
+}
+
+#[test]
+fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
+    let mut bench = Bench::new(profile(99, 100 * US));
+    for _ in 0..12 {
+        bench.request();
+        bench.now += 5 * MS;
+        let at = bench.now;
+        bench.tell(Event::Stirred(SERVICE, at));
+        bench.now += 80 * US;
+    }
+    bench.request();
+    bench.now += 2 * MS;
+    assert!(is_grant(&bench.waits(100 * US)));
+    bench.done(100 * US);
+    let at = bench.now;
+    bench.tell(Event::Stirred(SERVICE, at));
+    assert!(
+        !is_grant(&bench.waits(100 * US)),
+        "it stirs 3 ms early, and launches 80 us after it stirs"
+    );
+}
+
+#[test]
+fn a_filler_that_finds_no_gap_gets_its_share_in_portions() {
+    let mut bench = Bench::new(profile(99, 50 * US));
+    bench.waits(50 * US);
+    let begin = bench.now;
+    let mut granted = Vec::new();
+    while bench.now < begin + 200 * MS {
+        bench.now += 50 * US;
+        let at = bench.now;
+        let launched = Event::Launched {
+            client: SERVICE,
+            kernel: LAST,
+            cost: 100 * US,
+            at,
+        };
+        bench.tell(launched);
+        if let Some(credit) = bench.granted() {
+            granted.push((bench.now - begin, credit));
+            bench.done(0);
+            bench.waits(50 * US);
+        }
+    }
+    let sum: Ns = granted.iter().map(|(_, credit)| credit).sum();
+    assert!(granted.len() <= 9, "in portions: {granted:?}");
+    let share = sum as f64 / 200e6;
+    assert!((0.015..=0.025).contains(&share), "{share}: {granted:?}");
+}
+
+#[test]
+fn a_priority_that_changes_makes_a_filler_of_the_holder_and_back() {
+    let mut bench = Bench::new(profile(99, 100 * US));
+    bench.requests(12, 5 * MS);
+    bench.request();
+    assert!(is_grant(&bench.waits(100 * US)));
+    let out = bench.tell(Event::Priority(SERVICE, 9));
+    assert!(out.contains(&Decision::Mode(SERVICE, Mode::Filler)), "{out:?}");
+    assert!(out.contains(&Decision::Mode(TRAINING, Mode::Holder)), "{out:?}");
+    let out = bench.tell(Event::Priority(SERVICE, 0));
+    assert!(out.contains(&Decision::Mode(SERVICE, Mode::Holder)), "{out:?}");
+    // What it did meanwhile was not watched: no gap of a second is learnt from it.
+    bench.now += 1_000 * MS;
+    bench.requests(3, 5 * MS);
+    let quality = bench.core.snapshot().client(SERVICE).expect("attached").gaps;
+    assert!(quality.error.is_none_or(|error| error < 0.2), "{quality:?}");
+}
