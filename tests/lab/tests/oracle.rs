@@ -29,7 +29,7 @@ fn brute(times: &[Ns], sync_every: usize, wake: Ns, gaps: &[(Ns, Ns)], next: usi
             if start + time > *to {
                 break;
             }
-            let told = if (next + 1) % sync_every == 0 { wake } else { 0 };
+            let told = if (next + 1).is_multiple_of(sync_every) { wake } else { 0 };
             let rest = brute(times, sync_every, wake, gaps, next + 1, start + time + told);
             best = best.max(time + rest);
         }
@@ -57,7 +57,7 @@ proptest! {
         builder.step(0);
         for (kernel, time) in times.iter().enumerate() {
             builder.launch(kernel as u32, 0, *time * US);
-            if (kernel + 1) % sync_every == 0 {
+            if (kernel + 1).is_multiple_of(sync_every) {
                 builder.sync();
             }
         }
