@@ -31,6 +31,8 @@ pub(super) struct ClientState {
     pub revoking: Option<Ns>,
     /// It was granted credit after that order.
     pub granted_since: bool,
+    /// It was granted credit and has reported no use of it since.
+    pub unreported: bool,
     /// Its credit word was empty at this time, and nothing was granted since.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
@@ -86,6 +88,7 @@ impl ClientState {
             long: None,
             revoking: None,
             granted_since: false,
+            unreported: false,
             emptied_at: None,
             attached_at: now,
             granted_at: now,

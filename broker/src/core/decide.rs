@@ -66,6 +66,7 @@ impl Core {
         client.granted_at = now;
         client.emptied_at = None;
         client.granted_since = true;
+        client.unreported = true;
         out.push(Decision::Grant {
             client: client.id,
             credit,

@@ -229,6 +229,7 @@ impl Core {
             return true;
         }
         client.active_at = now;
+        client.unreported = false;
         let class = client.class;
         let passed = client
             .wait
@@ -236,6 +237,8 @@ impl Core {
         self.state.class_active_at[class] = now;
         if passed {
             self.state.pass(slot);
+        } else {
+            self.state.account(slot, |_| ());
         }
         self.top_up(slot, out);
         true

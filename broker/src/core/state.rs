@@ -139,9 +139,11 @@ impl State {
         let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
+        // Who waits again before he has reported what he did with his last grant has used it: that is on its way. So is what the books have left of an
+        // empty word.
         let now = match client.queued {
-            Some(_) => client.ledger.outstanding(),
-            None => client.ledger.exposure(),
+            Some(_) if !client.unreported && client.emptied_at.is_none() => client.ledger.outstanding(),
+            _ => client.ledger.exposure(),
         };
         // Every client's part is bounded by the longest cost: no overflow.
         self.exposure = self.exposure.saturating_sub(client.counted).saturating_add(now);

@@ -172,11 +172,20 @@ impl LaneWatch {
         let client = self.client();
         let reports = &lane.reports;
         let before = events.len();
+        // The wait before and after the figures: whoever waits has reported what he launched before, and whoever has reported the launch he waited with
+        // waits no more.
+        let look = || {
+            let waits = reports.waiting.load(Ordering::Acquire) == 1;
+            waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
+        };
+        let first = look();
         let progress = (
-            reports.issued.load(Ordering::Relaxed),
+            reports.issued.load(Ordering::Acquire),
             reports.settled.load(Ordering::Relaxed),
         );
-        if progress != self.progress {
+        let waits = first.is_some() && look() == first;
+        let progressed = progress != self.progress;
+        if progressed {
             self.progress = progress;
             let (issued, settled) = progress;
             events.push((
@@ -188,14 +197,15 @@ impl LaneWatch {
                 },
             ));
         }
-        let waiting = (reports.waiting.load(Ordering::Acquire) == 1).then(|| {
+        let waiting = waits.then(|| {
             (
                 reports.wanted_kernel.load(Ordering::Relaxed),
                 reports.wanted_cost.load(Ordering::Relaxed),
                 reports.waiting_since.load(Ordering::Relaxed),
             )
         });
-        if waiting != self.waiting {
+        // Told again after other news: what another thread of the client launched may have been taken for this wait's end.
+        if waiting != self.waiting || (progressed && waiting.is_some()) {
             self.waiting = waiting;
             events.push((
                 now,

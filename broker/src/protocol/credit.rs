@@ -82,7 +82,6 @@ impl Orders {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::protocol::lane::Lane;
 
     #[test]
