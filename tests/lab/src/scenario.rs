@@ -201,7 +201,9 @@ impl Scenario {
                 .map_or(1, |at| at + 1)
         };
         let file: File = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            let line = error
+                .span()
+                .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             wrong(line, error.message().lines().collect::<Vec<&str>>().join(" "))
         })?;
         let rules = file

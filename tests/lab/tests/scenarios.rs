@@ -41,7 +41,7 @@ fn the_examples_run_under_every_policy_they_name() {
 #[test]
 fn a_key_that_means_nothing_is_refused_where_it_stands() {
     let said = refused(&GOOD.replace("think_us = 12000 }\n# May", "thnik_us = 12000 }\n# May"));
-    assert!(said.starts_with("a.toml:22: ") && said.contains("thnik_us"), "{said}");
+    assert!(said.starts_with("a.toml:20: ") && said.contains("thnik_us"), "{said}");
     let said = refused(&GOOD.replace("requests = 1000", "reqests = 1000"));
     assert!(said.starts_with("a.toml:6: ") && said.contains("reqests"), "{said}");
 }

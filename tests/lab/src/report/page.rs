@@ -79,7 +79,7 @@ pub fn page(made: &Made<'_>, rows: &[Row], aims: &[Aim], foresight: &[Foresight]
 
 const METHOD: &str = "<h2>How to read it</h2><ul>\
 <li><b>Direct delay</b>: time in which a kernel of the service could have run and the device ran others or switched; per filled gap. \
-<b>Floor</b>: the mean rest of a filler's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time.</li>\
+<b>Floor</b>: the mean rest of a filler's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time. A graph counts by its kernels there, although all of it runs once it is launched.</li>\
 <li><b>Added</b>: what a request's latency gained over the same request alone.</li>\
 <li><b>Efficiency</b>: filler work in the service's idle time over what a packer could have done that knows everything in advance, keeps each filler's launch order and host, and \
 never delays the service. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if fillers launch in gaps only, since their hosts stand at a gate while the service works: \
