@@ -4,7 +4,7 @@
 //! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
@@ -76,6 +76,8 @@ pub struct Session {
     pub captures: AtomicU32,
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
     pub standstill: AtomicU64,
+    /// The process became idle and has launched nothing since: the next launch finds an idle device.
+    rested: AtomicBool,
     /// Device memory held.
     memory: AtomicI64,
     /// The streams with work.
@@ -105,6 +107,7 @@ impl Session {
             messages: Messages::default(),
             captures: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
+            rested: AtomicBool::new(false),
             memory: AtomicI64::new(0),
             busy: Busy::default(),
         })
@@ -185,15 +188,16 @@ impl Session {
             Mode::Free | Mode::Alone => {}
             Mode::Holder => {
                 let onto_idle = self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
-                if serving && self.sampler.due() {
+                if serving && self.sampler.due(onto_idle) {
                     return self.watch(launch, Look::Serve { onto_idle });
                 }
             }
             Mode::Filler => {
                 let step = self.fill(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
-                if serving && self.sampler.due() {
+                let onto_idle = step.is_first();
+                if serving && self.sampler.due(onto_idle) {
                     // A sampled launch gets no mark; the next one's mark is behind it, too.
-                    let sampled = self.watch(launch, Look::Serve { onto_idle: false });
+                    let sampled = self.watch(launch, Look::Serve { onto_idle });
                     return if sampled.is_nothing() { step } else { sampled };
                 }
                 return step;
@@ -231,7 +235,7 @@ impl Session {
         guarded(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
-    /// A holder's launch; true if it ends a silence. It takes two locked instructions (a number for the record, the sign), a third where it ends a
+    /// A holder's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the sign), a third where it ends a
     /// silence, and one look at the clock.
     ///
     /// The order is what makes it sound:
@@ -253,7 +257,17 @@ impl Session {
         if ends_silence {
             self.ring();
         }
-        ends_silence
+        self.rested()
+    }
+
+    /// Whether this is the first launch since the process was idle.
+    #[inline(always)]
+    fn rested(&self) -> bool {
+        let rested = self.rested.load(Ordering::Relaxed);
+        if rested {
+            self.rested.store(false, Ordering::Relaxed);
+        }
+        rested
     }
 
     #[inline(always)]
@@ -294,7 +308,7 @@ impl Session {
         self.busy.mark(own);
         self.issue(&want, now);
         self.launched(kernel, stream, kind, now, cost);
-        Step::filler(place, now)
+        Step::filler(place, now, self.rested())
     }
 
     /// Books work that went through the gate.
@@ -442,6 +456,7 @@ impl Session {
             self.settle_after(what, certain, now);
         }
         if idle {
+            self.rested.store(true, Ordering::Relaxed);
             self.write(Kind::Idle, now, 0, 0, 0);
             if mode == Mode::Filler {
                 // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.

@@ -20,6 +20,7 @@ const FILLER: u64 = 1;
 const SAMPLED: u64 = 2;
 const KIND: u64 = 0xff;
 const OWN: u64 = 0x100;
+const FIRST: u64 = 0x200;
 const PLACE: u32 = 32;
 
 /// The same, to be looked at.
@@ -52,10 +53,11 @@ impl Step {
 
     /// See [`Rest::Filler`].
     #[inline(always)]
-    pub fn filler(place: Place, at: Ns) -> Step {
+    pub fn filler(place: Place, at: Ns, first: bool) -> Step {
         let own = if place.own { OWN } else { 0 };
+        let first = if first { FIRST } else { 0 };
         Step {
-            what: FILLER | own | u64::from(place.at) << PLACE,
+            what: FILLER | own | first | u64::from(place.at) << PLACE,
             number: at,
         }
     }
@@ -66,6 +68,12 @@ impl Step {
             what: SAMPLED | u64::from(place) << PLACE,
             number: sequence,
         }
+    }
+
+    /// Whether it is of a filler's first launch since the job was idle.
+    #[inline(always)]
+    pub fn is_first(self) -> bool {
+        self.what & FIRST != 0
     }
 
     /// Whether anything is left to do.
@@ -105,7 +113,8 @@ mod tests {
         assert!(Step::NOTHING.is_nothing());
         for own in [false, true] {
             let place = Place { at: 63, own };
-            let step = Step::filler(place, u64::MAX);
+            let step = Step::filler(place, u64::MAX, own);
+            assert_eq!(step.is_first(), own);
             assert_eq!(step.rest(), Rest::Filler { place, at: u64::MAX });
             assert!(!step.is_nothing());
         }

@@ -14,7 +14,7 @@
 mod budget;
 mod window;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use weft_broker::protocol::Ns;
@@ -57,6 +57,9 @@ const LOOK: Ns = 200_000;
 
 /// The rate of the device's clock against ours is taken over at least this time: below it, being interrupted between two readings shows.
 const RATE_SPAN: Ns = 20_000_000;
+
+/// Over this time one reading is enough: an event that another process's time slice kept from being reached at once shifts it by a few ms.
+const LONG_SPAN: Ns = 1_000_000_000;
 
 /// A reading that took longer was interrupted.
 const AT_ONCE: Ns = 50_000;
@@ -171,6 +174,8 @@ pub struct Sampler {
     inside: Mutex<Inside>,
     /// Launches to be passed over before the next one is looked at, while the job serves. Not exact: threads may count one launch for two.
     skip: AtomicU32,
+    /// The rate of the device's clock is known.
+    rated: AtomicBool,
     sequence: AtomicU64,
     /// Samples an identity, plus one. Made when the first is taken: most processes are never sampled.
     counts: OnceLock<Costs>,
@@ -187,9 +192,13 @@ impl Sampler {
         self.tails.get_or_init(Costs::few)
     }
 
-    /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked instruction.
+    /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked instruction. Until it is known how the device's clock
+    /// runs, launches onto an idle device are, which tell it.
     #[inline(always)]
-    pub fn due(&self) -> bool {
+    pub fn due(&self, onto_idle: bool) -> bool {
+        if onto_idle && !self.rated.load(Ordering::Relaxed) {
+            return true;
+        }
         match self.skip.load(Ordering::Relaxed) {
             0 => true,
             left => {
@@ -254,12 +263,15 @@ impl Sampler {
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
             self.read(inside, session, now);
+            if inside.rate.is_some() {
+                self.rated.store(true, Ordering::Relaxed);
+            }
         }
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
         inside.wanted = usize::from(chosen);
-        if !chosen {
-            self.skip.store(inside.pause.some(PASSED_OVER), Ordering::Relaxed);
-        }
+        // If it is sampled, the next launch ends its gap.
+        let skip = if chosen { 0 } else { inside.pause.some(PASSED_OVER) };
+        self.skip.store(skip, Ordering::Relaxed);
         chosen
     }
 
@@ -533,7 +545,8 @@ impl Inside {
             {
                 let rate = host as f64 / device;
                 let same = |other: f64| (rate / other - 1.0).abs() < SAME_CLOCK;
-                if self.rate_once.replace(rate).is_some_and(same) {
+                let confirmed = self.rate_once.replace(rate).is_some_and(same);
+                if confirmed || host >= LONG_SPAN {
                     self.rate = Some(if same(1.0) { 1.0 } else { rate });
                 }
             }
