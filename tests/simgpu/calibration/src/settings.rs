@@ -9,6 +9,10 @@ use crate::{Calibration, CalibrationError};
 pub struct Figures {
     /// The engine's; shares by time slices, without a trace.
     pub engine: Settings,
+    /// Managed memory prefetched to the device, bytes a microsecond.
+    pub prefetch_to_device: u64,
+    /// Managed memory prefetched to the host, bytes a microsecond.
+    pub prefetch_to_host: u64,
     /// Device memory, bytes.
     pub memory: u64,
     /// Device memory that a context takes, bytes.
@@ -45,6 +49,8 @@ impl Calibration {
                 memset: whole("memset_bytes_per_us")?,
                 trace: false,
             },
+            prefetch_to_device: whole("prefetch_to_device_bytes_per_us")?,
+            prefetch_to_host: whole("prefetch_to_host_bytes_per_us")?,
             memory: whole("memory_bytes")?,
             context_memory: whole("context_memory_bytes")?,
             kernel_base: whole("kernel_base_ns")?,

@@ -29,7 +29,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use simgpu_calibration::{Calibration, CalibrationError, Figures};
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::{Direction, Mode, Settings, Work};
 
 /// Why a configuration cannot be used.
 #[derive(Debug)]
@@ -93,6 +93,10 @@ pub struct DeviceConfig {
     pub to_device: u64,
     /// [`Settings::to_host`], bytes a microsecond.
     pub to_host: u64,
+    /// Managed memory prefetched to the device, bytes a microsecond.
+    pub prefetch_to_device: u64,
+    /// Managed memory prefetched to the host, bytes a microsecond.
+    pub prefetch_to_host: u64,
     /// [`Settings::within_device`], bytes a microsecond.
     pub within_device: u64,
     /// [`Settings::memset_latency`].
@@ -128,6 +132,8 @@ impl DeviceConfig {
             copy_latency_ns: engine.copy_latency,
             to_device: engine.to_device,
             to_host: engine.to_host,
+            prefetch_to_device: figures.prefetch_to_device,
+            prefetch_to_host: figures.prefetch_to_host,
             within_device: engine.within_device,
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,
@@ -138,6 +144,20 @@ impl DeviceConfig {
             jitter: 0.0,
             linger_ms: 500,
             log_switches: false,
+        }
+    }
+
+    /// A prefetch as the engine's work: a copy of so many bytes as take as long at the copy's rate.
+    pub(crate) fn prefetch(&self, to_host: bool, bytes: u64) -> Work {
+        let (direction, copy, prefetch) = if to_host {
+            (Direction::DeviceToHost, self.to_host, self.prefetch_to_host)
+        } else {
+            (Direction::HostToDevice, self.to_device, self.prefetch_to_device)
+        };
+        let bytes = u128::from(bytes) * u128::from(copy.max(1)) / u128::from(prefetch.max(1));
+        Work::Copy {
+            direction,
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
         }
     }
 }
@@ -404,6 +424,22 @@ mod tests {
             .to_string();
         assert!(error.contains("no calibration nothing"), "{error}");
         assert!(parse(&format!("[device]\ncalibration = '{path}'\nslice = 5")).is_err());
+    }
+
+    #[test]
+    fn a_prefetch_has_rates_of_its_own() {
+        let device = DeviceConfig {
+            to_device: 20,
+            prefetch_to_device: 10,
+            to_host: 10,
+            prefetch_to_host: 20,
+            ..DeviceConfig::default()
+        };
+        let copy = |direction, bytes| Work::Copy { direction, bytes };
+        assert_eq!(device.prefetch(false, 100), copy(Direction::HostToDevice, 200));
+        assert_eq!(device.prefetch(true, 100), copy(Direction::DeviceToHost, 50));
+        let longest = device.prefetch(false, u64::MAX);
+        assert_eq!(longest, copy(Direction::HostToDevice, u64::MAX));
     }
 
     #[test]

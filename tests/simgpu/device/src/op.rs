@@ -59,6 +59,13 @@ pub enum Op {
         /// How much.
         bytes: u64,
     },
+    /// Managed memory moves between host and device: a copy at a rate of its own. Its bytes stay where they are.
+    Prefetch {
+        /// Towards the host?
+        to_host: bool,
+        /// How much.
+        bytes: u64,
+    },
     /// A memset. The same holds for its bytes.
     Memset {
         /// How much.

@@ -249,6 +249,7 @@ impl Device {
                 held: false,
             },
             Op::Copy { direction, bytes } => Work::Copy { direction, bytes },
+            Op::Prefetch { to_host, bytes } => self.config.device.prefetch(to_host, bytes),
             Op::Memset { bytes } => Work::Memset { bytes },
             Op::Marker => Work::Marker,
             Op::WaitFor(other) => Work::WaitFor(client.pending(other).unwrap_or(OpId::DONE)),

@@ -115,7 +115,7 @@ impl Log {
             self.text.push_str(r#","grid":null,"block":null,"shared":null"#);
         }
         let bytes = match meta.op {
-            Op::Copy { bytes, .. } | Op::Memset { bytes } => Some(bytes),
+            Op::Copy { bytes, .. } | Op::Prefetch { bytes, .. } | Op::Memset { bytes } => Some(bytes),
             _ => None,
         };
         let direction = match meta.op {
@@ -124,6 +124,7 @@ impl Log {
                 Direction::DeviceToHost => "d2h",
                 Direction::DeviceToDevice => "d2d",
             }),
+            Op::Prefetch { to_host, .. } => Some(if to_host { "d2h" } else { "h2d" }),
             _ => None,
         };
         let _ = match bytes {
@@ -190,6 +191,7 @@ fn kind(op: Op) -> &'static str {
     match op {
         Op::Kernel(_) => "kernel",
         Op::Copy { .. } => "copy",
+        Op::Prefetch { .. } => "prefetch",
         Op::Memset { .. } => "memset",
         Op::Marker => "event",
         Op::WaitFor(_) => "wait",

@@ -48,6 +48,7 @@ const OPEN_CONTEXT: u64 = 8;
 const CLOSE_CONTEXT: u64 = 9;
 const OPEN_STREAM: u64 = 10;
 const CLOSE_STREAM: u64 = 11;
+const PREFETCH: u64 = 12;
 
 // Flags beside the kind in word 0.
 const PROMPT: u64 = 1 << 8;
@@ -99,6 +100,10 @@ impl Record {
                         };
                         COPY | direction << DIRECTION
                     }
+                    Op::Prefetch { to_host, bytes } => {
+                        words[3] = bytes;
+                        PREFETCH | u64::from(to_host) << DIRECTION
+                    }
                     Op::Memset { bytes } => {
                         words[3] = bytes;
                         MEMSET
@@ -147,6 +152,14 @@ impl Record {
                     0 => Direction::HostToDevice,
                     1 => Direction::DeviceToHost,
                     2 => Direction::DeviceToDevice,
+                    _ => return Err(Malformed),
+                },
+                bytes: words[3],
+            },
+            PREFETCH => Op::Prefetch {
+                to_host: match (first >> DIRECTION) & 0xff {
+                    0 => false,
+                    1 => true,
                     _ => return Err(Malformed),
                 },
                 bytes: words[3],
@@ -206,6 +219,7 @@ mod tests {
         prop_oneof![
             launch.prop_map(Op::Kernel),
             (direction, any::<u64>()).prop_map(|(direction, bytes)| Op::Copy { direction, bytes }),
+            any::<(bool, u64)>().prop_map(|(to_host, bytes)| Op::Prefetch { to_host, bytes }),
             any::<u64>().prop_map(|bytes| Op::Memset { bytes }),
             Just(Op::Marker),
             any::<u64>().prop_map(|seq| Op::WaitFor(Seq(seq))),

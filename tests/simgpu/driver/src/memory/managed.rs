@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use simgpu_device::{Direction, Op};
+use simgpu_device::Op;
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::export::export;
@@ -152,16 +152,14 @@ fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    let direction = if place == HOST {
-        Direction::DeviceToHost
-    } else {
-        Direction::HostToDevice
-    };
     let moved = lock(&ADVICE).entry(part.id).or_default().bring(&part, place);
     // A part that is not made of whole leaves moves no more than itself.
     let op = match moved.min(size as u64) {
         0 => Op::Marker,
-        bytes => Op::Copy { direction, bytes },
+        bytes => Op::Prefetch {
+            to_host: place == HOST,
+            bytes,
+        },
     };
     stream.submit(driver, op, None, 0).map(drop)
 }
