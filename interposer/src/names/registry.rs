@@ -122,8 +122,10 @@ pub fn same_function(handle: usize, as_handle: usize) {
         return;
     }
     adopt(known.code, handle);
-    enter(handle, known.key);
+    // The name before the table that launches look into: a launch in between would find an identity that nothing names.
+    let key = known.key;
     FUNCTIONS.insert(handle, Named { kernel: false, ..known });
+    enter(handle, key);
 }
 
 /// The kernels of libraries that have this symbol.

@@ -3,12 +3,13 @@
 
 use weft_broker::protocol::Ns;
 
-/// The part of the job's time that sampling may take, a part of 1000. The aim is 5 %; what is not seen from here (events on the device, colder
-/// caches, the broker's work on another core) must fit between. At some 8 us a sample these are 2000 a second.
-const SHARE: Ns = 15;
+/// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in all, and what is not seen from here (events on the
+/// device, colder caches, another core's work) is several times as much: on the simulated GPU, on two cores, `scripts/bench profiling` found a job
+/// slower by 12 % at 15 (2700 samples a second), 5 % at 4 and 3.5 % at 2.
+const SHARE: Ns = 2;
 
 /// Kernels that were hardly sampled yet may go this far over.
-const SHARE_FOR_RARE: Ns = 25;
+const SHARE_FOR_RARE: Ns = 6;
 
 /// While the job serves. At some 8 us a sample these are 600 a second.
 const SHARE_SERVING: Ns = 5;
@@ -159,7 +160,7 @@ mod tests {
                 samples += 1;
             }
         }
-        let share = budget.spent() as f64 / (now - begin) as f64;
+        let share = (budget.spent() - ADVANCE) as f64 / (now - begin) as f64;
         let allowed = SHARE as f64 / 1000.0;
         assert!((share / allowed - 1.0).abs() < 0.04, "{share}");
         assert_eq!(budget.spent(), samples * 4_000);
