@@ -33,6 +33,8 @@ pub(super) struct ClientState {
     pub granted_since: bool,
     /// It was granted credit and has reported no use of it since.
     pub unreported: bool,
+    /// Of what the books have left, what was no longer in its word while it waited: threads of it have taken it and not reported it yet.
+    pub untold: Ns,
     /// Its credit word was empty at this time, and nothing was granted since.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
@@ -89,6 +91,7 @@ impl ClientState {
             revoking: None,
             granted_since: false,
             unreported: false,
+            untold: 0,
             emptied_at: None,
             attached_at: now,
             granted_at: now,

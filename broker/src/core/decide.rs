@@ -175,6 +175,17 @@ impl Core {
                 continue;
             }
             if outstanding == 0 {
+                // A thread that took credit and died or stands still before it says so, or a client that lies.
+                if client.queued.is_some() && (client.untold > 0 || client.unreported) {
+                    let due = lost.max(client.granted_at.saturating_add(write_off_after));
+                    match now < due {
+                        true => self.wake_at(Some(due)),
+                        false => {
+                            self.state.give_up_untold(slot);
+                            self.state.counters.write_offs += 1;
+                        }
+                    }
+                }
                 continue;
             }
             if now >= lost {

@@ -73,6 +73,15 @@ impl Device {
         self.free_at.saturating_sub(now).min(outstanding)
     }
 
+    /// How long the device is still at work for fillers, as far as the clock alone tells.
+    pub(super) fn running(&self, now: Ns) -> Ns {
+        if self.stalled {
+            0
+        } else {
+            self.free_at.saturating_sub(now)
+        }
+    }
+
     /// Whether the device is this filler's: going on costs no switch.
     pub(super) fn is_of(&self, slot: Slot) -> bool {
         self.last == Some(slot)

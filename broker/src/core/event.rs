@@ -54,6 +54,14 @@ pub enum Event {
         /// Since when.
         since: Ns,
     },
+    /// What is in the credit word of a filler that waits, read after the figures of the last [`Event::Progress`] and told before [`Event::Waits`]. What the
+    /// books have left beyond it was taken by other threads of the client and is not reported yet. Optional: without it nothing counts as so taken.
+    Holds {
+        /// Who.
+        client: Client,
+        /// Below zero if overdrawn.
+        left: i64,
+    },
     /// A filler no longer waits at the gate, as its lane says. Optional: a launch or a grant that covers the wanted kernel ends a wait too.
     Passed(Client),
     /// A filler's cumulative reports, read from its lane: work issued under credit and work whose end was seen, predicted ns.

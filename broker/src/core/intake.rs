@@ -230,6 +230,7 @@ impl Core {
         }
         client.active_at = now;
         client.unreported = false;
+        client.untold = client.untold.saturating_sub(change.issued);
         let class = client.class;
         let passed = client
             .wait

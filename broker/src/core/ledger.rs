@@ -98,6 +98,11 @@ impl Ledger {
         believed == left
     }
 
+    /// Of what is left, so much was taken from the word and never reported: it is no longer waited for. Should it be reported yet, it is issued then.
+    pub(super) fn give_up(&mut self, untold: Ns) {
+        self.written_off = self.written_off.saturating_add(untold.min(self.usable()));
+    }
+
     /// Outstanding work is no longer waited for.
     pub(super) fn write_off(&mut self) {
         self.written_off = self.written_off.saturating_add(self.outstanding());

@@ -6,7 +6,7 @@
 //!
 //! Tell it what happened with [`Core::handle`], carry out the [`Decision`]s in their order, tell it [`Event::Tick`] at [`Core::next_wake`] at
 //! the latest. In each turn: read the board's signs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`],
-//! then [`Event::Waits`] for each lane that says it waits, as often as it says so), then act.
+//! then [`Event::Holds`] and [`Event::Waits`] for each lane that says it waits, as often as it says so), then act.
 //!
 //! # What holds
 //!
@@ -186,6 +186,11 @@ impl Core {
             } => {
                 let Some(slot) = self.known(client) else { return };
                 self.waits(slot, kernel, cost, since);
+            }
+            Event::Holds { client, left } => {
+                let Some(slot) = self.known(client) else { return };
+                self.state.holds(slot, left);
+                return self.decide_soon();
             }
             Event::Passed(client) => {
                 let Some(slot) = self.known(client) else { return };

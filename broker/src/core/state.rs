@@ -140,14 +140,36 @@ impl State {
             return;
         };
         // Who waits again before he has reported what he did with his last grant has used it: that is on its way. So is what the books have left of an
-        // empty word.
+        // empty word, and what they have left beyond what is in the word.
         let now = match client.queued {
-            Some(_) if !client.unreported && client.emptied_at.is_none() => client.ledger.outstanding(),
+            Some(_) if !client.unreported && client.emptied_at.is_none() => {
+                let untold = client.untold.min(client.ledger.usable());
+                client.ledger.outstanding().saturating_add(untold)
+            }
             _ => client.ledger.exposure(),
         };
         // Every client's part is bounded by the longest cost: no overflow.
         self.exposure = self.exposure.saturating_sub(client.counted).saturating_add(now);
         client.counted = now;
+    }
+
+    /// So much is in the credit word of a client that waits. The client can write there: what it says counts for no more than the books have left.
+    pub(super) fn holds(&mut self, slot: Slot, left: i64) {
+        let Some(client) = self.get_mut(slot) else { return };
+        // With a grant that is not used yet all that is left counts, and the grant may not have been in the word.
+        client.untold = match client.unreported {
+            true => 0,
+            false => client.ledger.left().saturating_sub(left).max(0).unsigned_abs(),
+        };
+        self.recount(slot);
+    }
+
+    /// What a client took and never reported is no longer waited for.
+    pub(super) fn give_up_untold(&mut self, slot: Slot) {
+        let Some(client) = self.get_mut(slot) else { return };
+        let untold = if client.unreported { Ns::MAX } else { client.untold };
+        (client.untold, client.unreported) = (0, false);
+        self.account(slot, |ledger| ledger.give_up(untold));
     }
 
     /// Puts a client's wait into the queue.
@@ -341,6 +363,17 @@ impl State {
     /// How long before the device runs dry, or a holder's work ends, the next kernel is granted.
     pub(super) fn lead(&self) -> Ns {
         self.device.lead(self.config.delay_bound / 4)
+    }
+
+    /// When to look again whether so much less of fillers' work remains: by the clock, where that alone tells. Credit that lies unused and work that the
+    /// holder's has stopped do not end as time passes: what is told of them brings the next look, and the clock does not spin until then.
+    pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
+        let bound = self.config.delay_bound;
+        let wait = match less <= self.device.running(now) {
+            true => less,
+            false => less.max(bound / 16),
+        };
+        now.saturating_add(wait.max(1))
     }
 
     /// Work of fillers that is still to run on the device, as far as the clock tells, and credit that will be used without another word.

@@ -207,6 +207,11 @@ impl LaneWatch {
         // Told again after other news: what another thread of the client launched may have been taken for this wait's end.
         if waiting != self.waiting || (progressed && waiting.is_some()) {
             self.waiting = waiting;
+            if waiting.is_some() {
+                // Read after what is reported: what was taken before and is in neither is on its way.
+                let left = lane.orders.credit.load(Ordering::Acquire);
+                events.push((now, Event::Holds { client, left }));
+            }
             events.push((
                 now,
                 match waiting {
@@ -389,14 +394,16 @@ mod tests {
         lane.reports.waiting.store(1, Ordering::Release);
         let (found, events, _) = drain(&mut watch, 5);
         assert!(found.expect("honest").waits);
-        assert!(matches!(events[0].1, Event::Waits { kernel: 7, .. }));
+        // What is in its word comes first.
+        assert!(matches!(events[0].1, Event::Holds { left: 0, .. }));
+        assert!(matches!(events[1].1, Event::Waits { kernel: 7, .. }));
         assert!(drain(&mut watch, 6).1.is_empty());
         lane.reports.wanted_kernel.store(8, Ordering::Relaxed);
-        assert!(matches!(drain(&mut watch, 7).1[0].1, Event::Waits { kernel: 8, .. }));
+        assert!(matches!(drain(&mut watch, 7).1[1].1, Event::Waits { kernel: 8, .. }));
         // It passed and waits again for the same kernel, all between two looks.
         lane.reports.waiting_since.store(8, Ordering::Relaxed);
         assert!(matches!(
-            drain(&mut watch, 8).1[0].1,
+            drain(&mut watch, 8).1[1].1,
             Event::Waits {
                 kernel: 8,
                 since: 8,

@@ -149,6 +149,13 @@ impl Books {
             };
             room = room.saturating_add(of(now).saturating_sub(of(before)));
         }
+        // A word below zero: a launch went without credit (its wait expired), and took what was in the word with it. While its client waited that counted
+        // for nothing, since only the wait's end could use it: it is on its way as well, and a client that took more than it had.
+        if let Event::Holds { client, left: ..0 } | Event::Revoked { client, left: ..0 } = event
+            && let Some(view) = before.client(*client).filter(|view| view.waiting.is_some())
+        {
+            room = room.saturating_add(view.left.max(0).unsigned_abs());
+        }
         // Credit that could not be used while its client waited for more counts again when the wait is over.
         for view in &before.clients {
             let waits_still = now

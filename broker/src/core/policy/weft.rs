@@ -76,7 +76,7 @@ impl Policy for Weft {
         let slow = slow(state, client, now, 2 * lead);
         let most = most_ahead(state, client).min(calm.saturating_sub(state.config.switch_cost).max(slow));
         if due > 0 && most > remaining {
-            return TopUp::At(now.saturating_add(due));
+            return TopUp::At(state.less_remains(due, now));
         }
         // No trip for less than the trip takes.
         match most.checked_sub(state.exposure) {
@@ -125,7 +125,7 @@ impl Weft {
             }
             // What is out ends, and so does what the room is too small for because of it.
             if longer && remaining > 0 {
-                again = again.min(now.saturating_add(remaining));
+                again = again.min(state.less_remains(remaining, now));
             }
         }
         Err(Verdict::Nothing(Some(again)))
@@ -223,7 +223,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
         0
     };
     if remaining > ahead_of {
-        return Verdict::Nothing(Some(now.saturating_add((remaining - ahead_of).max(1))));
+        return Verdict::Nothing(Some(state.less_remains(remaining - ahead_of, now)));
     }
     if !state.admits(entry.slot, entry.cost) {
         return make_room(state, entry.slot, entry.cost, now);
