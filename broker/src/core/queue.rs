@@ -99,9 +99,14 @@ impl Queue {
 
     /// The longest kernel of a class that is shorter than `gap`.
     pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<Slot> {
+        self.fits(class, gap).next()
+    }
+
+    /// The kernels of a class that are shorter than `gap`, the longest first.
+    pub(super) fn fits(&self, class: usize, gap: Ns) -> impl Iterator<Item = Slot> {
         let by_cost = &self.classes[class].by_cost;
         let fitting = by_cost.partition_point(|(cost, _, _)| *cost < gap);
-        Some(by_cost.get(fitting.checked_sub(1)?)?.2)
+        by_cost.iter().take(fitting).rev().map(|(_, _, slot)| *slot)
     }
 
     /// Who is due first, and when.

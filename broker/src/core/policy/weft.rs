@@ -114,13 +114,15 @@ impl Weft {
                 }
                 longer = true;
             }
-            // The longest of the others that fits.
+            // The longest of the others that fits. One that costs little and may well take long hides none that does fit: else a less important one would
+            // be granted in its place and, now that less room is left and the first no longer in the way, be taken back for it, again and again.
             let shorter = room.saturating_sub(remaining).saturating_add(1);
-            let best = state
-                .queue
-                .best_fit(class, shorter)
-                .and_then(|slot| state.get(slot)?.queued);
-            if let Some(entry) = best.filter(|entry| takes(state, entry, remaining) <= room) {
+            let mut others = state.queue.fits(class, shorter);
+            let best = others.find_map(|slot| {
+                let entry = state.get(slot)?.queued?;
+                (takes(state, &entry, remaining) <= room).then_some(entry)
+            });
+            if let Some(entry) = best {
                 return Ok(entry);
             }
             // What is out ends, and so does what the room is too small for because of it.
