@@ -144,8 +144,11 @@ impl ClientState {
 
     /// The predicted time of the long kernel that it has on the device, or 0.
     pub(super) fn long_out(&self) -> Ns {
+        let ledger = &self.ledger;
         match self.long {
-            Some(long) if self.ledger.issued() >= long.total && self.ledger.settled() < long.total => long.cost,
+            // Streams end in no order: where less is out than it takes, it has ended, whatever was issued before it.
+            Some(long) if ledger.outstanding() < long.cost => 0,
+            Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
             _ => 0,
         }
     }
