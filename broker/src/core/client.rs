@@ -41,6 +41,8 @@ pub(super) struct ClientState {
     pub granted_at: Ns,
     /// Last sign that its credit is used or its work ends.
     pub progress_at: Ns,
+    /// Work of it was last seen to end, or work came to the device that had none of it.
+    pub ended_at: Ns,
     /// Last sign of any work of its own.
     pub active_at: Ns,
     /// Credit used, on the scale by which turns are shared out.
@@ -96,6 +98,7 @@ impl ClientState {
             attached_at: now,
             granted_at: now,
             progress_at: now,
+            ended_at: now,
             active_at: now,
             served: 0,
             launches: 0,

@@ -188,6 +188,8 @@ impl Core {
                 }
                 continue;
             }
+            // A client that goes on launching behind work that never ends (its gate lets it, one at a time) does not keep the others waiting with it.
+            let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
             if now >= lost {
                 self.state.account(slot, |ledger| ledger.write_off());
                 self.state.counters.write_offs += 1;

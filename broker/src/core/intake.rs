@@ -205,7 +205,9 @@ impl Core {
     /// Returns whether there is anything new.
     pub(super) fn progress(&mut self, slot: Slot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
         let (now, most) = (self.now, self.state.config.longest_cost);
-        let Some(change) = self.state.account(slot, |ledger| ledger.report(issued, settled, most)) else {
+        let Some((had_none, change)) = self.state.account(slot, |ledger| {
+            (ledger.outstanding() == 0, ledger.report(issued, settled, most))
+        }) else {
             return false;
         };
         if change.corrected {
@@ -218,6 +220,9 @@ impl Core {
             return false;
         };
         client.progress_at = now;
+        if had_none || change.settled > 0 {
+            client.ended_at = now;
+        }
         if change.settled > 0 && self.state.foresees() {
             self.settled(slot, change.settled);
         }
