@@ -5,7 +5,7 @@ use weft_broker::protocol::Ns;
 
 /// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in all, and what is not seen from here (events on the
 /// device, colder caches, another core's work) is several times as much: on the simulated GPU, on two cores, `scripts/bench profiling` found a job
-/// slower by 12 % at 15 (2700 samples a second), 5 % at 4 and 3.5 % at 2.
+/// slower by 12 % at 15 (2700 samples a second), 5 % at 4 (900) and 4.9 % at 2 (400; `--phases 600`, 4.0 to 6.0 %).
 const SHARE: Ns = 2;
 
 /// Kernels that were hardly sampled yet may go this far over.
