@@ -14,6 +14,7 @@
 
 use std::path::Path;
 
+use crate::envelope::{self, Broken, HEADER};
 use crate::{Error, Profile};
 
 /// Tells a profile from other files.
@@ -21,9 +22,6 @@ pub const MAGIC: [u8; 8] = *b"weftPROF";
 
 /// The format that this build writes and the only one that it reads.
 pub const VERSION: u8 = 1;
-
-/// Bytes before the body.
-const HEADER: usize = 32;
 
 /// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -46,14 +44,7 @@ pub fn encode(profile: &Profile, path: &Path) -> Result<Vec<u8>, Error> {
             limit: MAX_BYTES,
         });
     }
-    let mut file = Vec::with_capacity(HEADER + body.len());
-    file.extend_from_slice(&MAGIC);
-    file.push(VERSION);
-    file.extend_from_slice(&[0; 7]);
-    file.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    file.extend_from_slice(&weft_kernel_id::image_hash(&body).to_le_bytes());
-    file.extend_from_slice(&body);
-    Ok(file)
+    Ok(envelope::seal(MAGIC, VERSION, &body))
 }
 
 /// The profile of these bytes. `path` is for the message.
@@ -62,41 +53,20 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
         path: path.to_owned(),
         why: why.to_owned(),
     };
-    let (Some(magic), Some(version)) = (file.first_chunk::<8>(), file.get(8)) else {
-        return Err(Error::NotAProfile(path.to_owned()));
-    };
-    if *magic != MAGIC {
-        return Err(Error::NotAProfile(path.to_owned()));
-    }
-    if *version != VERSION {
-        return Err(Error::Version {
+    let body = envelope::open(MAGIC, VERSION, file).map_err(|broken| match broken {
+        Broken::NotOurs => Error::NotAProfile(path.to_owned()),
+        Broken::Version(found) => Error::Version {
             path: path.to_owned(),
-            found: *version,
+            found,
             known: VERSION,
-        });
-    }
-    let truncated = |expected: u64| Error::Truncated {
-        path: path.to_owned(),
-        found: file.len() as u64,
-        expected,
-    };
-    let word = |at: usize| {
-        let bytes = file.get(at..)?.first_chunk::<8>()?;
-        Some(u64::from_le_bytes(*bytes))
-    };
-    let (Some(length), Some(checksum)) = (word(16), word(24)) else {
-        return Err(truncated(HEADER as u64));
-    };
-    if file.get(9..16) != Some(&[0; 7]) {
-        return Err(corrupt("header"));
-    }
-    let body = file.get(HEADER..).unwrap_or_default();
-    if body.len() as u64 != length {
-        return Err(truncated(length.saturating_add(HEADER as u64)));
-    }
-    if weft_kernel_id::image_hash(body) != checksum {
-        return Err(corrupt("checksum"));
-    }
+        },
+        Broken::Truncated { expected } => Error::Truncated {
+            path: path.to_owned(),
+            found: file.len() as u64,
+            expected,
+        },
+        Broken::Corrupt(why) => corrupt(why),
+    })?;
     let (profile, used): (Profile, usize) =
         bincode::serde::decode_from_slice(body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
     if used != body.len() {

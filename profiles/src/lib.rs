@@ -13,6 +13,7 @@
 
 mod aggregate;
 pub mod codec;
+mod envelope;
 mod error;
 pub mod json;
 pub mod predictor;

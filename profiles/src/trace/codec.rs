@@ -19,15 +19,13 @@
 use std::path::Path;
 
 use super::{Error, Trace, pack::Packed};
+use crate::envelope::{self, Broken, HEADER};
 
 /// Tells a trace from other files.
 pub const MAGIC: [u8; 8] = *b"weftTRAC";
 
 /// The format that this build writes and the only one that it reads.
 pub const VERSION: u8 = 1;
-
-/// Bytes before the body.
-const HEADER: usize = 32;
 
 /// The largest trace that is read: [`super::MAX_OPERATIONS`] with two times of a byte each, and room for the names.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -56,18 +54,7 @@ pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, Error> {
             limit: MAX_BYTES,
         });
     }
-    Ok(with_header(&body))
-}
-
-fn with_header(body: &[u8]) -> Vec<u8> {
-    let mut file = Vec::with_capacity(HEADER + body.len());
-    file.extend_from_slice(&MAGIC);
-    file.push(VERSION);
-    file.extend_from_slice(&[0; 7]);
-    file.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    file.extend_from_slice(&weft_kernel_id::image_hash(body).to_le_bytes());
-    file.extend_from_slice(body);
-    file
+    Ok(envelope::seal(MAGIC, VERSION, &body))
 }
 
 /// The trace of these bytes. `path` is for the message.
@@ -76,41 +63,20 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Trace, Error> {
         path: path.to_owned(),
         why: why.to_owned(),
     };
-    let (Some(magic), Some(version)) = (file.first_chunk::<8>(), file.get(8)) else {
-        return Err(Error::NotATrace(path.to_owned()));
-    };
-    if *magic != MAGIC {
-        return Err(Error::NotATrace(path.to_owned()));
-    }
-    if *version != VERSION {
-        return Err(Error::Version {
+    let body = envelope::open(MAGIC, VERSION, file).map_err(|broken| match broken {
+        Broken::NotOurs => Error::NotATrace(path.to_owned()),
+        Broken::Version(found) => Error::Version {
             path: path.to_owned(),
-            found: *version,
+            found,
             known: VERSION,
-        });
-    }
-    let truncated = |expected: u64| Error::Truncated {
-        path: path.to_owned(),
-        found: file.len() as u64,
-        expected,
-    };
-    let word = |at: usize| {
-        let bytes = file.get(at..)?.first_chunk::<8>()?;
-        Some(u64::from_le_bytes(*bytes))
-    };
-    let (Some(length), Some(checksum)) = (word(16), word(24)) else {
-        return Err(truncated(HEADER as u64));
-    };
-    if file.get(9..16) != Some(&[0; 7]) {
-        return Err(corrupt("header"));
-    }
-    let body = file.get(HEADER..).unwrap_or_default();
-    if body.len() as u64 != length {
-        return Err(truncated(length.saturating_add(HEADER as u64)));
-    }
-    if weft_kernel_id::image_hash(body) != checksum {
-        return Err(corrupt("checksum"));
-    }
+        },
+        Broken::Truncated { expected } => Error::Truncated {
+            path: path.to_owned(),
+            found: file.len() as u64,
+            expected,
+        },
+        Broken::Corrupt(why) => corrupt(why),
+    })?;
     let (packed, used): (Packed, usize) =
         bincode::serde::decode_from_slice(body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
     if used != body.len() {
@@ -189,7 +155,9 @@ mod tests {
         let error = encode(&trace, path()).unwrap_err().to_string();
         assert!(error.contains("not sound"), "{error}");
         let body = bincode::serde::encode_to_vec(Packed::of(&trace), bincode_config()).unwrap();
-        let error = decode(&with_header(&body), path()).unwrap_err().to_string();
+        let error = decode(&envelope::seal(MAGIC, VERSION, &body), path())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("corrupt (a "), "{error}");
     }
 
@@ -262,7 +230,7 @@ mod tests {
         #[test]
         fn no_bytes_are_a_panic(body in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = decode(&body, path());
-            let _ = decode(&with_header(&body), path());
+            let _ = decode(&envelope::seal(MAGIC, VERSION, &body), path());
         }
 
         #[test]
@@ -270,7 +238,7 @@ mod tests {
             let mut body = encode(&sample(), path()).unwrap().split_off(HEADER);
             let at = at.index(body.len());
             body[at] = byte;
-            if let Ok(trace) = decode(&with_header(&body), path()) {
+            if let Ok(trace) = decode(&envelope::seal(MAGIC, VERSION, &body), path()) {
                 prop_assert!(trace.unsound().is_none());
             }
         }
