@@ -205,6 +205,7 @@ impl Core {
     /// Returns whether there is anything new.
     pub(super) fn progress(&mut self, slot: Slot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
         let (now, most) = (self.now, self.state.config.longest_cost);
+        let patience = self.state.config.write_off_after;
         let Some((had_none, change)) = self.state.account(slot, |ledger| {
             (ledger.outstanding() == 0, ledger.report(issued, settled, most))
         }) else {
@@ -219,6 +220,12 @@ impl Core {
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
+        // Turns are shared out by time: who has the device for longer than predicted has had so much more of it. Where gaps are filled, the minimum share
+        // sees to those whom such a one keeps waiting.
+        if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
+            let took = now.saturating_sub(client.ended_at).min(patience);
+            client.served = client.served.saturating_add(took.saturating_sub(change.settled));
+        }
         client.progress_at = now;
         if had_none || change.settled > 0 {
             client.ended_at = now;

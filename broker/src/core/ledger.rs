@@ -14,6 +14,8 @@ pub(super) struct Ledger {
     /// Below zero where overdrawn credit was forgiven.
     revoked: i64,
     written_off: Ns,
+    /// Of what is left, so much is no longer waited for: threads have taken it and never said so.
+    given_up: Ns,
 }
 
 /// What a report changed.
@@ -85,6 +87,7 @@ impl Ledger {
         };
         self.issued = new_issued;
         self.settled = new_settled;
+        self.given_up = self.given_up.saturating_sub(change.issued).min(self.usable());
         change
     }
 
@@ -95,12 +98,21 @@ impl Ledger {
         let least = self.left().min(0).saturating_sub(signed(most));
         let believed = left.clamp(least, self.left());
         self.revoked = self.revoked.saturating_add(believed);
+        self.given_up = self.given_up.min(self.usable());
         believed == left
     }
 
     /// Of what is left, so much was taken from the word and never reported: it is no longer waited for. Should it be reported yet, it is issued then.
     pub(super) fn give_up(&mut self, untold: Ns) {
-        self.written_off = self.written_off.saturating_add(untold.min(self.usable()));
+        let untold = untold.min(self.usable().saturating_sub(self.given_up));
+        self.given_up = self.given_up.saturating_add(untold);
+        self.written_off = self.written_off.saturating_add(untold);
+    }
+
+    /// What was taken from the word, in which so much is, and is not reported yet; but for what is no longer waited for.
+    pub(super) fn untold(&self, word: i64) -> Ns {
+        let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
+        taken.saturating_sub(self.given_up)
     }
 
     /// Outstanding work is no longer waited for.
@@ -170,6 +182,19 @@ mod tests {
         );
         assert_eq!(ledger.outstanding(), 0);
         assert!(!ledger.revoke(i64::MAX, MOST));
+    }
+
+    #[test]
+    fn what_was_given_up_does_not_come_back_until_more_is_taken() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        assert_eq!(ledger.untold(0), 100);
+        ledger.give_up(100);
+        assert_eq!((ledger.untold(0), ledger.written_off()), (0, 100));
+        ledger.grant(30);
+        assert_eq!((ledger.untold(30), ledger.untold(10)), (0, 20));
+        ledger.report(100, 0, MOST);
+        assert_eq!((ledger.left(), ledger.untold(0)), (30, 30), "reported after all");
     }
 
     #[test]

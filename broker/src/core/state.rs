@@ -159,7 +159,7 @@ impl State {
         // With a grant that is not used yet all that is left counts, and the grant may not have been in the word.
         client.untold = match client.unreported {
             true => 0,
-            false => client.ledger.left().saturating_sub(left).max(0).unsigned_abs(),
+            false => client.ledger.untold(left),
         };
         self.recount(slot);
     }
