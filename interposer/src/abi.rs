@@ -18,10 +18,14 @@ impl CuResult {
     pub const SUCCESS: CuResult = CuResult(0);
     /// CUDA_ERROR_INVALID_VALUE.
     pub const INVALID_VALUE: CuResult = CuResult(1);
+    /// CUDA_ERROR_OUT_OF_MEMORY.
+    pub const OUT_OF_MEMORY: CuResult = CuResult(2);
     /// CUDA_ERROR_NOT_INITIALIZED.
     pub const NOT_INITIALIZED: CuResult = CuResult(3);
     /// CUDA_ERROR_NO_DEVICE: what a process gets where no driver is.
     pub const NO_DEVICE: CuResult = CuResult(100);
+    /// CUDA_ERROR_NOT_READY.
+    pub const NOT_READY: CuResult = CuResult(600);
     /// CUDA_ERROR_NOT_FOUND: what a symbol answers that this driver does not have.
     pub const NOT_FOUND: CuResult = CuResult(500);
 

@@ -12,6 +12,7 @@
 //! | [`hooks`] | the calls that weft looks at |
 //! | [`names`] | which kernel a handle is |
 //! | [`session`] | what weft does about it: the lane, the gate, the samples |
+//! | [`memory`] | managed memory in place of device memory |
 //! | [`real`] | the driver's functions for our own use |
 //! | [`abi`] | the driver's types, as far as we look at them |
 //!
@@ -42,6 +43,7 @@ pub mod abi;
 pub mod about;
 pub mod hooks;
 pub mod loader;
+pub mod memory;
 pub mod names;
 pub mod real;
 pub mod report;

@@ -70,6 +70,18 @@ real! {
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     /// Free and total memory.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    /// Takes managed memory.
+    fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32);
+    /// Takes pitched memory.
+    fn cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
+    /// Gives memory back; waits for what uses it.
+    fn cuMemFree_v2(address: CuDevicePtr);
+    /// Advises about managed memory.
+    fn cuMemAdvise(address: CuDevicePtr, bytes: usize, advice: u32, device: CuDevice);
+    /// One thing about a pointer.
+    fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
+    /// The pool of a device's stream-ordered allocations.
+    fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
     /// Makes a stream.
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
     /// Makes a stream with a priority.

@@ -32,6 +32,17 @@ pub struct Wishes {
     pub profile: Option<String>,
     /// Whether it is sampled.
     pub profiling: bool,
+    /// What its device memory is to be, if said.
+    pub backing: Option<Backing>,
+}
+
+/// What a job's device memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backing {
+    /// Memory of the device.
+    Device,
+    /// Managed memory: pages move between host and device.
+    Managed,
 }
 
 /// Puts together what makes a job one of weft's.
@@ -99,6 +110,13 @@ fn variables(
     }
     if let Some(profile) = &wishes.profile {
         set.push(("WEFT_PROFILE", profile.into()));
+    }
+    if let Some(backing) = wishes.backing {
+        let value = match backing {
+            Backing::Device => "device",
+            Backing::Managed => "managed",
+        };
+        set.push(("WEFT_BACKING", value.into()));
     }
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
@@ -180,12 +198,14 @@ mod tests {
         let wishes = Wishes {
             priority: Some(0),
             profile: Some("resnet".to_string()),
-            profiling: false,
+            backing: Some(Backing::Managed),
+            ..Wishes::default()
         };
         let set = values(&[("WEFT_MODE", "profile")], &wishes);
         assert_eq!(value(&set, "WEFT_PRIORITY"), Some(OsStr::new("0")));
         assert_eq!(value(&set, "WEFT_PROFILE"), Some(OsStr::new("resnet")));
         assert_eq!(value(&set, "WEFT_MODE"), Some(OsStr::new("serve")));
+        assert_eq!(value(&set, "WEFT_BACKING"), Some(OsStr::new("managed")));
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn learn(args: Args) -> Result<ExitCode> {
         priority: Some(args.priority.unwrap_or(0)),
         profile: Some(called.clone()),
         profiling: true,
+        ..Wishes::default()
     };
     let environment = environment::assemble(&places, &wishes)?;
     for warning in &environment.warnings {

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::value_parser;
 
-use super::environment::{self, Wishes};
+use super::environment::{self, Backing, Wishes};
 use super::start;
 use crate::daemon::places::Places;
 use crate::daemon::store;
@@ -29,6 +29,9 @@ pub struct Args {
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
     #[arg(long)]
     pub profile: Option<String>,
+    /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run
+    #[arg(long, value_enum)]
+    pub memory: Option<Backing>,
     /// The job and its arguments
     #[arg(
         required = true,
@@ -57,6 +60,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         priority: args.priority,
         profile,
         profiling: false,
+        backing: args.memory,
     };
     let environment = environment::assemble(&places, &wishes)?;
     for warning in &environment.warnings {

@@ -7,7 +7,7 @@ use super::{capture, hooks, written};
 use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::session::{self, Device};
 use crate::trouble::guarded;
-use crate::{real, session::Stream, table};
+use crate::{memory, real, session::Stream, table};
 
 /// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -61,11 +61,14 @@ fn made(device: CuDevice, real: impl FnOnce() -> CuResult) -> CuResult {
 
 fn ending(real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(session::context_ending);
-    real()
+    let result = real();
+    guarded(memory::context_ended);
+    result
 }
 
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(|| session::stream_ending(stream));
+    guarded(|| memory::stream_ending(stream));
     let result = real();
     if result.ok() && capture::any() {
         capture::ended(stream);

@@ -3,13 +3,19 @@
 //! Counted where the driver hands it out: allocations of every kind and physical memory for mapping, not address ranges (clients
 //! reserve tens of gigabytes of those) and not host memory. What a context takes with it when it ends is not seen here. The
 //! oldest versions of these functions have 32-bit device addresses, which no device of today gives out.
+//!
+//! For a job on managed memory (see [`crate::memory`]) these calls take and free managed memory instead, and answer as the driver would.
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dashmap::DashMap;
 
 use super::{capture, hooks, per_thread, written};
 use crate::abi::{AllocationProperties, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
+use crate::memory::backing::{self, Taken};
+use crate::memory::ranges::Origin;
+use crate::memory::{self, pool};
 use crate::session::{self, Stream, StreamOp};
 use crate::trouble::guarded;
 
@@ -21,6 +27,7 @@ static HANDLES: LazyLock<DashMap<u64, u64>> = LazyLock::new(DashMap::new);
 fn taken(map: &'static LazyLock<DashMap<u64, u64>>, key: u64, bytes: u64) {
     guarded(|| {
         let before = map.insert(key, bytes).unwrap_or(0);
+        plain_changed(key, before, bytes);
         change(bytes, before);
     });
 }
@@ -28,9 +35,30 @@ fn taken(map: &'static LazyLock<DashMap<u64, u64>>, key: u64, bytes: u64) {
 fn given_back(map: &'static LazyLock<DashMap<u64, u64>>, key: u64) {
     guarded(|| {
         if let Some((_, bytes)) = map.remove(&key) {
+            plain_changed(key, bytes, 0);
             change(0, bytes);
         }
     });
+}
+
+/// Bytes that a job on managed memory holds as device memory all the same.
+static PLAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that a job on managed memory holds as device memory all the same.
+pub fn plain() -> u64 {
+    PLAIN.load(Ordering::Relaxed)
+}
+
+/// What the job itself took as managed memory: neither ours nor the device's.
+static OWN_MANAGED: LazyLock<DashMap<u64, ()>> = LazyLock::new(DashMap::new);
+
+/// Device memory that a managed job has taken or given back.
+fn plain_changed(key: u64, before: u64, after: u64) {
+    if memory::managed() && memory::ranges::at(key).is_none() && !OWN_MANAGED.contains_key(&key) {
+        let _ = PLAIN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |plain| {
+            Some(plain.saturating_add(after).saturating_sub(before))
+        });
+    }
 }
 
 fn change(taken: u64, given_back: u64) {
@@ -51,11 +79,39 @@ unsafe fn allocate(address: *const CuDevicePtr, bytes: u64, real: impl FnOnce() 
     result
 }
 
+/// The out-parameter gets managed memory, if the job is to have it. `None`: the job's own call is to be made.
+///
+/// # Safety
+/// `address` is the out-parameter of a call that takes memory.
+unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> Taken) -> Option<CuResult> {
+    if !memory::managed() || address.is_null() {
+        return None;
+    }
+    match guarded(take).unwrap_or(Taken::Plain) {
+        Taken::Plain => None,
+        Taken::Refused(error) => Some(error),
+        Taken::At(at) => {
+            // SAFETY: the caller's promise.
+            unsafe { address.write(at) };
+            taken(&ADDRESSES, at, bytes);
+            Some(CuResult::SUCCESS)
+        }
+    }
+}
+
+/// Memory that cannot be managed.
+fn unmanageable(what: &str, said: &AtomicBool) {
+    if memory::managed() {
+        backing::stays_plain(said, &format!("{what} cannot be managed and stays device memory"));
+    }
+}
+
 /// # Safety
 /// `address` is the out-parameter of `real`.
 unsafe fn allocate_on(
-    address: *const CuDevicePtr,
+    address: *mut CuDevicePtr,
     bytes: usize,
+    pool: Option<usize>,
     stream: Stream,
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
@@ -64,6 +120,14 @@ unsafe fn allocate_on(
         return real();
     }
     session::before_stream_op(StreamOp::Other, 0, stream);
+    let take = || match pool.or_else(pool::default_of_here) {
+        Some(pool) => pool::take(bytes as u64, pool, stream),
+        None => Taken::Plain,
+    };
+    // SAFETY: the caller's promise.
+    if let Some(result) = unsafe { managed(address, bytes as u64, take) } {
+        return result;
+    }
     // SAFETY: the caller's promise.
     unsafe { allocate(address, bytes as u64, real) }
 }
@@ -71,11 +135,15 @@ unsafe fn allocate_on(
 fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it, another thread may get this address anew.
     let bytes = ADDRESSES.get(&address).map(|bytes| *bytes);
+    let own = OWN_MANAGED.remove(&address).is_some();
     given_back(&ADDRESSES, address);
     let result = real();
     if !result.ok()
         && let Some(bytes) = bytes
     {
+        if own {
+            OWN_MANAGED.insert(address, ());
+        }
         taken(&ADDRESSES, address, bytes);
     }
     result
@@ -86,21 +154,52 @@ fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult
         return real();
     }
     session::before_stream_op(StreamOp::Other, 0, stream);
+    if memory::managed() && memory::ranges::at(address).is_some() {
+        return free(address, || {
+            pool::give_back(address, stream).unwrap_or(CuResult::INVALID_VALUE)
+        });
+    }
     free(address, real)
 }
 
 hooks! {
     fn cuMemAlloc_v2(address: *mut CuDevicePtr, bytes: usize) |real| {
         // SAFETY: the call's own out-parameter.
+        if let Some(result) = unsafe { managed(address, bytes as u64, || backing::take(bytes as u64, Origin::Plain)) } {
+            return result;
+        }
+        // SAFETY: the call's own out-parameter.
         unsafe { allocate(address, bytes as u64, real) }
     }
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32) |real| {
-        // SAFETY: the call's own out-parameter.
-        unsafe { allocate(address, bytes as u64, real) }
+        let result = real();
+        if result.ok() {
+            // SAFETY: the driver wrote the address.
+            if let Some(address) = unsafe { written(address.cast_const()) } {
+                guarded(|| OWN_MANAGED.insert(address, ()));
+                taken(&ADDRESSES, address, bytes as u64);
+            }
+        }
+        result
     }
     fn cuMemAllocPitch_v2(
         address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32,
     ) |real| {
+        // What the driver would refuse it refuses itself.
+        let sound = !pitch.is_null() && width > 0 && height > 0 && matches!(element, 4 | 8 | 16);
+        if memory::managed() && sound && !capture::any()
+            && let Some(row) = backing::pitch(width as u64, element)
+        {
+            let bytes = row.saturating_mul(height as u64);
+            // SAFETY: the call's own out-parameter.
+            if let Some(result) = unsafe { managed(address, bytes, || backing::take(bytes, Origin::Plain)) } {
+                if result.ok() {
+                    // SAFETY: the call's own out-parameter, not null.
+                    unsafe { pitch.write(row as usize) };
+                }
+                return result;
+            }
+        }
         let result = real();
         if result.ok() {
             // SAFETY: the driver wrote both.
@@ -110,22 +209,27 @@ hooks! {
         }
         result
     }
-    fn cuMemFree_v2(address: CuDevicePtr) |real| { free(address, real) }
+    fn cuMemFree_v2(address: CuDevicePtr) |real| {
+        if memory::managed() {
+            return free(address, || backing::give_back(address, real));
+        }
+        free(address, real)
+    }
     fn cuMemAllocAsync(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) |real| {
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate_on(address, bytes, stream, real) }
+        unsafe { allocate_on(address, bytes, None, stream, real) }
     }
     fn cuMemAllocAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) |real| {
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate_on(address, bytes, per_thread(stream), real) }
+        unsafe { allocate_on(address, bytes, None, per_thread(stream), real) }
     }
     fn cuMemAllocFromPoolAsync(address: *mut CuDevicePtr, bytes: usize, pool: usize, stream: CuStream) |real| {
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate_on(address, bytes, stream, real) }
+        unsafe { allocate_on(address, bytes, Some(pool), stream, real) }
     }
     fn cuMemAllocFromPoolAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, pool: usize, stream: CuStream) |real| {
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate_on(address, bytes, per_thread(stream), real) }
+        unsafe { allocate_on(address, bytes, Some(pool), per_thread(stream), real) }
     }
     fn cuMemFreeAsync(address: CuDevicePtr, stream: CuStream) |real| { free_on(address, stream, real) }
     fn cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) |real| { free_on(address, per_thread(stream), real) }
@@ -140,6 +244,8 @@ hooks! {
                 && properties.location_kind == LOCATION_DEVICE
             {
                 taken(&HANDLES, handle, bytes as u64);
+                static SAID: AtomicBool = AtomicBool::new(false);
+                unmanageable("what the job maps itself (cuMemCreate)", &SAID);
             }
         }
         result

@@ -7,6 +7,7 @@
 //!
 //! Every stream-ordered function without a hook of its own passes [`ordered`], which tells the session before the driver is called.
 
+mod backed;
 pub mod capture;
 mod context;
 pub mod graph;
@@ -19,6 +20,7 @@ mod sync;
 
 use std::sync::LazyLock;
 
+use crate::memory::managed as memory_managed;
 use crate::session::{self, Stream};
 
 /// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client gave.
@@ -67,7 +69,8 @@ pub fn usual(at: usize) -> Option<*const ()> {
         context::find,
         init::find,
     ];
-    modules.into_iter().find_map(|find| find(at))
+    let found = modules.into_iter().find_map(|find| find(at));
+    found.or_else(|| memory_managed().then(|| backed::find(at)).flatten())
 }
 
 /// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and every other call passes straight

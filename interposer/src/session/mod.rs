@@ -199,6 +199,7 @@ extern "C" fn at_end() {
 
 /// In a forked child: it has no session.
 extern "C" fn in_child() {
+    crate::memory::forget();
     let parents = SESSION.swap(ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: as in `session`.
     if let Some(parents) = unsafe { parents.as_ref() } {
@@ -300,6 +301,23 @@ pub fn memory_changed(delta: i64) {
         session.memory_changed(delta);
     }
 }
+
+/// Tells streams apart: threads' default streams share a handle, and the legacy one has two.
+pub fn own(stream: Stream) -> usize {
+    state::own_stream(stream)
+}
+
+/// The job got managed memory in place of device memory. Slow path.
+pub fn backed(_start: u64, _bytes: u64) {}
+
+/// It is given back to the driver. Slow path.
+pub fn unbacked(_start: u64) {}
+
+/// It was freed and is kept for reuse: its contents are dead. Slow path.
+pub fn resting(_start: u64) {}
+
+/// An allocation stayed device memory though the job is managed.
+pub fn left_unmanaged() {}
 
 /// A module or library was loaded: auto-tuners time kernels right after it.
 pub fn module_loaded() {

@@ -5,6 +5,8 @@
 
 use weft_broker::protocol::{Ns, PRIORITIES};
 
+use crate::memory::Backing;
+
 /// The priority of a job that asks for none.
 pub const DEFAULT_PRIORITY: u8 = 5;
 
@@ -100,6 +102,9 @@ impl Settings {
                 usual_spin
             }
         };
+        if let Err(complaint) = Backing::parse(variable(crate::memory::VARIABLE).as_deref()) {
+            complaints.push(complaint);
+        }
         let profile = variable("WEFT_PROFILE");
         let explicit = asked.is_some() || profile.is_some() || purpose == Purpose::Profile;
         let settings = Settings {
@@ -175,8 +180,13 @@ mod tests {
             assert!(complaint.contains(&format!("WEFT_PRIORITY={wrong}")), "{complaint}");
             assert!(complaint.contains("0 (most important) to 9"), "{complaint}");
         }
-        let (_, complaints) = read(&[("WEFT_MODE", "on"), ("WEFT_AUTOSTART", "no"), ("WEFT_SPIN_NS", "fast")]);
-        assert_eq!(complaints.len(), 3);
+        let (_, complaints) = read(&[
+            ("WEFT_MODE", "on"),
+            ("WEFT_AUTOSTART", "no"),
+            ("WEFT_SPIN_NS", "fast"),
+            ("WEFT_BACKING", "all"),
+        ]);
+        assert_eq!(complaints.len(), 4);
     }
 
     #[test]

@@ -520,7 +520,7 @@ impl Session {
 }
 
 /// Tells the default streams of threads apart, which share a handle; the two names of the legacy one are one stream.
-fn own_stream(stream: Stream) -> usize {
+pub fn own_stream(stream: Stream) -> usize {
     match stream {
         1 => 0,
         PER_THREAD_STREAM => (thread::id() as usize) << 8 | 0xff,

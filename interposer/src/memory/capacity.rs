@@ -1,0 +1,100 @@
+//! How much of each device a managed job may take, and has taken.
+//!
+//! A job on managed memory could take the host's memory on top of the device's; but programs size themselves by what `cuMemGetInfo` says and by the
+//! error that comes when the device is full (PyTorch gives its cached blocks back then). So a job gets the limit that it would have alone on the device:
+//! its total, less a [`RESERVE`]. That view is its own and steady: neighbours do not show in it.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Devices that are kept book of; further ones keep plain device memory.
+const DEVICES: usize = 32;
+
+/// What no job can have of a device is its total divided by this: contexts, code and the driver's own (0.4 to 0.6 GB a context on an 80 GB device, and each of two
+/// jobs has one: `papers.md` gives 200 KB a compute unit for the context alone). 1/64 of 80 GB is 1.25 GB.
+const RESERVE: u64 = 64;
+
+#[derive(Debug)]
+struct Book {
+    /// 0 = not known.
+    total: AtomicU64,
+    taken: AtomicU64,
+}
+
+static BOOKS: [Book; DEVICES] = [const {
+    Book {
+        total: AtomicU64::new(0),
+        taken: AtomicU64::new(0),
+    }
+}; DEVICES];
+
+fn book(device: i32) -> Option<&'static Book> {
+    usize::try_from(device).ok().and_then(|at| BOOKS.get(at))
+}
+
+/// What a job may take of a device of so much memory.
+pub fn of_total(total: u64) -> u64 {
+    total - total / RESERVE
+}
+
+/// A device has so much memory.
+pub fn learn(device: i32, total: u64) {
+    if let Some(book) = book(device) {
+        book.total.store(total, Ordering::Relaxed);
+    }
+}
+
+/// What a job may take of a device.
+pub fn most(device: i32) -> u64 {
+    book(device).map_or(0, |book| of_total(book.total.load(Ordering::Relaxed)))
+}
+
+/// Books so much; false if the job would then have more than it may.
+#[must_use]
+pub fn take(device: i32, bytes: u64) -> bool {
+    let Some(book) = book(device) else { return false };
+    let most = most(device);
+    let grown = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= most);
+    book.taken
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, grown)
+        .is_ok()
+}
+
+/// Books so much back.
+pub fn given_back(device: i32, bytes: u64) {
+    if let Some(book) = book(device) {
+        let _ = book.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
+            Some(taken.saturating_sub(bytes))
+        });
+    }
+}
+
+/// Managed bytes taken of a device.
+pub fn taken(device: i32) -> u64 {
+    book(device).map_or(0, |book| book.taken.load(Ordering::Acquire))
+}
+
+/// Whether its memory is known and it has a book at all.
+pub fn known(device: i32) -> bool {
+    book(device).is_some_and(|book| book.total.load(Ordering::Relaxed) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_there_is() {
+        let device = 31;
+        assert!(!known(device) && !known(32) && !known(-1));
+        learn(device, 6400);
+        assert!(take(device, 6000));
+        assert!(!take(device, 301));
+        assert!(take(device, 300));
+        assert!(!take(device, 1) && !take(device, u64::MAX));
+        given_back(device, 6000);
+        assert_eq!(taken(device), 300);
+        given_back(device, 1000);
+        assert_eq!(taken(device), 0);
+    }
+}

@@ -1,0 +1,328 @@
+//! Stream-ordered allocation on managed memory.
+//!
+//! The driver has no stream-ordered managed allocation before CUDA 13, and freeing managed memory waits for the whole context. So what a stream frees is
+//! kept for the next that asks: at once for the same stream, whose own order makes that right; for another stream once an event behind the free was reached.
+//! What is kept does not count as the job's (its `cuMemGetInfo` does not show it) and goes back to the driver when the job asks for more than there is, trims a
+//! pool, or frees more blocks than are worth keeping. The driver's own free waits for what still uses a block, so a block without an event is safe, too.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::backing::{self, Taken};
+use super::ranges::{Origin, Range};
+use super::{capacity, ranges};
+use crate::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
+use crate::hooks::capture;
+use crate::{real, session};
+
+/// Blocks kept; CTranslate2 has some thirty on their way at a time (28 pairs a token).
+const MOST: usize = 1024;
+
+/// A block serves a request if it is at most this part larger, or has no more than [`SMALL`] bytes.
+const WASTE: u64 = 4;
+const SMALL: u64 = 512;
+
+/// CU_EVENT_DISABLE_TIMING.
+const WITHOUT_TIME: u32 = 2;
+
+/// A block that was freed in stream order.
+#[derive(Debug, Clone, Copy)]
+struct Spare {
+    at: CuDevicePtr,
+    range: Range,
+    /// Where it was freed, told apart by thread where the handle is shared; 0 = that stream is gone.
+    stream: usize,
+    /// Behind the free; 0 = none.
+    event: CuEvent,
+}
+
+/// What a pool's own book says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Bytes now.
+    pub now: u64,
+    /// Most bytes ever.
+    pub high: u64,
+}
+
+#[derive(Default)]
+struct Inside {
+    spare: Vec<Spare>,
+    events: Vec<(CuContext, CuEvent)>,
+    used: HashMap<usize, Used>,
+    /// Pools that were made for sharing or for the host: theirs stays theirs.
+    foreign: Vec<usize>,
+}
+
+static INSIDE: Mutex<Option<Inside>> = Mutex::new(None);
+
+fn locked() -> MutexGuard<'static, Option<Inside>> {
+    INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn inside<T>(body: impl FnOnce(&mut Inside) -> T) -> T {
+    body(locked().get_or_insert_default())
+}
+
+/// Takes memory in stream order. `pool` 0 is the device's own.
+pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
+    if bytes == 0 || is_foreign(pool) {
+        return Taken::Plain;
+    }
+    let origin = Origin::Pool(pool);
+    if let Some(spare) = reuse(bytes, session::own(stream)) {
+        let range = Range {
+            bytes,
+            origin,
+            ..spare.range
+        };
+        if spare.event != 0 {
+            keep_event(spare.range.context, spare.event);
+        }
+        // What was given back when it was freed is taken again; that fails only if another thread took it meanwhile.
+        if capacity::take(range.device, range.room) {
+            ranges::add(spare.at, range);
+            taken(&range);
+            return Taken::At(spare.at);
+        }
+        // SAFETY: nobody holds the block but we.
+        let _ = unsafe { real::cuMemFree_v2(spare.at) };
+        session::unbacked(spare.at);
+        return Taken::Refused(CuResult::OUT_OF_MEMORY);
+    }
+    let result = backing::take(bytes, origin);
+    if let Taken::At(at) = result
+        && let Some(range) = ranges::at(at)
+    {
+        taken(&range);
+    }
+    result
+}
+
+/// A block that fits and may be used on this stream now.
+fn reuse(bytes: u64, stream: usize) -> Option<Spare> {
+    let (device, context) = backing::here()?;
+    let fits = |spare: &Spare| {
+        let room = spare.range.room;
+        spare.range.device == device
+            && spare.range.context == context
+            && room >= bytes
+            && room - room / WASTE <= bytes.max(SMALL)
+    };
+    let own = |inside: &mut Inside| {
+        let at = inside
+            .spare
+            .iter()
+            .rposition(|spare| spare.stream == stream && fits(spare))?;
+        Some(inside.spare.swap_remove(at))
+    };
+    if let Some(spare) = inside(own) {
+        return Some(spare);
+    }
+    if capture::any() {
+        return None;
+    }
+    // Another stream's, taken out before the driver is asked about it: no lock is held over its call.
+    let other = |inside: &mut Inside| {
+        let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
+        Some(inside.spare.remove(at))
+    };
+    let spare = inside(other)?;
+    // SAFETY: an event of our own.
+    if unsafe { real::cuEventQuery(spare.event) }.ok() {
+        return Some(spare);
+    }
+    inside(|inside| inside.spare.push(spare));
+    None
+}
+
+/// Frees memory in stream order. `None` if it is none of ours.
+pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
+    let range = ranges::at(at)?;
+    let event = match mark(range.context, stream) {
+        Ok(event) => event,
+        // The stream is none: the job hears it and keeps its memory.
+        Err(error) => return Some(error),
+    };
+    // Somebody frees it at the same time: his error, answered as the driver answers it.
+    let Some(range) = ranges::remove(at) else {
+        return Some(CuResult::INVALID_VALUE);
+    };
+    freed(&range);
+    capacity::given_back(range.device, range.room);
+    session::resting(at);
+    let spare = Spare {
+        at,
+        range,
+        stream: session::own(stream),
+        event,
+    };
+    let full = inside(|inside| {
+        inside.spare.push(spare);
+        inside.spare.len() > MOST
+    });
+    if full && !capture::any() {
+        drop_blocks(|inside| inside.spare.drain(..MOST / 4).collect());
+    }
+    Some(CuResult::SUCCESS)
+}
+
+/// An event behind what is on the stream; 0 where none can be had.
+fn mark(context: CuContext, stream: CuStream) -> Result<CuEvent, CuResult> {
+    if capture::any() {
+        return Ok(0);
+    }
+    let kept = |inside: &mut Inside| {
+        let at = inside.events.iter().position(|(of, _)| *of == context)?;
+        Some(inside.events.swap_remove(at).1)
+    };
+    let mut event = inside(kept).unwrap_or(0);
+    if event == 0 {
+        // SAFETY: the out-parameter is valid.
+        if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+            return Ok(0);
+        }
+    }
+    // SAFETY: our event, the job's stream.
+    let result = unsafe { real::cuEventRecord(event, stream) };
+    if result.ok() {
+        return Ok(event);
+    }
+    keep_event(context, event);
+    // Another context's stream is no error of the job's.
+    // SAFETY: as above.
+    let known = unsafe { real::cuStreamQuery(stream) };
+    match known {
+        CuResult::SUCCESS | CuResult::NOT_READY => Ok(0),
+        _ => Err(result),
+    }
+}
+
+fn keep_event(context: CuContext, event: CuEvent) {
+    inside(|inside| inside.events.push((context, event)));
+}
+
+/// Gives kept blocks of a device back to the driver. False if there were none, or while somebody captures.
+pub fn trim(device: i32) -> bool {
+    if capture::any() {
+        return false;
+    }
+    drop_blocks(|inside| {
+        let (of_it, others) = std::mem::take(&mut inside.spare)
+            .into_iter()
+            .partition(|spare| spare.range.device == device);
+        inside.spare = others;
+        of_it
+    })
+}
+
+fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
+    let blocks = inside(which);
+    for block in &blocks {
+        if block.event != 0 {
+            keep_event(block.range.context, block.event);
+        }
+        // The driver waits for what still uses it.
+        // SAFETY: nobody holds the block but we.
+        let _ = unsafe { real::cuMemFree_v2(block.at) };
+        session::unbacked(block.at);
+    }
+    !blocks.is_empty()
+}
+
+/// Bytes of a device that are kept.
+pub fn kept(device: i32) -> u64 {
+    inside(|inside| {
+        let of_it = inside.spare.iter().filter(|spare| spare.range.device == device);
+        of_it.fold(0, |sum: u64, spare| sum.saturating_add(spare.range.room))
+    })
+}
+
+/// A stream ends: its handle may be another's soon.
+pub fn stream_ending(stream: usize) {
+    inside(|inside| {
+        for spare in &mut inside.spare {
+            if spare.stream == stream {
+                spare.stream = 0;
+            }
+        }
+    });
+}
+
+/// A context has ended: its blocks and events went with it.
+pub fn forget_gone() {
+    let blocks = inside(|inside| {
+        inside.events.clear();
+        std::mem::take(&mut inside.spare)
+    });
+    let living: Vec<Spare> = blocks
+        .into_iter()
+        .filter(|spare| backing::lives(spare.at))
+        // An event of another context lives on and is lost; that costs some bytes.
+        .map(|spare| Spare { event: 0, ..spare })
+        .collect();
+    inside(|inside| inside.spare.extend(living));
+}
+
+/// A pool was made that is not for this device's memory alone.
+pub fn foreign(pool: usize) {
+    inside(|inside| inside.foreign.push(pool));
+}
+
+fn is_foreign(pool: usize) -> bool {
+    inside(|inside| inside.foreign.contains(&pool))
+}
+
+/// What stands for the pool of allocations that name none, unless the job made a pool of another kind that one.
+pub fn default_of_here() -> Option<usize> {
+    if inside(|inside| inside.foreign.is_empty()) {
+        return Some(0);
+    }
+    let (device, _) = backing::here()?;
+    let mut pool = 0;
+    // SAFETY: the out-parameter is valid.
+    let asked = unsafe { real::cuDeviceGetMemPool(&mut pool, device) };
+    (!asked.ok() || !is_foreign(pool)).then_some(0)
+}
+
+/// A pool ended.
+pub fn ended(pool: usize) {
+    inside(|inside| {
+        inside.foreign.retain(|other| *other != pool);
+        inside.used.remove(&pool);
+    });
+}
+
+/// A block was taken from a pool.
+pub fn taken(range: &Range) {
+    if let Origin::Pool(pool) = range.origin {
+        inside(|inside| {
+            let used = inside.used.entry(pool).or_default();
+            used.now = used.now.saturating_add(range.bytes);
+            used.high = used.high.max(used.now);
+        });
+    }
+}
+
+/// A block of a pool was freed.
+pub fn freed(range: &Range) {
+    if let Origin::Pool(pool) = range.origin {
+        inside(|inside| {
+            let used = inside.used.entry(pool).or_default();
+            used.now = used.now.saturating_sub(range.bytes);
+        });
+    }
+}
+
+/// What is taken of a pool.
+pub fn used(pool: usize) -> Used {
+    inside(|inside| inside.used.get(&pool).copied().unwrap_or_default())
+}
+
+/// The job wants the peak counted anew.
+pub fn reset_high(pool: usize) {
+    inside(|inside| {
+        let used = inside.used.entry(pool).or_default();
+        used.high = used.now;
+    });
+}

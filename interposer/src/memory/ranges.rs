@@ -1,0 +1,234 @@
+//! The managed memory that a job holds: by address, with what the job thinks it is.
+//!
+//! Two views of one list. [`of`] and the like lock, and serve calls that take memory, give it back or ask about it. [`place_of`] is for launches: it takes no lock
+//! and writes nothing; it searches a sorted table whose writers count a version up before and after each change, and gives up where it meets one.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::abi::CuContext;
+
+/// What the job asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// `cuMemAlloc` and its pitched sibling.
+    Plain,
+    /// Stream-ordered, from this pool (0 = the device's own).
+    Pool(usize),
+}
+
+/// One range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// As the job asked.
+    pub bytes: u64,
+    /// As it was taken from the driver.
+    pub room: u64,
+    /// What the job asked for.
+    pub origin: Origin,
+    /// Where it was taken.
+    pub context: CuContext,
+    /// Whose device this is.
+    pub device: i32,
+}
+
+static ALL: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+
+/// Ranges that launches can look up. PyTorch's allocator makes some hundreds of blocks; what has no room here is left to demand paging.
+const PLACES: usize = 4096;
+
+/// The table that launches read: starts and ends, sorted; odd version = being changed.
+struct Table {
+    version: AtomicU64,
+    count: AtomicUsize,
+    starts: [AtomicU64; PLACES],
+    ends: [AtomicU64; PLACES],
+}
+
+static TABLE: Table = Table::new();
+
+impl Table {
+    const fn new() -> Table {
+        Table {
+            version: AtomicU64::new(0),
+            count: AtomicUsize::new(0),
+            starts: [const { AtomicU64::new(0) }; PLACES],
+            ends: [const { AtomicU64::new(0) }; PLACES],
+        }
+    }
+
+    /// Called under the lock of [`ALL`]: one writer at a time.
+    fn write(&self, all: &BTreeMap<u64, Range>, from: u64) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        let kept = all.range(..from).count();
+        let places = self.starts.iter().zip(&self.ends).skip(kept);
+        for ((start, end), (at, range)) in places.zip(all.range(from..)) {
+            start.store(*at, Ordering::Relaxed);
+            end.store(at.saturating_add(range.room), Ordering::Relaxed);
+        }
+        self.count.store(all.len().min(PLACES), Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    fn find(&self, address: u64) -> Option<(u64, u64)> {
+        let before = self.version.load(Ordering::Acquire);
+        if before % 2 == 1 {
+            return None;
+        }
+        let count = self.count.load(Ordering::Relaxed);
+        let starts = self.starts.get(..count)?;
+        let at = starts
+            .partition_point(|start| start.load(Ordering::Relaxed) <= address)
+            .checked_sub(1)?;
+        let start = starts.get(at)?.load(Ordering::Relaxed);
+        let end = self.ends.get(at)?.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        (self.version.load(Ordering::Relaxed) == before && (start..end).contains(&address)).then_some((start, end))
+    }
+}
+
+fn locked() -> MutexGuard<'static, BTreeMap<u64, Range>> {
+    // Nothing that runs under the lock can leave the list half changed.
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A range was taken.
+pub fn add(start: u64, range: Range) {
+    let mut all = locked();
+    all.insert(start, range);
+    TABLE.write(&all, start);
+}
+
+/// A range is given back.
+pub fn remove(start: u64) -> Option<Range> {
+    let mut all = locked();
+    let range = all.remove(&start)?;
+    TABLE.write(&all, start);
+    Some(range)
+}
+
+/// The range that starts here.
+pub fn at(start: u64) -> Option<Range> {
+    locked().get(&start).copied()
+}
+
+/// The range an address lies in.
+pub fn of(address: u64) -> Option<(u64, Range)> {
+    let all = locked();
+    let (start, range) = all.range(..=address).next_back()?;
+    (address - start < range.bytes.max(1)).then_some((*start, *range))
+}
+
+/// All of them.
+pub fn all() -> Vec<(u64, Range)> {
+    locked().iter().map(|(start, range)| (*start, *range)).collect()
+}
+
+/// Start and end of the range an address lies in, for launches: no lock. `None` also where the list is changing just now.
+#[inline]
+pub fn place_of(address: u64) -> Option<(u64, u64)> {
+    TABLE.find(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(bytes: u64) -> Range {
+        Range {
+            bytes,
+            room: bytes.next_multiple_of(512),
+            origin: Origin::Plain,
+            context: 1,
+            device: 0,
+        }
+    }
+
+    /// A list and a table of a test's own: a table that another test changes answers nothing meanwhile.
+    struct Own(&'static Table, BTreeMap<u64, Range>);
+
+    impl Own {
+        fn new(table: &'static Table) -> Own {
+            Own(table, BTreeMap::new())
+        }
+        fn add(&mut self, start: u64) {
+            self.1.insert(start, range(1000));
+            self.0.write(&self.1, start);
+        }
+        fn remove(&mut self, start: u64) {
+            self.1.remove(&start);
+            self.0.write(&self.1, start);
+        }
+    }
+
+    #[test]
+    fn the_table_follows_the_list() {
+        static TABLE: Table = Table::new();
+        let mut own = Own::new(&TABLE);
+        let base = 0x7000_0000_0000;
+        let starts: Vec<u64> = (0..64u64).map(|n| base + (n * 37 % 64) * 0x10_0000).collect();
+        for start in &starts {
+            own.add(*start);
+        }
+        for start in &starts {
+            assert_eq!(TABLE.find(start + 1023), Some((*start, start + 1024)));
+            assert_eq!(TABLE.find(start + 1024), None);
+        }
+        assert_eq!(TABLE.find(base - 1), None);
+        for start in starts.iter().step_by(2) {
+            own.remove(*start);
+            assert_eq!(TABLE.find(*start), None);
+        }
+        for start in starts.iter().skip(1).step_by(2) {
+            assert_eq!(TABLE.find(*start), Some((*start, start + 1024)));
+        }
+    }
+
+    #[test]
+    fn a_full_table_leaves_the_highest_out() {
+        static TABLE: Table = Table::new();
+        let mut own = Own::new(&TABLE);
+        for n in 0..PLACES as u64 + 10 {
+            own.1.insert(0x1000 * (n + 1), range(1000));
+        }
+        TABLE.write(&own.1, 0);
+        assert_eq!(TABLE.find(0x1000), Some((0x1000, 0x1400)));
+        assert_eq!(TABLE.find(0x1000 * (PLACES as u64 + 1)), None);
+    }
+
+    #[test]
+    fn the_list_knows_what_was_asked_for() {
+        let base = 0x5000_0000_0000;
+        add(base, range(1000));
+        assert_eq!(of(base + 999).map(|found| found.0), Some(base));
+        assert_eq!(of(base + 1000), None, "the room behind it is not the job's");
+        assert_eq!(remove(base), Some(range(1000)));
+        assert_eq!((remove(base), at(base)), (None, None));
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_sees_whole_ranges_or_none() {
+        static TABLE: Table = Table::new();
+        let base = 0x6000_0000_0000u64;
+        let writer = std::thread::spawn(move || {
+            let mut own = Own::new(&TABLE);
+            for round in 0..20_000u64 {
+                own.add(base + round % 7 * 0x1000);
+                own.remove(base + (round + 3) % 7 * 0x1000);
+            }
+        });
+        while !writer.is_finished() {
+            for n in 0..7 {
+                let at = base + n * 0x1000;
+                if let Some(seen) = TABLE.find(at + 5) {
+                    assert_eq!(seen, (at, at + 1024));
+                }
+            }
+        }
+        writer.join().unwrap();
+    }
+}
