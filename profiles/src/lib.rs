@@ -22,6 +22,7 @@ pub mod show;
 mod sketch;
 mod store;
 pub mod trace;
+pub mod working_set;
 
 pub use aggregate::Aggregator;
 pub use error::Error;

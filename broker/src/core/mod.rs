@@ -32,6 +32,7 @@ mod event;
 mod foresight;
 mod intake;
 mod ledger;
+pub mod memory;
 mod pace;
 mod policy;
 mod queue;

@@ -1,0 +1,601 @@
+//! What to move next: who needs what first, and who can spare what longest.
+//!
+//! The rule is the "aggressive" one of prefetching and caching (Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching strategies", 1995):
+//! whenever the link is free, bring in the missing granule that is needed first, in the place of the one that is needed last, unless that one is
+//! needed before it. Both ends are found by cursors that only move one way between two switches, so that a switch costs the walk over one client's uses, and
+//! an order what it moves.
+#![forbid(unsafe_code)]
+
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::{
+    Access, Order, Overlap, Place, Planner, Range, Victims, What,
+    held::{Held, Moving},
+    order::NEVER,
+};
+use crate::{core::Client, protocol::Ns};
+
+/// The next use of what a client without a turn in the timeline will use some day: after all that is in it.
+const SOME_DAY: Ns = 1 << 62;
+
+/// A turn that the plan looks at.
+#[derive(Debug, Clone, Copy)]
+struct Visit {
+    client: usize,
+    /// From the plan's begin.
+    start: Ns,
+    length: Ns,
+    /// The running client's own next one: its order is the one at the end of its turn.
+    after: bool,
+}
+
+/// How far down one client's list of victims the plan is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tail {
+    /// Entries of the list that have not been looked at.
+    left: usize,
+    /// Under LRU: the unused ones are through, and `left` counts down the list of last uses.
+    used_ones: bool,
+}
+
+/// A granule that may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Victim {
+    client: usize,
+    slot: usize,
+    /// The greater, the sooner it goes.
+    key: Ns,
+}
+
+/// A granule that must come.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    client: usize,
+    slot: usize,
+    at: Ns,
+    visit: usize,
+}
+
+/// The state of the choice between two switches.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    visits: Vec<Visit>,
+    /// The first visit of each client after its present turn.
+    next_visit: Vec<Option<usize>>,
+    cycle: Ns,
+    /// The running client's turn as far as it is planned, and whether that is less than the turn.
+    planned: Option<(usize, Ns, bool)>,
+    /// Where the search for needs is: visit and rank.
+    at: (usize, usize),
+    /// It passed over something that was just leaving.
+    passed_leaving: bool,
+    tails: Vec<Tail>,
+    /// Of the running client, what it has used for the last time in this turn: key and slot.
+    spent: BinaryHeap<(Ns, usize)>,
+    /// Entries of the running client's last uses that are not in `spent` yet.
+    unspent: usize,
+    /// Slots of the running client that it uses in this turn.
+    in_turn: Vec<bool>,
+    /// Needs for which room is there or being made.
+    wanted: VecDeque<Need>,
+    /// No victim could be found for the running client.
+    starved: bool,
+    /// Slots changed so that the plan must be made again.
+    stale: bool,
+    pub any_refused: bool,
+}
+
+impl Choice {
+    pub fn rewind(&mut self) {
+        self.at = (0, 0);
+        self.passed_leaving = false;
+        self.starved = false;
+        self.wanted.clear();
+    }
+
+    pub fn forget_plan(&mut self) {
+        self.stale = true;
+    }
+
+    /// Something has left the device.
+    pub fn something_left(&mut self) {
+        self.starved = false;
+        if self.passed_leaving {
+            // `wanted` stays: its granules are neither there nor on their way, and the search passes over them.
+            self.passed_leaving = false;
+            self.at = (0, 0);
+        }
+    }
+
+    /// Whether this client has run past what was planned of its turn.
+    pub fn outrun(&self, client: usize, ran: Ns) -> bool {
+        self.planned
+            .is_some_and(|(running, length, partial)| partial && running == client && ran >= length)
+    }
+}
+
+impl Planner {
+    /// Makes the plan for the timeline.
+    pub(super) fn plan(&mut self) {
+        let mut choice = std::mem::take(&mut self.choice);
+        choice.stale = false;
+        choice.rewind();
+        choice.visits.clear();
+        choice.next_visit.clear();
+        choice.next_visit.resize(self.clients.len(), None);
+        choice.spent.clear();
+        choice.in_turn.clear();
+        choice.unspent = 0;
+        choice.planned = None;
+        choice.cycle = self.timeline.iter().map(|turn| turn.length).sum();
+        for (_, held) in &mut self.clients {
+            held.order_now();
+        }
+        let mut start = 0;
+        for (place, turn) in self.timeline.iter().enumerate() {
+            let Some(client) = self.index(turn.client) else {
+                continue;
+            };
+            if place == 0 {
+                let held = &mut self.clients[client].1;
+                let length = planned_length(held, turn.length, self.config.capacity);
+                held.order_after(length);
+                choice.planned = Some((client, length, length < turn.length));
+                choice.visits.push(Visit {
+                    client,
+                    start: 0,
+                    length,
+                    after: false,
+                });
+                if length < turn.length {
+                    choice.next_visit[client] = Some(choice.visits.len());
+                    choice.visits.push(Visit {
+                        client,
+                        start: length,
+                        length: turn.length - length,
+                        after: true,
+                    });
+                }
+            } else if choice.next_visit[client].is_none() {
+                choice.next_visit[client] = Some(choice.visits.len());
+                choice.visits.push(Visit {
+                    client,
+                    start,
+                    length: turn.length,
+                    after: choice.planned.is_some_and(|(running, ..)| running == client),
+                });
+            }
+            start += turn.length;
+        }
+        if let Some((client, length, _)) = choice.planned {
+            let held = &self.clients[client].1;
+            choice.in_turn.resize(held.slots.len(), false);
+            for due in &held.after.last {
+                if due.away > length {
+                    break;
+                }
+                choice.in_turn[due.slot as usize] = true;
+                choice.unspent += 1;
+            }
+        }
+        choice.tails.clear();
+        choice.tails.extend(self.clients.iter().map(|(_, held)| Tail {
+            left: held.slots.len(),
+            used_ones: false,
+        }));
+        self.choice = choice;
+    }
+
+    /// Which visits the link works for.
+    fn visits_served(&self) -> usize {
+        match self.options().overlap {
+            Overlap::Ahead => self.choice.visits.len(),
+            Overlap::AtSwitch | Overlap::Nothing => {
+                // A turn that is planned in parts is one turn.
+                let partial = self.choice.planned.is_some_and(|(_, _, partial)| partial);
+                (1 + usize::from(partial)).min(self.choice.visits.len())
+            }
+        }
+    }
+
+    /// The missing granule that is needed first. It stays the first until [`Planner::take_need`].
+    fn next_need(&mut self) -> Option<Need> {
+        loop {
+            let (at, rank) = self.choice.at;
+            if at >= self.visits_served() {
+                return None;
+            }
+            let visit = self.choice.visits[at];
+            let held = &self.clients[visit.client].1;
+            let order = if visit.after { &held.after } else { &held.now };
+            let Some(due) = order.next.get(rank).filter(|due| due.away < visit.length) else {
+                self.choice.at = (at + 1, 0);
+                continue;
+            };
+            let slot = &held.slots[due.slot as usize];
+            if slot.place != Place::Device && slot.moving == Moving::No && !slot.refused {
+                return Some(Need {
+                    client: visit.client,
+                    slot: due.slot as usize,
+                    at: visit.start + due.away,
+                    visit: at,
+                });
+            }
+            // What leaves now and is needed again is looked at again once it is out.
+            self.choice.passed_leaving |= matches!(slot.moving, Moving::Out | Moving::Dropped);
+            self.choice.at = (at, rank + 1);
+        }
+    }
+
+    fn take_need(&mut self, need: Need) {
+        self.choice.at.1 += 1;
+        self.choice.wanted.push_back(need);
+    }
+
+    /// When a slot of a client that is not running, or of the running one after its turn, is used next.
+    fn future(&self, client: usize, away: Ns) -> Ns {
+        if away == NEVER {
+            return NEVER;
+        }
+        match self.choice.next_visit[client].map(|at| self.choice.visits[at]) {
+            Some(visit) if away < visit.length => visit.start + away,
+            Some(visit) => visit
+                .start
+                .saturating_add(self.choice.cycle)
+                .saturating_add(away)
+                .min(SOME_DAY),
+            None if self.choice.planned.is_some_and(|(running, ..)| running == client) => {
+                self.choice.cycle.saturating_add(away).min(SOME_DAY)
+            }
+            None => SOME_DAY.saturating_add(away.min(SOME_DAY)),
+        }
+    }
+
+    fn may_go(&self, held: &Held, slot: usize) -> bool {
+        let it = &held.slots[slot];
+        it.place == Place::Device && it.moving == Moving::No && !it.refused && !held.pinned
+    }
+
+    /// The first victim of one client, if it has one left.
+    fn victim_of(&mut self, client: usize) -> Option<Victim> {
+        let running = self.choice.planned.is_some_and(|(running, ..)| running == client);
+        match self.options().victims {
+            Victims::Opt if running => self.victim_of_running(client),
+            Victims::Opt => {
+                while let Some(rank) = self.choice.tails[client].left.checked_sub(1) {
+                    let held = &self.clients[client].1;
+                    let due = held.now.next[rank];
+                    if self.may_go(held, due.slot as usize) {
+                        return Some(Victim {
+                            client,
+                            slot: due.slot as usize,
+                            key: self.future(client, due.away),
+                        });
+                    }
+                    self.choice.tails[client].left = rank;
+                }
+                None
+            }
+            Victims::Lru if running => None,
+            Victims::Lru => self.victim_by_last_use(client),
+        }
+    }
+
+    /// Of the running client, the one that is used last of those that this turn does not use, or no longer.
+    fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
+        let length = self.choice.planned.map_or(0, |(_, length, _)| length);
+        // What its kernels have passed for the last time goes into the heap. A use is over when the next one has begun.
+        while let Some(at) = self.choice.unspent.checked_sub(1) {
+            let held = &self.clients[client].1;
+            let over = match held.after.last[..at].last() {
+                Some(later) => length.saturating_sub(later.away),
+                None => length,
+            };
+            if held.ran < over {
+                break;
+            }
+            let slot = held.after.last[at].slot as usize;
+            let away = held.after.away(slot);
+            let key = self.future(client, away);
+            self.choice.spent.push((key, slot));
+            self.choice.unspent = at;
+        }
+        let held = &self.clients[client].1;
+        while let Some((_, slot)) = self.choice.spent.peek() {
+            if self.may_go(held, *slot) {
+                break;
+            }
+            self.choice.spent.pop();
+        }
+        let spent = self.choice.spent.peek().map(|(key, slot)| Victim {
+            client,
+            slot: *slot,
+            key: *key,
+        });
+        let mut idle = None;
+        while let Some(rank) = self.choice.tails[client].left.checked_sub(1) {
+            let held = &self.clients[client].1;
+            let due = held.after.next[rank];
+            let slot = due.slot as usize;
+            if !self.choice.in_turn[slot] && self.may_go(held, slot) {
+                let key = self.future(client, due.away);
+                idle = Some(Victim { client, slot, key });
+                break;
+            }
+            self.choice.tails[client].left = rank;
+        }
+        // `Option` orders nothing below something.
+        std::cmp::max_by_key(spent, idle, |victim| victim.map(|victim| victim.key))
+    }
+
+    /// Of a client that is not running, the one whose last use is longest ago.
+    fn victim_by_last_use(&mut self, client: usize) -> Option<Victim> {
+        loop {
+            let tail = self.choice.tails[client];
+            let held = &self.clients[client].1;
+            if let Some(rank) = tail.left.checked_sub(1) {
+                let (slot, key) = if tail.used_ones {
+                    let due = held.now.last[rank];
+                    let since = self.clock.saturating_sub(held.ended);
+                    (due.slot as usize, since.saturating_add(due.away))
+                } else {
+                    let due = held.now.next[rank];
+                    if due.away != NEVER {
+                        self.choice.tails[client] = Tail {
+                            left: held.now.last.len(),
+                            used_ones: true,
+                        };
+                        continue;
+                    }
+                    (due.slot as usize, NEVER)
+                };
+                if self.may_go(held, slot) {
+                    return Some(Victim { client, slot, key });
+                }
+                self.choice.tails[client].left = rank;
+            } else {
+                return None;
+            }
+        }
+    }
+
+    /// The granule to give up for this need, and how. `None` if all that are there are needed sooner, or may not go.
+    fn victim_for(&mut self, need: Need) -> Option<(Victim, What)> {
+        loop {
+            let mut best: Option<Victim> = None;
+            for client in 0..self.clients.len() {
+                let nearer = self.options().victims == Victims::Lru
+                    && self.choice.next_visit[client].is_some_and(|visit| visit <= need.visit);
+                if nearer || (self.options().victims == Victims::Lru && client == need.client) {
+                    continue;
+                }
+                if let Some(victim) = self.victim_of(client)
+                    && best.is_none_or(|best| victim.key > best.key)
+                {
+                    best = Some(victim);
+                }
+            }
+            let victim = best?;
+            if self.options().victims == Victims::Opt && victim.key <= need.at {
+                return None;
+            }
+            let what = self.way_out(victim);
+            if what == What::Evict && self.totals.host >= self.config.host_limit {
+                // The host has no room for it. It is passed over until the next switch.
+                self.pass_over(victim);
+                continue;
+            }
+            return Some((victim, what));
+        }
+    }
+
+    fn pass_over(&mut self, victim: Victim) {
+        let running = self
+            .choice
+            .planned
+            .is_some_and(|(running, ..)| running == victim.client);
+        if running && self.choice.spent.peek().is_some_and(|(_, slot)| *slot == victim.slot) {
+            self.choice.spent.pop();
+        } else if let Some(left) = self.choice.tails[victim.client].left.checked_sub(1) {
+            self.choice.tails[victim.client].left = left;
+        }
+    }
+
+    /// How this granule would go.
+    fn way_out(&self, victim: Victim) -> What {
+        let held = &self.clients[victim.client].1;
+        let running = self
+            .choice
+            .planned
+            .is_some_and(|(running, ..)| running == victim.client);
+        let order = if running { &held.after } else { &held.now };
+        let dead = order.away(victim.slot) != NEVER && order.access[victim.slot] == Access::Write;
+        if dead && self.options().discard {
+            What::Discard
+        } else if held.slots[victim.slot].copy {
+            What::Release
+        } else {
+            What::Evict
+        }
+    }
+
+    /// How this granule comes.
+    fn way_in(&self, need: Need) -> What {
+        let held = &self.clients[need.client].1;
+        let order = if self.choice.visits[need.visit].after {
+            &held.after
+        } else {
+            &held.now
+        };
+        let dead = self.options().discard && order.access[need.slot] == Access::Write;
+        if dead || held.slots[need.slot].place == Place::Nowhere {
+            What::Populate
+        } else {
+            What::Prefetch
+        }
+    }
+
+    /// Whether one more granule may be copied out.
+    fn link_takes_out(&self) -> bool {
+        let out = self.totals.copying_out;
+        let busy = if self.config.link.duplex {
+            out
+        } else {
+            out + self.totals.arriving
+        };
+        busy < u64::from(self.config.in_flight)
+    }
+
+    /// Whether one more granule may be brought in.
+    fn link_takes_in(&self) -> bool {
+        let busy = if self.config.link.duplex {
+            self.totals.arriving
+        } else {
+            self.totals.arriving + self.totals.copying_out
+        };
+        busy < u64::from(self.config.in_flight)
+    }
+
+    /// Gives orders as long as there is something to do and the link takes it.
+    pub(super) fn choose(&mut self, into: &mut Vec<Order>) {
+        if self.choice.stale {
+            self.replan();
+        }
+        self.make_room(into);
+        let serial = self.options().overlap == Overlap::Nothing;
+        if !(serial && self.totals.leaving > 0) {
+            self.fetch(into);
+        }
+    }
+
+    fn make_room(&mut self, into: &mut Vec<Order>) {
+        let ahead = match self.options().overlap {
+            Overlap::Nothing => usize::MAX,
+            Overlap::Ahead | Overlap::AtSwitch => self.config.in_flight as usize,
+        };
+        let mut batch = Batch::default();
+        while self.choice.wanted.len() < ahead {
+            let Some(need) = self.next_need() else { break };
+            let claimed = self.choice.wanted.len() as u64;
+            if self.room() + self.totals.leaving > claimed {
+                self.take_need(need);
+                continue;
+            }
+            let Some((victim, what)) = self.victim_for(need) else {
+                self.choice.starved |= need.visit == 0 && claimed == 0;
+                break;
+            };
+            if what == What::Evict && !self.link_takes_out() {
+                break;
+            }
+            self.change(victim.client, victim.slot, |slot| {
+                slot.moving = if what == What::Discard {
+                    Moving::Dropped
+                } else {
+                    Moving::Out
+                };
+            });
+            self.add_to(&mut batch, victim.client, victim.slot, what, into);
+            self.take_need(need);
+        }
+        self.flush(&mut batch, into);
+    }
+
+    fn fetch(&mut self, into: &mut Vec<Order>) {
+        let mut batch = Batch::default();
+        while let Some(need) = self.choice.wanted.front().copied() {
+            let slot = &self.clients[need.client].1.slots[need.slot];
+            if slot.place == Place::Device || slot.moving != Moving::No {
+                // It came by a fault meanwhile.
+                self.choice.wanted.pop_front();
+                continue;
+            }
+            if self.room() == 0 || !self.link_takes_in() {
+                break;
+            }
+            self.choice.wanted.pop_front();
+            let what = self.way_in(need);
+            self.change(need.client, need.slot, |slot| slot.moving = Moving::In);
+            self.add_to(&mut batch, need.client, need.slot, what, into);
+        }
+        self.flush(&mut batch, into);
+    }
+
+    fn add_to(&mut self, batch: &mut Batch, client: usize, slot: usize, what: What, into: &mut Vec<Order>) {
+        let (whose, held) = &self.clients[client];
+        let (whose, granule) = (*whose, held.granules[slot]);
+        if !batch.take(whose, what, granule, self.config.per_order) {
+            self.flush(batch, into);
+            batch.take(whose, what, granule, self.config.per_order);
+        }
+    }
+
+    fn flush(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
+        if let Some((client, what, range)) = batch.0.take() {
+            self.give(client, what, range, into);
+        }
+    }
+
+    pub(super) fn ready(&mut self, client: Client) -> bool {
+        let Some(at) = self.index(client) else { return true };
+        if self.options().overlap != Overlap::Nothing {
+            return true;
+        }
+        if !self.choice.planned.is_some_and(|(running, ..)| running == at) {
+            return false;
+        }
+        self.choice.starved
+            || (self.choice.wanted.is_empty() && self.totals.arriving == 0 && self.next_need().is_none())
+    }
+
+    /// Whether this missing slot of the running client will be brought in during the turn.
+    pub(super) fn intends(&self, client: usize, slot: usize) -> bool {
+        let Some((running, length, _)) = self.choice.planned else {
+            return false;
+        };
+        let held = &self.clients[client].1;
+        running == client && !self.choice.starved && !held.slots[slot].refused && held.now.away(slot) < length
+    }
+}
+
+/// How much of a turn is planned at once. A client whose set does not fit the device gives up its own granules on the way round its period, so what it uses
+/// before it comes back to them must fit: half the capacity's worth, so that the other half can be under way.
+fn planned_length(held: &Held, length: Ns, capacity: u64) -> Ns {
+    if held.used <= capacity {
+        return length;
+    }
+    let part = u128::from(held.period) * u128::from(capacity) / (2 * u128::from(held.used.max(1)));
+    length.min(part.max(1) as Ns)
+}
+
+/// Neighbouring granules that get the same order.
+#[derive(Debug, Default)]
+struct Batch(Option<(Client, What, Range)>);
+
+impl Batch {
+    /// Takes one more, if it fits what is there.
+    fn take(&mut self, client: Client, what: What, granule: u64, most: u32) -> bool {
+        let Some((whose, order, range)) = &mut self.0 else {
+            let range = Range {
+                first: granule,
+                count: 1,
+            };
+            self.0 = Some((client, what, range));
+            return true;
+        };
+        if *whose != client || *order != what || range.count >= most.max(1) {
+            return false;
+        }
+        if granule == range.end() {
+            range.count += 1;
+            return true;
+        }
+        // Victims are found backwards.
+        if granule + 1 == range.first {
+            range.first = granule;
+            range.count += 1;
+            return true;
+        }
+        false
+    }
+}
