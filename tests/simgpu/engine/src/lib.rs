@@ -24,6 +24,7 @@
 mod compute;
 mod copies;
 mod engine;
+pub mod memory;
 mod ready;
 mod settings;
 mod slab;

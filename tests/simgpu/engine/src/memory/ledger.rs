@@ -1,0 +1,426 @@
+//! Residency without time: who has what where, and what each change moved.
+//!
+//! What holds after every call: `used` is the room that pages on the device, on their way to it and on their way from it take, and is at most the room there is (but
+//! while plain memory is being made room for); each owner's usage is the sum over its blocks; a block is in the order of eviction exactly if it takes room on the device.
+
+use super::block::{Block, NONE, widen};
+use super::order::Order;
+use super::range::{PAGE, Part, bytes, mask};
+use super::table::{Cursor, Table};
+use super::{MemorySettings, Owner, OwnerUsage, Range};
+
+/// Why a call was refused. The ledger is unchanged then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryError {
+    /// The host could not hold all managed memory any more.
+    HostFull,
+    /// The device has not that much for memory that cannot move.
+    DeviceFull,
+    /// Some of it is allocated already, or it has no bytes.
+    Taken,
+}
+
+impl std::fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            MemoryError::HostFull => "more managed memory than the host can hold",
+            MemoryError::DeviceFull => "more plain memory than the device has",
+            MemoryError::Taken => "memory that is allocated already, or of no size",
+        })
+    }
+}
+
+impl std::error::Error for MemoryError {}
+
+/// Where a page lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Never touched, or discarded.
+    Nowhere,
+    /// On the host alone.
+    Host,
+    /// On the device alone.
+    Device,
+    /// The same on both.
+    Both,
+}
+
+/// What handling one block's faults brings and moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fault {
+    /// Copied to the device.
+    pub copied: u64,
+    /// Came to be there with no copy.
+    pub created: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct OwnerState {
+    table: Table,
+    usage: OwnerUsage,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    pub(super) settings: MemorySettings,
+    pub(super) blocks: Vec<Block>,
+    free: Vec<u32>,
+    owners: Vec<Option<OwnerState>>,
+    pub(super) order: Order,
+    /// Room taken on the device, bytes.
+    used: u64,
+    /// Device memory that cannot move.
+    plain: u64,
+    allocated: u64,
+}
+
+impl Ledger {
+    /// An empty device.
+    pub fn new(settings: MemorySettings) -> Ledger {
+        Ledger {
+            settings,
+            blocks: Vec::new(),
+            free: Vec::new(),
+            owners: Vec::new(),
+            order: Order::new(),
+            used: 0,
+            plain: 0,
+            allocated: 0,
+        }
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &MemorySettings {
+        &self.settings
+    }
+
+    /// Managed bytes that take room on the device, those on their way included.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Room for managed pages.
+    pub fn room(&self) -> u64 {
+        self.settings.capacity.saturating_sub(self.plain)
+    }
+
+    /// Device memory that cannot move.
+    pub fn plain(&self) -> u64 {
+        self.plain
+    }
+
+    /// Managed bytes allocated, of all owners.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    /// What is counted for an owner.
+    pub fn usage(&self, owner: Owner) -> OwnerUsage {
+        let state = self.owners.get(owner as usize).and_then(Option::as_ref);
+        state.map(|state| state.usage).unwrap_or_default()
+    }
+
+    pub(super) fn usage_mut(&mut self, owner: Owner) -> &mut OwnerUsage {
+        &mut self.state(owner).usage
+    }
+
+    fn state(&mut self, owner: Owner) -> &mut OwnerState {
+        let at = owner as usize;
+        if self.owners.len() <= at {
+            self.owners.resize_with(at + 1, || None);
+        }
+        self.owners[at].get_or_insert_with(OwnerState::default)
+    }
+
+    fn table(&self, owner: Owner) -> Option<&Table> {
+        Some(&self.owners.get(owner as usize)?.as_ref()?.table)
+    }
+
+    /// The place in `blocks` of an owner's block.
+    pub(super) fn find(&self, owner: Owner, number: u64) -> Option<u32> {
+        self.table(owner)?.get(number)
+    }
+
+    /// Each block of a range that has pages allocated: its place, and of the range its part and allocated pages.
+    pub(super) fn each(&self, owner: Owner, range: Range) -> impl Iterator<Item = (u32, Part, u32)> + '_ {
+        let table = self.table(owner);
+        let mut cursor = Cursor::default();
+        range.parts().filter_map(move |part| {
+            let at = table?.get_near(part.number, &mut cursor)?;
+            let pages = part.pages & self.blocks[at as usize].valid;
+            (pages != 0).then_some((at, part, pages))
+        })
+    }
+
+    /// Allocates managed memory: whole pages, which lie nowhere as yet. Takes its room on the host.
+    pub fn allocate(&mut self, owner: Owner, range: Range) -> Result<(), MemoryError> {
+        if range.len == 0 || self.each(owner, range).next().is_some() {
+            return Err(MemoryError::Taken);
+        }
+        let size: u64 = range.parts().map(|part| bytes(part.pages)).sum();
+        if self.allocated.saturating_add(size) > self.settings.host_limit {
+            return Err(MemoryError::HostFull);
+        }
+        for part in range.parts() {
+            let at = match self.find(owner, part.number) {
+                Some(at) => at,
+                None => self.new_block(owner, part.number),
+            };
+            self.blocks[at as usize].valid |= part.pages;
+        }
+        self.allocated += size;
+        self.usage_mut(owner).allocated += size;
+        Ok(())
+    }
+
+    fn new_block(&mut self, owner: Owner, number: u64) -> u32 {
+        let block = Block::new(owner, number);
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.blocks[at as usize] = block;
+                at
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        };
+        self.state(owner).table.set(number, at);
+        at
+    }
+
+    /// Frees managed memory; what of the range is not allocated is passed over.
+    pub fn free(&mut self, owner: Owner, range: Range) {
+        let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
+        for (at, pages) in parts {
+            self.lose(at, pages);
+            let block = &mut self.blocks[at as usize];
+            block.valid &= !pages;
+            block.read_mostly &= !pages;
+            let (number, empty) = (block.number, block.valid == 0);
+            self.allocated -= bytes(pages);
+            self.usage_mut(owner).allocated -= bytes(pages);
+            if empty {
+                self.state(owner).table.set(number, NONE);
+                self.free.push(at);
+            }
+        }
+    }
+
+    /// Forgets an owner and all its memory.
+    pub fn remove(&mut self, owner: Owner) {
+        let Some(table) = self.table(owner) else { return };
+        let blocks: Vec<u32> = table.all().collect();
+        for at in blocks {
+            self.lose(at, u32::MAX);
+            self.allocated -= bytes(self.blocks[at as usize].valid);
+            self.blocks[at as usize].valid = 0;
+            self.free.push(at);
+        }
+        self.owners[owner as usize] = None;
+    }
+
+    /// Has pages lie nowhere. Answers how many bytes lay somewhere.
+    fn lose(&mut self, at: u32, pages: u32) -> u64 {
+        let block = &mut self.blocks[at as usize];
+        let held = block.held() & pages;
+        let host = block.host & pages;
+        let lay = bytes(held | host);
+        block.device &= !pages;
+        block.arriving &= !pages;
+        block.host &= !pages;
+        block.queued &= !pages;
+        let owner = block.owner;
+        self.used -= bytes(held);
+        self.keep_order(at);
+        let usage = self.usage_mut(owner);
+        usage.resident -= bytes(held);
+        usage.on_host -= bytes(host);
+        lay
+    }
+
+    /// Takes a block out of the order of eviction if it takes no room any more.
+    fn keep_order(&mut self, at: u32) {
+        if self.blocks[at as usize].held() == 0 {
+            self.order.remove(&mut self.blocks, at);
+        }
+    }
+
+    /// Gives contents up: the pages lie nowhere until they are touched or prefetched again. Answers how many bytes lay somewhere.
+    pub fn discard(&mut self, owner: Owner, range: Range) -> u64 {
+        let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
+        let lost = parts.into_iter().map(|(at, pages)| self.lose(at, pages)).sum();
+        self.usage_mut(owner).discarded += lost;
+        lost
+    }
+
+    /// Advises a range as mostly read, or not. What lies on both places stays there; without the advice the host's copy goes.
+    pub fn advise_read_mostly(&mut self, owner: Owner, range: Range, on: bool) {
+        let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
+        for (at, pages) in parts {
+            if on {
+                self.blocks[at as usize].read_mostly |= pages;
+            } else {
+                self.blocks[at as usize].read_mostly &= !pages;
+                let stale = self.blocks[at as usize].shared() & pages;
+                self.forget_host(at, stale);
+            }
+        }
+    }
+
+    /// Drops the host's copies of pages that lie on both places.
+    pub(super) fn forget_host(&mut self, at: u32, pages: u32) {
+        let block = &mut self.blocks[at as usize];
+        let gone = block.host & pages;
+        block.host &= !pages;
+        let owner = block.owner;
+        self.usage_mut(owner).on_host -= bytes(gone);
+    }
+
+    /// Whether a kernel finds all of a range on the device; for a write also, whether no copy on the host has to go first.
+    pub fn is_ready(&self, owner: Owner, range: Range, write: bool) -> bool {
+        self.each(owner, range).all(|(at, _, pages)| {
+            let block = &self.blocks[at as usize];
+            block.device & pages == pages && !(write && block.host & pages != 0)
+        })
+    }
+
+    /// Bytes of a range that are not on the device.
+    pub fn missing(&self, owner: Owner, range: Range) -> u64 {
+        let missing = |(at, _, pages): (u32, Part, u32)| bytes(pages & !self.blocks[at as usize].device);
+        self.each(owner, range).map(missing).sum()
+    }
+
+    /// Where the page of an address lies. `None`: it is not allocated.
+    pub fn place(&self, owner: Owner, address: u64) -> Option<Place> {
+        let (at, part, _) = self.each(owner, Range::new(address / PAGE * PAGE, PAGE)).next()?;
+        let block = &self.blocks[at as usize];
+        Some(match (block.device & part.pages != 0, block.host & part.pages != 0) {
+            (false, false) => Place::Nowhere,
+            (false, true) => Place::Host,
+            (true, false) => Place::Device,
+            (true, true) => Place::Both,
+        })
+    }
+
+    /// Takes device memory that cannot move. There may be too little room for what is there then: [`super::Pager::take_plain`] evicts.
+    pub(super) fn take_plain(&mut self, size: u64) -> Result<(), MemoryError> {
+        if self.plain.saturating_add(size) > self.settings.capacity {
+            return Err(MemoryError::DeviceFull);
+        }
+        self.plain += size;
+        Ok(())
+    }
+
+    pub(super) fn give_plain(&mut self, size: u64) {
+        self.plain = self.plain.saturating_sub(size);
+    }
+
+    /// The block that goes next, but for one; none that something is on its way to.
+    pub(super) fn victim(&self, but: u32) -> Option<u32> {
+        self.order
+            .iter(&self.blocks)
+            .find(|at| *at != but && self.blocks[*at as usize].arriving == 0)
+    }
+
+    /// Takes room on the device for pages that are not there, and answers how many bytes must be copied.
+    pub(super) fn begin_arrival(&mut self, at: u32, pages: u32) -> u64 {
+        let block = &mut self.blocks[at as usize];
+        let pages = pages & block.valid & !block.held();
+        block.arriving |= pages;
+        block.queued &= !pages;
+        let (owner, copied) = (block.owner, bytes(pages & block.host));
+        self.used += bytes(pages);
+        self.usage_mut(owner).resident += bytes(pages);
+        if pages != 0 {
+            self.order.touch(&mut self.blocks, at);
+        }
+        copied
+    }
+
+    /// Pages that were on their way are there.
+    pub(super) fn end_arrival(&mut self, at: u32, pages: u32) {
+        let block = &mut self.blocks[at as usize];
+        let pages = pages & block.arriving;
+        block.arriving &= !pages;
+        block.device |= pages;
+        let stale = pages & !block.read_mostly;
+        self.forget_host(at, stale);
+    }
+
+    /// Has pages leave the device: those that the host has too are dropped, the others are on their way, and keep their room until [`Ledger::end_departure`]. Answers how
+    /// many bytes those are, and how many were dropped.
+    pub(super) fn begin_departure(&mut self, at: u32, pages: u32) -> (u64, u64) {
+        let block = &mut self.blocks[at as usize];
+        let pages = pages & block.device;
+        let dropped = pages & block.host;
+        let copied = pages & !block.host;
+        block.device &= !pages;
+        block.host |= pages;
+        let owner = block.owner;
+        self.used -= bytes(dropped);
+        self.keep_order(at);
+        let usage = self.usage_mut(owner);
+        usage.resident -= bytes(pages);
+        usage.on_host += bytes(copied);
+        usage.dropped += bytes(dropped);
+        (bytes(copied), bytes(dropped))
+    }
+
+    /// Room that leaving pages took is free.
+    pub(super) fn end_departure(&mut self, size: u64) {
+        self.used -= size;
+    }
+
+    /// Pages that a kernel used over the link: they are the host's now.
+    pub(super) fn stay_on_host(&mut self, at: u32, pages: u32) {
+        let block = &mut self.blocks[at as usize];
+        let new = pages & !block.host & !block.held();
+        block.host |= new;
+        let owner = block.owner;
+        let usage = self.usage_mut(owner);
+        usage.faults += 1;
+        usage.on_host += bytes(new);
+    }
+
+    /// Which pages a batch with room for so many faults of 4 KiB takes of a block, in the order of addresses, and how many faults they are.
+    pub(super) fn faulting(&self, range: Range, number: u64, missing: u32, room: u32) -> (u32, u32) {
+        let (mut pages, mut faults, mut left) = (0, 0, missing);
+        while left != 0 {
+            let page = left.trailing_zeros();
+            let more = range.faults(number, page);
+            if faults > 0 && faults + more > room {
+                break;
+            }
+            pages |= mask(page, page + 1);
+            faults += more;
+            left &= left - 1;
+        }
+        (pages, faults)
+    }
+
+    /// What the driver brings for faulted pages.
+    pub(super) fn widened(&self, at: u32, faulted: u32) -> u32 {
+        let block = &self.blocks[at as usize];
+        faulted | widen(faulted, block.held(), block.valid, self.settings.threshold)
+    }
+
+    /// Brings pages at once and answers what that was.
+    pub(super) fn fault_in(&mut self, at: u32, pages: u32) -> Fault {
+        let before = self.blocks[at as usize].held();
+        let copied = self.begin_arrival(at, pages);
+        let block = self.blocks[at as usize];
+        let new = block.held() & !before;
+        self.end_arrival(at, new);
+        let fault = Fault {
+            copied,
+            created: bytes(new) - copied,
+        };
+        let usage = self.usage_mut(block.owner);
+        usage.faults += 1;
+        usage.faulted += fault.copied;
+        usage.created += fault.created;
+        fault
+    }
+}

@@ -1,0 +1,106 @@
+//! Addresses cut into blocks and pages.
+
+/// The driver's leaf: the unit in which the ledger knows where memory lies, bytes.
+pub const PAGE: u64 = 64 << 10;
+/// The unit in which the driver evicts and prefetches, bytes.
+pub const BLOCK: u64 = 2 << 20;
+/// Pages of a block: one bit each of a `u32`.
+pub(super) const PAGES: u32 = (BLOCK / PAGE) as u32;
+/// The unit in which the device reports faults, bytes.
+const FAULT: u64 = 4 << 10;
+
+/// Some of an owner's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// The first address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// The part of a range that lies in one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The block's number: its address over [`BLOCK`].
+    pub(super) number: u64,
+    /// Its pages that the range touches.
+    pub(super) pages: u32,
+}
+
+impl Range {
+    /// From an address on.
+    pub fn new(start: u64, len: u64) -> Range {
+        Range { start, len }
+    }
+
+    /// The first address behind it.
+    pub fn end(self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
+    /// Its parts, block by block. Pages that it touches in part count whole.
+    pub(super) fn parts(self) -> impl Iterator<Item = Part> {
+        let (start, end) = (self.start, self.end());
+        let last = if self.len == 0 {
+            start / BLOCK
+        } else {
+            (end - 1) / BLOCK + 1
+        };
+        (start / BLOCK..last).map(move |number| {
+            let base = number * BLOCK;
+            let first = start.saturating_sub(base) / PAGE;
+            let behind = (end - base).min(BLOCK).div_ceil(PAGE);
+            Part {
+                number,
+                pages: mask(first as u32, behind as u32),
+            }
+        })
+    }
+
+    /// How many 4 KiB units of a page of a block it touches, 1 to 16.
+    pub(super) fn faults(self, number: u64, page: u32) -> u32 {
+        let base = number * BLOCK + u64::from(page) * PAGE;
+        let from = self.start.max(base);
+        let to = self.end().min(base + PAGE);
+        if to <= from {
+            return 1;
+        }
+        (to.div_ceil(FAULT) - from / FAULT) as u32
+    }
+}
+
+/// Pages from one to before another.
+pub(super) fn mask(first: u32, behind: u32) -> u32 {
+    let below = |n: u32| if n >= PAGES { u32::MAX } else { (1 << n) - 1 };
+    below(behind) & !below(first)
+}
+
+/// The bytes of so many pages.
+pub(super) fn bytes(pages: u32) -> u64 {
+    u64::from(pages.count_ones()) * PAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_falls_into_blocks() {
+        let parts: Vec<Part> = Range::new(BLOCK - 1, 2 + BLOCK).parts().collect();
+        let expected = [(0, 1 << 31), (1, u32::MAX), (2, 1)];
+        assert_eq!(
+            parts.iter().map(|part| (part.number, part.pages)).collect::<Vec<_>>(),
+            expected
+        );
+        assert_eq!(Range::new(5, 0).parts().count(), 0);
+        assert_eq!(mask(0, 32), u32::MAX);
+        assert_eq!(mask(3, 5), 0b11000);
+    }
+
+    #[test]
+    fn faults_are_counted_in_units_of_4_kib() {
+        assert_eq!(Range::new(0, BLOCK).faults(0, 7), 16);
+        assert_eq!(Range::new(10, 10).faults(0, 0), 1);
+        assert_eq!(Range::new(4095, 2).faults(0, 0), 2);
+    }
+}

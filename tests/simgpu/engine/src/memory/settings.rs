@@ -1,0 +1,60 @@
+//! What memory and the link to the host are like. The defaults are those of `rtx5080-like.toml` in the calibration folder, where each has its source.
+
+use crate::Ns;
+
+/// Capacity, limits, rates and costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySettings {
+    /// Device memory for managed pages, bytes.
+    pub capacity: u64,
+    /// Host memory for managed pages, bytes. All managed memory together can be allocated up to this.
+    pub host_limit: u64,
+    /// Prefetch towards the device with the other direction idle, bytes a microsecond.
+    pub to_device: u64,
+    /// Prefetch towards the host with the other direction idle, bytes a microsecond.
+    pub to_host: u64,
+    /// Both directions at once, their sum, bytes a microsecond.
+    pub both_ways: u64,
+    /// Whether the two directions run at once. If not, one piece at a time moves, either way.
+    pub duplex: bool,
+    /// What each block of a batch of faults costs before its data moves.
+    pub fault_batch: Ns,
+    /// Faults of 4 KiB that the driver handles at once.
+    pub batch_faults: u32,
+    /// What the driver pays for evicting a block to make room, beside its data.
+    pub evict_block: Ns,
+    /// The density prefetcher's threshold, per cent; 100 and more switches it off.
+    pub threshold: u32,
+}
+
+impl Default for MemorySettings {
+    fn default() -> MemorySettings {
+        MemorySettings {
+            capacity: 16 << 30,
+            host_limit: 96 << 30,
+            to_device: 41_700,
+            to_host: 41_700,
+            both_ways: 63_500,
+            duplex: true,
+            fault_batch: 30_440,
+            batch_faults: 256,
+            evict_block: 77_000,
+            threshold: 51,
+        }
+    }
+}
+
+impl MemorySettings {
+    /// How long a piece takes in one direction while the other one is idle or busy.
+    pub(super) fn transfer(&self, to_host: bool, bytes: u64, other_busy: bool) -> Ns {
+        let alone = if to_host { self.to_host } else { self.to_device };
+        let rate = if other_busy && self.duplex {
+            // The sum is shared in proportion to what each direction does alone.
+            let sum = u128::from(self.to_device) + u128::from(self.to_host);
+            (u128::from(self.both_ways) * u128::from(alone) / sum.max(1)) as u64
+        } else {
+            alone
+        };
+        (u128::from(bytes) * 1_000).div_ceil(u128::from(rate.max(1))) as Ns
+    }
+}

@@ -1,0 +1,342 @@
+//! The page ledger under any sequence of calls, and its costs where they can be added up by hand.
+
+use proptest::prelude::*;
+use simgpu_engine::memory::{BLOCK, MemoryError, MemorySettings, PAGE, Pager, Place, Range};
+
+/// Two owners with so many blocks each.
+const OWNERS: u32 = 2;
+const BLOCKS: u64 = 12;
+
+fn settings(duplex: bool) -> MemorySettings {
+    MemorySettings {
+        capacity: 8 * BLOCK,
+        host_limit: 20 * BLOCK,
+        duplex,
+        ..MemorySettings::default()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Call {
+    Allocate(u32, Range),
+    Free(u32, Range),
+    Touch(u32, Range, bool),
+    Prefetch(u32, Range, bool),
+    Discard(u32, Range),
+    Advise(u32, Range, bool),
+    TakePlain(u64),
+    GivePlain(u64),
+    Remove(u32),
+    Wait(u64),
+}
+
+fn range() -> impl Strategy<Value = Range> {
+    let page = 0..BLOCKS * BLOCK / PAGE;
+    (page, prop_oneof![1..200_u64, 1..4 * BLOCK, PAGE..8 * BLOCK]).prop_map(|(page, len)| {
+        let start = page * PAGE;
+        Range::new(start, len.min(BLOCKS * BLOCK - start))
+    })
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let owner = 0..OWNERS;
+    prop_oneof![
+        3 => (owner.clone(), range()).prop_map(|(o, r)| Call::Allocate(o, r)),
+        1 => (owner.clone(), range()).prop_map(|(o, r)| Call::Free(o, r)),
+        6 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, w)| Call::Touch(o, r, w)),
+        6 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, h)| Call::Prefetch(o, r, h)),
+        1 => (owner.clone(), range()).prop_map(|(o, r)| Call::Discard(o, r)),
+        2 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, on)| Call::Advise(o, r, on)),
+        1 => (1..4_u64).prop_map(|n| Call::TakePlain(n * BLOCK)),
+        1 => (1..4_u64).prop_map(|n| Call::GivePlain(n * BLOCK)),
+        1 => owner.prop_map(Call::Remove),
+        4 => (0..400_000_u64).prop_map(Call::Wait),
+    ]
+}
+
+/// Every page of an owner.
+fn places(pager: &Pager, owner: u32) -> impl Iterator<Item = (u64, Place)> + '_ {
+    (0..BLOCKS * BLOCK / PAGE).filter_map(move |page| Some((page, pager.ledger().place(owner, page * PAGE)?)))
+}
+
+fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
+    let ledger = pager.ledger();
+    assert!(ledger.used() <= ledger.room(), "{} of {}", ledger.used(), ledger.room());
+    assert!(ledger.allocated() <= ledger.settings().host_limit);
+    let (mut resident, mut allocated) = (0, 0);
+    for owner in 0..OWNERS {
+        let usage = pager.usage(owner);
+        let count =
+            |wanted: &[Place]| places(pager, owner).filter(|(_, place)| wanted.contains(place)).count() as u64 * PAGE;
+        assert_eq!(usage.allocated, places(pager, owner).count() as u64 * PAGE);
+        assert_eq!(usage.on_host, count(&[Place::Host, Place::Both]));
+        // What is on its way counts as resident.
+        assert!(usage.resident >= count(&[Place::Device, Place::Both]));
+        if !pager.is_moving() {
+            assert_eq!(usage.resident, count(&[Place::Device, Place::Both]));
+        }
+        for page in &written[owner as usize] {
+            let place = ledger.place(owner, page * PAGE);
+            assert_ne!(place, Some(Place::Nowhere), "page {page} of {owner} is lost");
+        }
+        resident += usage.resident;
+        allocated += usage.allocated;
+    }
+    assert!(resident <= ledger.used());
+    assert_eq!(allocated, ledger.allocated());
+    if !pager.is_moving() {
+        assert_eq!(resident, ledger.used());
+    }
+}
+
+fn pages(range: Range) -> std::ops::Range<u64> {
+    range.start / PAGE..range.end().div_ceil(PAGE)
+}
+
+fn play(calls: &[Call], duplex: bool, waits: bool) {
+    let mut pager = Pager::new(settings(duplex), waits);
+    let mut now = 0;
+    let mut written = vec![std::collections::BTreeSet::new(); OWNERS as usize];
+    let (mut asked, mut ended) = (std::collections::BTreeSet::new(), 0);
+    for call in calls {
+        match *call {
+            Call::Allocate(owner, range) => {
+                let _ = pager.allocate(owner, range);
+            }
+            Call::Free(owner, range) => {
+                pager.free(now, owner, range);
+                written[owner as usize].retain(|page| !pages(range).contains(page));
+            }
+            Call::Touch(owner, range, write) => {
+                let quiet = !pager.is_moving();
+                let end = pager.touch(now, owner, range, write);
+                assert!(end >= now);
+                now = end;
+                // A touch of one block is found. Of several, one that was there already may have gone for another; prefetches under way take room too.
+                let one = range.start / BLOCK == (range.end() - 1) / BLOCK;
+                if quiet && one && pager.ledger().room() >= 2 * BLOCK {
+                    assert!(pager.ledger().is_ready(owner, range, write));
+                }
+                if write {
+                    let ledger = pager.ledger();
+                    let there = pages(range).filter(|page| ledger.place(owner, page * PAGE).is_some());
+                    written[owner as usize].extend(there);
+                }
+            }
+            Call::Prefetch(owner, range, to_host) => {
+                assert!(asked.insert(pager.prefetch(now, owner, range, to_host)));
+            }
+            Call::Discard(owner, range) => {
+                pager.discard(now, owner, range);
+                written[owner as usize].retain(|page| !pages(range).contains(page));
+            }
+            Call::Advise(owner, range, on) => pager.advise_read_mostly(now, owner, range, on),
+            Call::TakePlain(size) => match pager.take_plain(now, size) {
+                Ok(end) => now = now.max(end),
+                Err(error) => assert_eq!(error, MemoryError::DeviceFull),
+            },
+            Call::GivePlain(size) => pager.give_plain(now, size),
+            Call::Remove(owner) => {
+                pager.remove(now, owner);
+                written[owner as usize].clear();
+            }
+            Call::Wait(time) => {
+                now += time;
+                pager.advance_to(now);
+            }
+        }
+        check(&pager, &written);
+    }
+    // Everything ends, each prefetch once, and in no time that goes back.
+    while let Some(next) = pager.next_event() {
+        pager.advance_to(next);
+        check(&pager, &written);
+    }
+    assert!(!pager.is_moving());
+    let mut last = 0;
+    while let Some((ticket, at)) = pager.next_ended() {
+        assert!(asked.remove(&ticket) && at >= last);
+        last = at;
+        ended += 1;
+    }
+    assert!(asked.is_empty(), "{} of {ended} never ended", asked.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn nothing_is_lost_and_nothing_overflows(
+        calls in prop::collection::vec(call(), 1..60), duplex: bool, waits: bool,
+    ) {
+        play(&calls, duplex, waits);
+    }
+}
+
+/// An owner with some blocks, all on the host.
+fn on_the_host(settings: MemorySettings, blocks: u64) -> Pager {
+    let mut pager = Pager::new(
+        MemorySettings {
+            capacity: 1 << 40,
+            ..settings
+        },
+        false,
+    );
+    let all = Range::new(0, blocks * BLOCK);
+    pager.allocate(0, all).unwrap();
+    pager.touch(0, 0, all, true);
+    pager.prefetch(pager.now(), 0, all, true);
+    while let Some(next) = pager.next_event() {
+        pager.advance_to(next);
+    }
+    while pager.next_ended().is_some() {}
+    assert_eq!(pager.usage(0).resident, 0);
+    // The same state on a device of the size asked for.
+    pager.take_plain(pager.now(), (1 << 40) - settings.capacity).unwrap();
+    pager
+}
+
+/// What a block's transfer takes alone.
+const BLOCK_NS: u64 = (BLOCK * 1_000).div_ceil(41_700);
+const HALF_NS: u64 = (BLOCK * 500).div_ceil(41_700);
+
+#[test]
+fn a_dense_block_costs_two_batches_and_its_data() {
+    let mut pager = on_the_host(settings(true), 4);
+    let start = pager.now();
+    let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK), false);
+    // 256 faults of 4 KiB are half a block; half a block is not denser than 51 %.
+    assert_eq!(end - start, 4 * (30_440 + HALF_NS));
+    assert_eq!(pager.usage(0).faulted, 2 * BLOCK);
+    assert_eq!(
+        pager.touch(end, 0, Range::new(0, 2 * BLOCK), false),
+        end,
+        "what is there costs nothing"
+    );
+}
+
+#[test]
+fn a_low_threshold_brings_a_block_with_its_first_batch() {
+    let settings = MemorySettings {
+        threshold: 1,
+        ..settings(true)
+    };
+    let mut pager = on_the_host(settings, 4);
+    let start = pager.now();
+    let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK), false);
+    assert_eq!(end - start, 2 * (30_440 + BLOCK_NS));
+}
+
+#[test]
+fn a_full_device_pays_for_the_block_that_came_first() {
+    let mut pager = on_the_host(settings(true), 12);
+    let now = pager.touch(pager.now(), 0, Range::new(0, 8 * BLOCK), false);
+    // A hit is not seen by the driver: block 0 still goes first.
+    let now = pager.touch(now, 0, Range::new(0, 1), false);
+    let end = pager.touch(now, 0, Range::new(8 * BLOCK, BLOCK / 2), false);
+    assert_eq!(end - now, 30_440 + 77_000 + BLOCK_NS + HALF_NS);
+    assert_eq!(pager.ledger().place(0, 0), Some(Place::Host));
+    assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
+    assert_eq!(pager.usage(0).evicted, BLOCK);
+}
+
+#[test]
+fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
+    let mut pager = on_the_host(settings(true), 2);
+    let all = Range::new(0, 2 * BLOCK);
+    pager.advise_read_mostly(pager.now(), 0, all, true);
+    pager.prefetch(pager.now(), 0, all, false);
+    pager.advance_to(pager.now() + 1_000_000);
+    assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
+    let now = pager.touch(pager.now(), 0, Range::new(BLOCK, BLOCK), true);
+    assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
+    pager.prefetch(now, 0, all, true);
+    pager.advance_to(now + 1_000_000);
+    let usage = pager.usage(0);
+    assert_eq!(
+        (usage.resident, usage.returned - 2 * BLOCK, usage.dropped),
+        (0, BLOCK, BLOCK)
+    );
+}
+
+#[test]
+fn what_is_discarded_moves_nothing_either_way() {
+    let mut pager = on_the_host(settings(true), 2);
+    let all = Range::new(0, 2 * BLOCK);
+    let now = pager.touch(pager.now(), 0, all, true);
+    pager.discard(now, 0, all);
+    assert_eq!(pager.ledger().used(), 0);
+    let before = pager.usage(0);
+    pager.prefetch(now, 0, all, false);
+    let usage = pager.usage(0);
+    assert_eq!((usage.resident, usage.prefetched), (2 * BLOCK, before.prefetched));
+    assert_eq!(pager.touch(now, 0, all, true), now);
+}
+
+/// Swaps four blocks against four and answers how long that took.
+fn swap(duplex: bool) -> u64 {
+    let mut pager = on_the_host(settings(duplex), 12);
+    let now = pager.touch(pager.now(), 0, Range::new(0, 8 * BLOCK), true);
+    pager.prefetch(now, 0, Range::new(0, 4 * BLOCK), true);
+    pager.prefetch(now, 0, Range::new(8 * BLOCK, 4 * BLOCK), false);
+    let mut end = now;
+    while let Some(next) = pager.next_event() {
+        pager.advance_to(next);
+        end = next;
+    }
+    assert!(pager.ledger().is_ready(0, Range::new(8 * BLOCK, 4 * BLOCK), true));
+    end - now
+}
+
+#[test]
+fn a_duplex_link_swaps_as_much_faster_as_calibrated() {
+    assert_eq!(swap(false), 8 * BLOCK_NS);
+    // One way alone at the beginning and the end: 41.7, both ways between: 63.5.
+    let fast = swap(true);
+    assert!(
+        fast < 8 * BLOCK_NS * 80 / 100 && fast > 8 * BLOCK_NS * 417 / 635,
+        "{fast}"
+    );
+}
+
+#[test]
+fn a_kernel_starts_before_the_last_page_is_in() {
+    for waits in [false, true] {
+        let mut pager = on_the_host(settings(true), 8);
+        pager.waits(waits);
+        let now = pager.now();
+        pager.prefetch(now, 0, Range::new(0, 8 * BLOCK), false);
+        let first = pager.touch(now, 0, Range::new(0, BLOCK), false);
+        // The piece on the link is waited for; with faults also their handling, which takes less.
+        assert_eq!(first - now, BLOCK_NS);
+        let last = pager.touch(first, 0, Range::new(7 * BLOCK, BLOCK), false);
+        if waits {
+            assert_eq!(last - now, 8 * BLOCK_NS);
+        } else {
+            // The fault goes ahead of the queue.
+            assert!(last - first < 4 * BLOCK_NS, "{}", last - first);
+        }
+    }
+}
+
+#[test]
+fn managed_memory_ends_where_the_host_does() {
+    let mut pager = Pager::new(settings(true), false);
+    assert_eq!(pager.allocate(0, Range::new(0, 20 * BLOCK)), Ok(()));
+    assert_eq!(pager.allocate(1, Range::new(0, 1)), Err(MemoryError::HostFull));
+    assert_eq!(pager.allocate(0, Range::new(0, 1)), Err(MemoryError::Taken));
+    pager.free(0, 0, Range::new(0, PAGE));
+    assert_eq!(pager.allocate(1, Range::new(0, 1)), Ok(()));
+}
+
+#[test]
+fn with_no_room_at_all_kernels_read_over_the_link() {
+    let mut pager = on_the_host(settings(true), 2);
+    let now = pager.take_plain(pager.now(), pager.ledger().room()).unwrap();
+    let end = pager.touch(now, 0, Range::new(0, BLOCK), true);
+    assert_eq!(end - now, 30_440 + BLOCK_NS);
+    assert_eq!(
+        (pager.ledger().used(), pager.ledger().place(0, 0)),
+        (0, Some(Place::Host))
+    );
+}
