@@ -24,7 +24,7 @@ use crate::transport::server::Host;
 
 pub use super::scheduler::{Moment, Watcher};
 pub use super::status::Ending;
-pub use super::waiting::Wait;
+pub use super::waiting::{Scene, Wait, Waiting};
 
 /// A scheduler in somebody's hands.
 pub struct ByHand(Scheduler);

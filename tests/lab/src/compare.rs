@@ -14,6 +14,7 @@ use crate::job::Job;
 use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
 use crate::rule::Rule;
+use crate::why::{Why, why};
 use crate::world::{Control, Hosts, LONGEST, Run, Setup, World};
 use crate::{MS, Ns};
 
@@ -201,6 +202,7 @@ impl Bench {
             },
             gate_us: us(per(analysis.gate, analysis.filler_kernels)),
             spent: analysis.spent.to_vec(),
+            why: why(run, &analysis.windows),
             span_ms: ms(analysis.span),
             switches: run.switches,
             events: run.events,
@@ -272,6 +274,8 @@ pub struct Figures {
     pub gate_us: f64,
     /// By length of gap (see [`crate::measure::EDGES`]), where its time went.
     pub spent: Vec<Spent>,
+    /// By length of gap and cause (see [`crate::why`]), what was not filled.
+    pub why: Why,
     /// How long it was looked at.
     pub span_ms: f64,
     /// Changes of context.

@@ -85,6 +85,9 @@ struct Options {
     /// Where the time of gaps went, by their length and policy
     #[arg(long)]
     gaps: bool,
+    /// Why gap time was not filled: by cause, policy and length of gap
+    #[arg(long)]
+    why: bool,
 }
 
 /// What is written as JSON.
@@ -121,6 +124,9 @@ fn run(options: &Options) -> Result<bool> {
             let scenario = Scenario::load(path)?;
             let rows = one_scenario(&scenario);
             print!("{}", report::text(&rows));
+            if options.why {
+                print!("{}", report::causes::text(&rows));
+            }
             if let Some(path) = &options.json {
                 write(path, &serde_json::to_string_pretty(&rows)?)?;
             }
@@ -265,6 +271,9 @@ fn the_set(options: &Options) -> Result<bool> {
     }
     if options.gaps {
         print!("{}", report::text_of_gaps(&results.rows));
+    }
+    if options.why {
+        print!("{}", report::causes::text(&results.rows));
     }
     print!("{}", report::text_of_set(&results.rows));
     print!("{}", report::text_of_aims(&results.aims));

@@ -38,6 +38,20 @@ pub struct Spent {
     pub packer: Ns,
 }
 
+impl Spent {
+    /// Adds another's.
+    pub fn add(&mut self, other: &Spent) {
+        self.gaps += other.gaps;
+        self.there += other.there;
+        self.filled += other.filled;
+        self.head += other.head;
+        self.between += other.between;
+        self.tail += other.tail;
+        self.unused += other.unused;
+        self.packer += other.packer;
+    }
+}
+
 /// The place of a length among [`EDGES`].
 pub fn bucket(length: Ns) -> usize {
     EDGES.iter().position(|edge| length <= *edge).unwrap_or(EDGES.len())

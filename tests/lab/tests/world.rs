@@ -166,3 +166,32 @@ fn requests_that_come_by_themselves_queue() {
     // The fifth of a burst waits for four others.
     assert!(bursts.jobs[0].latencies.iter().max() > Some(&(4 * mean(&alone))));
 }
+
+#[test]
+fn the_causes_of_what_is_not_filled_add_up() {
+    for mode in [Mode::Mps, Mode::TimeSlice] {
+        let mut second = training();
+        second.name = "second".into();
+        let jobs = [service(), training(), second];
+        for rule in [Rule::WEFT, Rule::FIKIT, Rule::Default, Rule::Xsched(16)] {
+            let figures = compare(mode, &jobs, rule);
+            for (spent, causes) in figures.spent.iter().zip(&figures.why.0) {
+                let why: u64 = causes.iter().sum();
+                assert_eq!(spent.there, spent.filled + why, "{mode:?} {rule}: {causes:?}");
+            }
+            let sum = figures.why.sum();
+            let of = |name: &str| {
+                let at = weft_lab::why::CAUSES.iter().position(|(short, _)| *short == name);
+                sum[at.expect("a cause")]
+            };
+            // Nobody is held back where nobody holds, and weft's order takes its time.
+            let held = of("bound") + of("busy") + of("unseen") + of("short") + of("granularity");
+            match rule {
+                Rule::Default => assert_eq!(held + of("rule") + of("order"), 0, "{mode:?}"),
+                Rule::Xsched(_) => assert!(of("rule") > 0 && of("order") == 0, "{mode:?}"),
+                _ => assert!(held > 0 && of("order") > 0 && of("rule") == 0, "{mode:?} {rule}"),
+            }
+            assert_eq!(of("switch") > 0, mode == Mode::TimeSlice, "{mode:?} {rule}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! What came of it, for people: text for the terminal, one page with plots.
 #![forbid(unsafe_code)]
 
+pub mod causes;
 mod page;
 mod svg;
 
@@ -161,14 +162,7 @@ pub(crate) fn gaps_by_rule(rows: &[Row]) -> Vec<(&'static str, String, Vec<Spent
             out.len() - 1
         });
         for (sum, spent) in out[at].2.iter_mut().zip(&row.figures.spent) {
-            sum.gaps += spent.gaps;
-            sum.there += spent.there;
-            sum.filled += spent.filled;
-            sum.head += spent.head;
-            sum.between += spent.between;
-            sum.tail += spent.tail;
-            sum.unused += spent.unused;
-            sum.packer += spent.packer;
+            sum.add(spent);
         }
     }
     out

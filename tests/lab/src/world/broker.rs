@@ -1,36 +1,24 @@
 //! The daemon's half: when the broker looks at the lanes, what it tells the core, how it carries out what the core decides. Follows
-//! `broker/src/daemon` (`scheduler`, `lanes`, `waiting`); constants that stand there are copied here by name.
+//! (`scheduler`, `lanes`) step by step; how to wait is decided by the daemon's own `waiting`.
+
+use std::time::Duration;
 
 use weft_broker::core::{Client, Config, Core, Decision, Event, Mode, Snapshot};
+use weft_broker::daemon::by_hand::{Scene, Wait, Waiting};
 
 use super::{What, World};
-use crate::{MS, Ns, US};
+use crate::{Ns, US};
 
-/// Waiting's.
-const NEAR: Ns = 100 * US;
-const SHORTEST_NAP: Ns = 50 * US;
-const LONGEST_NAP: Ns = 500 * US;
-const DOZE: Ns = 2 * MS;
-const SLEEP: Ns = 200 * MS;
-const QUIET: Ns = 20 * MS;
 /// The scheduler's.
 const ROUNDS: usize = 16;
 /// A turn of a spinning broker: lanes are read that often.
 const TURN: Ns = US;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    Spin,
-    Nap,
-    Doze,
-    Sleep,
-}
-
 /// The daemon.
 #[derive(Debug)]
 pub(super) struct Broker {
     core: Core,
-    nap: Ns,
+    waiting: Waiting,
     wait: Wait,
     /// The turn that counts, and when it is.
     token: u32,
@@ -42,12 +30,13 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    pub(super) fn new(config: Config) -> Broker {
+    /// `spin`: whether it has a core to spin on.
+    pub(super) fn new(config: Config, spin: bool) -> Broker {
         let reaction = config.open_after;
         Broker {
             core: Core::new(config),
-            nap: reaction,
-            wait: Wait::Sleep,
+            waiting: Waiting::new(spin, reaction),
+            wait: Wait::Sleep(Duration::ZERO),
             token: 0,
             next: Ns::MAX,
             last_record: 0,
@@ -61,27 +50,42 @@ impl Broker {
         self.core.snapshot()
     }
 
+    /// Filler work that the core takes for out, and when it expects the last holder's work to end.
+    pub(super) fn believes(&self) -> (Ns, Ns) {
+        let snapshot = self.core.snapshot();
+        let holders = snapshot.clients.iter().filter(|client| client.mode == "holder");
+        (
+            snapshot.exposure,
+            holders.map(|client| client.busy_until).max().unwrap_or(0),
+        )
+    }
+
+    pub(super) fn delay_bound(&self) -> Ns {
+        self.core.config().delay_bound
+    }
+
     pub(super) fn events(&self) -> u64 {
         self.core.snapshot().counters.events
     }
 
     /// How to wait now, and until when.
-    fn choose(&self, now: Ns, spin: bool) -> (Wait, Ns) {
-        let due = self.core.next_wake(now).map(|at| at.saturating_sub(now));
-        if due == Some(0) {
-            return (Wait::Spin, now + TURN);
-        }
-        let at_most = |longest: Ns| now + due.map_or(longest, |due| due.min(longest));
-        if self.filler_waits {
-            return match due {
-                Some(due) if spin && due <= NEAR => (Wait::Spin, now + due.max(TURN)),
-                _ => (Wait::Nap, at_most(self.nap)),
-            };
-        }
-        if now.saturating_sub(self.last_record) < QUIET {
-            return (Wait::Doze, at_most(DOZE));
-        }
-        (Wait::Sleep, at_most(SLEEP))
+    fn choose(&self, now: Ns, alone: bool) -> (Wait, Ns) {
+        let next_wake = self.core.next_wake(now);
+        let wait = self.waiting.choose(
+            now,
+            &Scene {
+                filler_waits: self.filler_waits,
+                alone,
+                last_record: self.last_record,
+                next_wake,
+            },
+        );
+        let at = match wait {
+            // A spin sees what changes at once; if nothing does, the next turn that counts is the one that is due.
+            Wait::Spin => next_wake.unwrap_or(now).max(now + TURN),
+            Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => now + time.as_nanos() as Ns,
+        };
+        (wait, at)
     }
 }
 
@@ -89,9 +93,6 @@ impl World {
     /// Tells the core of everybody, before anything runs.
     pub(super) fn attach_all(&mut self) {
         let Some(mut broker) = self.broker.take() else { return };
-        let reaction = broker.nap;
-        let nap = if self.hosts.spin { reaction / 4 } else { reaction / 2 };
-        broker.nap = nap.clamp(SHORTEST_NAP, LONGEST_NAP);
         let policy = broker.core.config().policy;
         let unknown = broker.core.config().unknown_cost;
         for (job, process) in self.processes.iter_mut().enumerate() {
@@ -117,9 +118,9 @@ impl World {
     pub(super) fn ring(&mut self, filler: bool) {
         let Some(broker) = &self.broker else { return };
         let heard = match broker.wait {
-            Wait::Sleep => true,
-            Wait::Doze => filler,
-            Wait::Spin | Wait::Nap => false,
+            Wait::Sleep(_) => true,
+            Wait::Doze(_) => filler,
+            Wait::Spin | Wait::Nap(_) => false,
         };
         if heard {
             let at = self.wake_up();
@@ -146,10 +147,10 @@ impl World {
     }
 
     fn plan_turn(&mut self) {
-        let (now, spin) = (self.now, self.hosts.spin);
+        let (now, alone) = (self.now, self.processes.len() == 1);
         let late = self.random.between(self.hosts.oversleep);
         let Some(broker) = &mut self.broker else { return };
-        let (wait, at) = broker.choose(now, spin);
+        let (wait, at) = broker.choose(now, alone);
         broker.wait = wait;
         broker.next = Ns::MAX;
         let late = if wait == Wait::Spin { 0 } else { late };
@@ -162,6 +163,7 @@ impl World {
         }
         self.read_lanes();
         self.carry_out();
+        self.note_stands();
         self.plan_turn();
     }
 
@@ -172,11 +174,13 @@ impl World {
         for (job, process) in self.processes.iter_mut().enumerate() {
             let client = Client(job as u64);
             let lane = &mut process.lane;
-            if !lane.records.is_empty() {
+            if let Some((_, last)) = lane.records.last() {
                 broker.last_record = now;
+                lane.told_idle = matches!(last, Event::Idle(..));
                 broker.events.append(&mut lane.records);
             }
-            if (lane.issued, lane.settled) != lane.told {
+            let progressed = (lane.issued, lane.settled) != lane.told;
+            if progressed {
                 lane.told = (lane.issued, lane.settled);
                 broker.events.push((
                     now,
@@ -187,8 +191,13 @@ impl World {
                     },
                 ));
             }
-            if lane.waiting != lane.told_wait {
+            // Told again after other news, as the daemon does, and what is in the word before it.
+            if lane.waiting != lane.told_wait || (progressed && lane.waiting.is_some()) {
                 lane.told_wait = lane.waiting;
+                if lane.waiting.is_some() {
+                    let left = lane.credit;
+                    broker.events.push((now, Event::Holds { client, left }));
+                }
                 let event = match lane.waiting {
                     Some(waiting) => Event::Waits {
                         client,
@@ -236,12 +245,13 @@ impl World {
             Decision::Mode(client, mode) => {
                 let job = client.0 as usize;
                 let lane = &mut self.processes[job].lane;
+                let mut left = 0;
                 if (mode == Mode::Filler) != (lane.mode == Mode::Filler) {
-                    lane.credit = 0;
+                    left = std::mem::take(&mut lane.credit);
                 }
                 lane.mode = mode;
                 self.bell(job);
-                None
+                (left != 0).then_some(Event::Revoked { client, left })
             }
             Decision::Grant { client, credit, bound } => {
                 let job = client.0 as usize;

@@ -9,6 +9,7 @@ use weft_broker::protocol::lane::HOST_COPY;
 use weft_profiles::Profile;
 
 use super::process::Synced;
+use super::stand::{Held, Stand};
 use super::{What, World};
 use crate::job::{Play, name_of};
 use crate::{MS, Ns, US};
@@ -53,6 +54,8 @@ pub(super) struct Lane {
     pub(super) waiting: Option<Waiting>,
     pub(super) told: (Ns, Ns),
     pub(super) told_wait: Option<Waiting>,
+    /// Whether the last that was told of it is that its work has ended.
+    pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
     /// Streams with work, with the synchronisations of others since.
     busy: Vec<Option<u32>>,
@@ -79,6 +82,7 @@ impl Lane {
             waiting: None,
             told: (0, 0),
             told_wait: None,
+            told_idle: false,
             records: Vec::new(),
             busy: vec![None; streams],
             progress: 0,
@@ -114,7 +118,7 @@ impl World {
     }
 
     /// Whether the head of the queue may go now; if not, it waits.
-    pub(super) fn permitted(&mut self, job: usize, _op: u32, play: &Play) -> bool {
+    pub(super) fn permitted(&mut self, job: usize, op: u32, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
             self.own_permits(job)
@@ -128,8 +132,17 @@ impl World {
             if let Some(since) = process.held_since.take() {
                 process.waits.push((since, now));
             }
-        } else {
-            process.held_since.get_or_insert(now);
+            self.stands(job, Stand::Away);
+        } else if process.held_since.is_none() {
+            process.held_since = Some(now);
+            self.wants(job, op, play);
+            self.stands(
+                job,
+                match self.own {
+                    Some(_) => Stand::Held(Held::Rule),
+                    None => Stand::Asks,
+                },
+            );
         }
         allowed
     }
@@ -219,6 +232,7 @@ impl World {
         if let Some(since) = process.held_since.take() {
             process.waits.push((since, now));
         }
+        self.stands(job, Stand::Away);
         // What waited has what it needs, so it goes; those behind it ask on their own.
         self.launch_head(job);
         self.launch_queued(job);

@@ -13,6 +13,7 @@ mod broker;
 mod gate;
 mod play;
 mod process;
+mod stand;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,6 +27,8 @@ use crate::job::Job;
 use crate::policy::{JobView, Policy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
+
+pub use stand::{Change, Held, Stand};
 
 use broker::Broker;
 use process::Process;
@@ -102,6 +105,8 @@ pub struct Piece {
     pub end: Ns,
     /// When it could have begun, had the device been free: its stream was that far (or the piece before it was stopped).
     pub ready: Ns,
+    /// When its launch had reached the device.
+    pub visible: Ns,
     /// Whose.
     pub job: u16,
     /// Its operation, counted from the job's beginning.
@@ -123,6 +128,8 @@ pub struct JobRun {
     pub compute: Ns,
     /// When it stood at the gate (weft) or waited for permission: from, to.
     pub waits: Vec<(Ns, Ns)>,
+    /// How it stood, as that changed.
+    pub stands: Vec<Change>,
     /// Operations begun.
     pub ops: u64,
 }
@@ -210,7 +217,7 @@ impl World {
         };
         let (broker, own) = match setup.control {
             Control::Plain => (None, None),
-            Control::Weft(config) => (Some(Broker::new(*config)), None),
+            Control::Weft(config) => (Some(Broker::new(*config, setup.hosts.spin)), None),
             Control::Own(policy) => (None, Some(policy)),
         };
         let mut world = World {

@@ -253,6 +253,7 @@ impl World {
                 start,
                 end,
                 ready,
+                visible: flight.visible,
                 job: job as u16,
                 op: flight.op,
                 kernel: flight.kernel,
@@ -263,7 +264,7 @@ impl World {
             for (from, to) in segments {
                 (piece.start, piece.end) = (*from, *to);
                 self.pieces.push(piece);
-                piece.ready = *to;
+                (piece.ready, piece.visible) = (*to, *to);
             }
         }
         if flight.op != NONE && flight.last {

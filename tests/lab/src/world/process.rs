@@ -8,6 +8,7 @@ use weft_profiles::Profile;
 
 use super::JobRun;
 use super::gate::Lane;
+use super::stand::Change;
 use crate::Ns;
 use crate::job::Job;
 
@@ -100,6 +101,9 @@ pub(super) struct Process {
     /// Since when the head of the queue waits for permission.
     pub(super) held_since: Option<Ns>,
     pub(super) waits: Vec<(Ns, Ns)>,
+    /// How it stands between wanting to launch and launching, and how long the device will take for what it wants.
+    pub(super) stands: Vec<Change>,
+    pub(super) wanted: Ns,
 }
 
 impl Process {
@@ -137,6 +141,8 @@ impl Process {
             lane: Lane::new(profile, job.program.streams.max(1)),
             held_since: None,
             waits: Vec::new(),
+            stands: Vec::new(),
+            wanted: 0,
             number,
             job,
         }
@@ -159,6 +165,7 @@ impl Process {
             arrivals: self.arrivals,
             compute,
             waits: self.waits,
+            stands: self.stands,
             ops: u64::from(self.base),
             job: self.job,
         }

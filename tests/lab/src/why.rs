@@ -1,0 +1,260 @@
+//! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to one cause.
+//!
+//! Of several fillers the one counts that was nearest to running. A time in which somebody was held back although nothing that he wanted would have ended before the holder
+//! came back is nobody's fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is not among them).
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+use crate::Ns;
+use crate::measure::{EDGES, bucket};
+use crate::world::{Held, Piece, Run, Stand};
+
+/// Causes, nearest to running first: number, short name, what it means.
+pub const CAUSES: [(&str, &str); COUNT] = [
+    (
+        "switch",
+        "a filler's kernel is there and the device changes over to its process",
+    ),
+    ("launch", "launched, and on its way to the device"),
+    ("behind", "launched, and behind a copy or another stream of its own job"),
+    (
+        "order",
+        "granted, and the word is on its way: the filler's thread wakes up",
+    ),
+    ("news", "it waits at the gate and the broker has not looked yet"),
+    (
+        "bound",
+        "held back: with what is out it would be beyond the delay bound",
+    ),
+    ("busy", "held back: the holder is believed to be at work still"),
+    (
+        "unseen",
+        "held back: the holder's work should have ended, and no call has told so",
+    ),
+    ("short", "held back: the gap counts as too short, or its end as near"),
+    ("rule", "held back by a rule that is not weft's"),
+    (
+        "granularity",
+        "held back, rightly: it would not have ended before the holder came back",
+    ),
+    (
+        "host",
+        "nobody asks: the fillers' hosts work, or wait for their own copies",
+    ),
+];
+
+/// How many causes there are.
+pub const COUNT: usize = 12;
+
+const SWITCH: usize = 0;
+const LAUNCH: usize = 1;
+const BEHIND: usize = 2;
+const ORDER: usize = 3;
+const NEWS: usize = 4;
+const GRANULARITY: usize = 10;
+const HOST: usize = 11;
+
+fn held(held: Held) -> usize {
+    match held {
+        Held::Bound => 5,
+        Held::Busy => 6,
+        Held::Unseen => 7,
+        Held::Short => 8,
+        Held::Rule => 9,
+    }
+}
+
+/// Time not filled by cause, ns.
+pub type Causes = [Ns; COUNT];
+
+/// By length of gap (see [`EDGES`]).
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Why(pub [Causes; EDGES.len() + 1]);
+
+impl Why {
+    /// Over all lengths.
+    pub fn sum(&self) -> Causes {
+        let mut sum = Causes::default();
+        for causes in &self.0 {
+            for (sum, time) in sum.iter_mut().zip(causes) {
+                *sum += time;
+            }
+        }
+        sum
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Why) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                *mine += theirs;
+            }
+        }
+    }
+}
+
+/// A time in which a job stands in one way.
+#[derive(Debug, Clone, Copy)]
+struct Stay {
+    from: Ns,
+    to: Ns,
+    cause: usize,
+    /// Device time of what it wants, if it is held back.
+    wants: Ns,
+}
+
+/// Something that is asked in the order of time.
+struct Track {
+    stays: Vec<Stay>,
+    at: usize,
+}
+
+impl Track {
+    fn of(stays: Vec<Stay>) -> Track {
+        Track { stays, at: 0 }
+    }
+
+    /// Those that touch a time. Asked in the order of time.
+    fn within(&mut self, from: Ns, to: Ns) -> impl Iterator<Item = &Stay> {
+        while self.stays.get(self.at).is_some_and(|stay| stay.to <= from) {
+            self.at += 1;
+        }
+        self.stays[self.at..].iter().take_while(move |stay| stay.from < to)
+    }
+}
+
+/// How a job stood at its gate.
+fn at_the_gate(run: &Run, job: usize) -> Track {
+    let changes = &run.jobs[job].stands;
+    let ends = changes.iter().skip(1).map(|next| next.at).chain([run.span]);
+    let stays = changes.iter().zip(ends).filter_map(|(change, to)| {
+        let cause = match change.stand {
+            Stand::Away => return None,
+            Stand::Asks => NEWS,
+            Stand::Granted => ORDER,
+            Stand::Held(why) => held(why),
+        };
+        let wants = if matches!(change.stand, Stand::Held(_)) {
+            change.time
+        } else {
+            0
+        };
+        Some(Stay {
+            from: change.at,
+            to,
+            cause,
+            wants,
+        })
+    });
+    Track::of(stays.filter(|stay| stay.from < stay.to).collect())
+}
+
+/// What a job had launched that did not run yet. `pieces`: its own, in order of start.
+fn on_its_way<'a>(run: &Run, pieces: impl Iterator<Item = &'a Piece>) -> Track {
+    let mut stays = Vec::new();
+    let mut before = 0;
+    for piece in pieces {
+        let launched = piece.visible.saturating_sub(run.device.launch_latency);
+        for (from, to, cause) in [
+            (launched, piece.visible, LAUNCH),
+            (piece.visible, piece.ready, BEHIND),
+            (piece.ready, piece.start, SWITCH),
+        ] {
+            // What came before it stands for the time before.
+            let from = from.max(before);
+            if from < to {
+                stays.push(Stay {
+                    from,
+                    to,
+                    cause,
+                    wants: 0,
+                });
+            }
+        }
+        before = before.max(piece.start);
+    }
+    Track::of(stays)
+}
+
+/// Takes the gaps of a run apart. `windows`: the gaps, in order.
+pub fn why(run: &Run, windows: &[(Ns, Ns)]) -> Why {
+    let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
+    let fills = |job: usize| run.jobs[job].job.priority != first;
+    let fillers: Vec<usize> = (0..run.jobs.len()).filter(|job| fills(*job)).collect();
+    let mut tracks: Vec<Track> = Vec::new();
+    for job in &fillers {
+        let own = run.pieces.iter().filter(|piece| usize::from(piece.job) == *job);
+        tracks.push(on_its_way(run, own));
+        tracks.push(at_the_gate(run, *job));
+    }
+    let mut runs = run
+        .pieces
+        .iter()
+        .filter(|piece| fills(usize::from(piece.job)))
+        .peekable();
+    let mut why = Why::default();
+    let mut stays = Vec::new();
+    for (from, to) in windows {
+        let causes = &mut why.0[bucket(to - from)];
+        let mut free = *from;
+        while let Some(piece) = runs.peek().filter(|piece| piece.start < *to) {
+            idle(&mut tracks, (free, piece.start), *to, run, &mut stays, causes);
+            free = free.max(piece.end);
+            if piece.end > *to {
+                // It goes on into the next gap, perhaps.
+                break;
+            }
+            runs.next();
+        }
+        idle(&mut tracks, (free, *to), *to, run, &mut stays, causes);
+    }
+    why
+}
+
+/// One stretch in which nothing ran, of a gap that ended at `until`.
+fn idle(tracks: &mut [Track], (from, to): (Ns, Ns), until: Ns, run: &Run, stays: &mut Vec<Stay>, causes: &mut Causes) {
+    if from >= to {
+        return;
+    }
+    stays.clear();
+    for track in tracks {
+        for stay in track.within(from, to) {
+            let (begin, end) = (stay.from.max(from), stay.to.min(to));
+            if stay.wants == 0 {
+                stays.push(Stay {
+                    from: begin,
+                    to: end,
+                    ..*stay
+                });
+                continue;
+            }
+            // From here on it would not have ended in time.
+            let late = until
+                .saturating_sub(stay.wants + run.device.launch_latency)
+                .clamp(begin, end);
+            stays.push(Stay {
+                from: begin,
+                to: late,
+                ..*stay
+            });
+            stays.push(Stay {
+                from: late,
+                to: end,
+                cause: GRANULARITY,
+                ..*stay
+            });
+        }
+    }
+    stays.retain(|stay| stay.from < stay.to);
+    let mut at = from;
+    while at < to {
+        let here = |stay: &&Stay| stay.from <= at && at < stay.to;
+        let cause = stays.iter().filter(here).map(|stay| stay.cause).min().unwrap_or(HOST);
+        // As far as nothing changes.
+        let ends = stays.iter().flat_map(|stay| [stay.from, stay.to]);
+        let next = ends.filter(|end| *end > at).min().unwrap_or(to).min(to);
+        causes[cause] += next - at;
+        at = next;
+    }
+}

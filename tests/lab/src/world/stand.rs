@@ -1,0 +1,115 @@
+//! How each job stands between wanting to launch and having launched, written down as it changes. `crate::why` reads it.
+#![forbid(unsafe_code)]
+
+use weft_broker::core::Mode;
+
+use super::World;
+use super::gate::Waiting;
+use crate::Ns;
+use crate::job::Play;
+
+/// Why the broker, or a rule of the lab's own, gives no credit to one who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// What is out and this together are beyond the delay bound.
+    Bound,
+    /// The holder is believed to be at work.
+    Busy,
+    /// The holder's work should have ended, but no call of it has told.
+    Unseen,
+    /// The end was told: the gap counts as too short, or as about to end.
+    Short,
+    /// The rule says so (rules of the lab's own).
+    Rule,
+}
+
+/// Where a job's next launch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stand {
+    /// It wants to launch nothing: its host works, or waits for the device.
+    Away,
+    /// At the gate, and whoever decides has not heard of it.
+    Asks,
+    /// Heard and held back.
+    Held(Held),
+    /// It has the credit and is about to see it.
+    Granted,
+}
+
+/// A job's stand from a time on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Since when.
+    pub at: Ns,
+    /// How it stands.
+    pub stand: Stand,
+    /// Device time of what it wants to launch.
+    pub time: Ns,
+}
+
+impl World {
+    /// From now on it stands so.
+    pub(super) fn stands(&mut self, job: usize, stand: Stand) {
+        let now = self.now;
+        let process = &mut self.processes[job];
+        if process.stands.last().is_some_and(|last| last.stand == stand) {
+            return;
+        }
+        let time = match stand {
+            Stand::Away => 0,
+            _ => process.wanted,
+        };
+        process.stands.push(Change { at: now, stand, time });
+    }
+
+    /// It wants to launch this: how long that will take of the device.
+    pub(super) fn wants(&mut self, job: usize, op: u32, play: &Play) {
+        let seed = self.seed;
+        let process = &mut self.processes[job];
+        let (Play::Compute { duration, .. } | Play::Copy { duration, .. }) = *play else {
+            return;
+        };
+        process.wanted = process
+            .job
+            .device_time(seed, process.number, process.request, op, duration);
+    }
+
+    /// After a turn of the broker.
+    pub(super) fn note_stands(&mut self) {
+        let mut seen = None;
+        for job in 0..self.processes.len() {
+            let lane = &self.processes[job].lane;
+            let Some(Waiting { cost, .. }) = lane.waiting.filter(|_| lane.mode == Mode::Filler) else {
+                continue;
+            };
+            let granted = lane.credit >= cost as i64
+                && (!lane.bound || lane.signs == self.above(self.processes[job].job.priority));
+            let stand = if granted {
+                Stand::Granted
+            } else if lane.told_wait != lane.waiting {
+                Stand::Asks
+            } else {
+                let Some(broker) = &self.broker else { return };
+                let (exposure, busy_until) = *seen.get_or_insert_with(|| broker.believes());
+                Stand::Held(if exposure > 0 && exposure + cost > broker.delay_bound() {
+                    Held::Bound
+                } else if self.holders_seen() {
+                    Held::Short
+                } else if self.now < busy_until {
+                    Held::Busy
+                } else {
+                    Held::Unseen
+                })
+            };
+            self.stands(job, stand);
+        }
+    }
+
+    /// Whether the core was told of every holder that its work has ended.
+    fn holders_seen(&self) -> bool {
+        self.processes
+            .iter()
+            .filter(|process| process.lane.mode == Mode::Holder)
+            .all(|process| process.lane.told_idle)
+    }
+}
