@@ -79,6 +79,29 @@ pub const MEMORY_DEVICE: u32 = 2;
 /// CU_MEMORYTYPE_ARRAY.
 pub const MEMORY_ARRAY: u32 = 3;
 
+/// CUmemLocation.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// What kind of place.
+    pub kind: u32,
+    /// Which one.
+    pub id: i32,
+}
+
+impl Location {
+    /// Host memory (CU_MEM_LOCATION_TYPE_HOST).
+    pub const HOST: Location = Location { kind: 2, id: 0 };
+
+    /// A device's memory.
+    pub fn device(id: CuDevice) -> Location {
+        Location {
+            kind: LOCATION_DEVICE,
+            id,
+        }
+    }
+}
+
 /// CUlaunchConfig.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -259,6 +282,7 @@ mod tests {
             offset_of!(LaunchConfig, shared),
             offset_of!(sys::CUlaunchConfig, sharedMemBytes)
         );
+        assert_eq!(size_of::<Location>(), size_of::<sys::CUmemLocation>());
         assert_eq!(size_of::<DeviceLaunch>(), size_of::<sys::CUDA_LAUNCH_PARAMS>());
         assert_eq!(
             offset_of!(DeviceLaunch, stream),

@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{
     CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuModule, CuResult,
-    CuStream, KernelNode,
+    CuStream, KernelNode, Location,
 };
 use crate::table;
 
@@ -78,6 +78,14 @@ real! {
     fn cuMemFree_v2(address: CuDevicePtr);
     /// Advises about managed memory.
     fn cuMemAdvise(address: CuDevicePtr, bytes: usize, advice: u32, device: CuDevice);
+    /// Moves managed memory, in stream order (CUDA 12.2).
+    fn cuMemPrefetchAsync_v2(address: CuDevicePtr, bytes: usize, to: Location, flags: u32, stream: CuStream);
+    /// Moves managed memory, in stream order; device -1 is the host.
+    fn cuMemPrefetchAsync(address: CuDevicePtr, bytes: usize, device: CuDevice, stream: CuStream);
+    /// Gives up what managed memory holds (CUDA 13).
+    fn cuMemDiscardBatchAsync(addresses: *const CuDevicePtr, bytes: *const usize, count: usize, flags: u64, stream: CuStream);
+    /// How this thread's calls meet other threads' captures.
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
     /// One thing about a pointer.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
     /// The pool of a device's stream-ordered allocations.

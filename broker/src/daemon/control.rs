@@ -203,6 +203,7 @@ impl Control {
                     self.keeper.tell(Tell::Device(client, gpu));
                 }
             }
+            ToBroker::Backed { .. } | ToBroker::Resting { .. } | ToBroker::Unbacked { .. } => {}
             ToBroker::Note(line) => {
                 log::info!("client {client}: {line}");
                 entry.note(&line);

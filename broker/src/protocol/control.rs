@@ -53,6 +53,23 @@ pub enum ToBroker {
         /// As `cuDriverGetVersion` says.
         driver: u32,
     },
+    /// A range of the client's memory came to be managed.
+    Backed {
+        /// First address.
+        start: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A managed range was freed by the job and is kept for reuse: what it holds is dead until it is [`ToBroker::Backed`] again.
+    Resting {
+        /// First address.
+        start: u64,
+    },
+    /// A managed range is no more.
+    Unbacked {
+        /// First address.
+        start: u64,
+    },
     /// A line that the job's side wants people to see in `weft status`.
     Note(String),
     /// A clean end.

@@ -15,6 +15,7 @@
 use super::Ns;
 pub use super::RECORDS;
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use super::errands::Errands;
 
 /// Tells a lane from other memory: "weftLANE" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
@@ -58,6 +59,16 @@ pub mod flags {
     pub const SAMPLE: u32 = 4;
 }
 
+/// At which news a client rings the broker's bell, in [`Lane::broker_sleeps`].
+pub mod bells {
+    /// At none: the broker is awake, or looks again soon enough.
+    pub const NONE: u32 = 0;
+    /// At the next record that matters: the broker sleeps.
+    pub const ALL: u32 = 1;
+    /// At the next [`super::Kind::Idle`] alone: the broker naps while a filler waits for that gap.
+    pub const IDLE: u32 = 2;
+}
+
 /// What the broker writes and the client reads.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -78,7 +89,12 @@ pub struct Orders {
     pub longest_wait: AtomicU64,
     /// What a kernel with no known time is charged.
     pub unknown_cost: AtomicU64,
+    /// How many times slower than a real device's this one's copies are, in [`DILATION_ONE`]ths (a simulated device may be slowed down); 0 counts as once.
+    pub dilation: AtomicU32,
 }
+
+/// A device that is as fast as a real one, in [`Orders::dilation`].
+pub const DILATION_ONE: u32 = 16;
 
 /// What the client writes and the broker reads.
 #[repr(C, align(64))]
@@ -134,6 +150,20 @@ pub struct Counters {
     pub memory_peak: AtomicU64,
     /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times.
     pub unsplit: AtomicU64,
+    /// Of the device memory held, what is managed, bytes.
+    pub managed: AtomicU64,
+    /// Allocations that stayed device memory though the job is managed.
+    pub unmanaged: AtomicU64,
+    /// Bytes that errands brought to the device.
+    pub prefetched: AtomicU64,
+    /// Bytes that errands moved to the host.
+    pub evicted: AtomicU64,
+    /// Bytes that errands gave up.
+    pub discarded: AtomicU64,
+    /// Errands that the driver or the helper refused.
+    pub refused: AtomicU64,
+    /// Errands that took longer than the helper waits for any.
+    pub late: AtomicU64,
 }
 
 /// What kind of thing a record tells.
@@ -154,6 +184,8 @@ pub enum Kind {
     Wait = 6,
     /// The first driver call of an idle client that is no launch (its input copy, say).
     Stir = 7,
+    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a holder or alone.
+    Counted = 8,
 }
 
 /// In the place of a kernel: a memset, or a copy within the device.
@@ -181,6 +213,7 @@ impl Kind {
             5 => Some(Kind::Sample),
             6 => Some(Kind::Wait),
             7 => Some(Kind::Stir),
+            8 => Some(Kind::Counted),
             _ => None,
         }
     }
@@ -223,7 +256,7 @@ pub struct Lane {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// 1 while the broker sleeps and wants its bell (an eventfd) rung at the next record that matters.
+    /// [`bells`]: at which news the broker wants its bell (an eventfd) rung. Whoever rings takes it back to [`bells::NONE`].
     pub broker_sleeps: AtomicU32,
     /// Broker to client.
     pub orders: Orders,
@@ -231,6 +264,8 @@ pub struct Lane {
     pub reports: Reports,
     /// Client to people.
     pub counters: Counters,
+    /// Broker to client, and back: what is to be done with the client's memory.
+    pub errands: Errands,
     head: Head,
     slots: [Slot; RECORDS],
 }
@@ -249,6 +284,7 @@ impl Default for Lane {
             orders: Orders::default(),
             reports: Reports::default(),
             counters: Counters::default(),
+            errands: Errands::default(),
             head: Head::default(),
             slots: std::array::from_fn(|_| Slot::default()),
         }

@@ -2,6 +2,7 @@
 //!
 //! * [`lane`]: the shared memory of one client. The hot path. Only atomics; either side may die at any instruction.
 //! * [`credit`]: how its credit word is changed.
+//! * [`errands`]: what its helper is to do with its memory.
 //! * [`board`]: one page a broker, mapped by all its clients: the signs by which a filler sees the holder move without asking the broker.
 //! * [`control`]: the messages of the control plane (attach, names, policy, death).
 //!
@@ -12,6 +13,7 @@
 pub mod board;
 pub mod control;
 pub mod credit;
+pub mod errands;
 pub mod lane;
 
 // The shared words are built on this name, so that `tests/simulation` can compile the same files on atomics whose every interleaving it checks.
@@ -19,13 +21,16 @@ use std::sync::atomic;
 
 /// The version of the whole protocol. A broker refuses a client of another version with [`control::Refusal::Version`] and the client
 /// then runs as without weft.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// How many priorities there are: 0 is the most important, 9 the least (FIKIT's ten queues).
 pub const PRIORITIES: usize = 10;
 
 /// Records a lane holds: at one launch each 2 us it takes the broker 8 ms of sleep to lose one.
 pub const RECORDS: usize = 4096;
+
+/// Errands that are out at most: 64 granules each way in flight (what the planner allows), were each an errand of its own.
+pub const ERRANDS: usize = 128;
 
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;

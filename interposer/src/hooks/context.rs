@@ -61,6 +61,7 @@ fn made(device: CuDevice, real: impl FnOnce() -> CuResult) -> CuResult {
 
 fn ending(real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(session::context_ending);
+    guarded(memory::context_ending);
     let result = real();
     guarded(memory::context_ended);
     result

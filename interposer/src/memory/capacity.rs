@@ -74,6 +74,13 @@ pub fn taken(device: i32) -> u64 {
     book(device).map_or(0, |book| book.taken.load(Ordering::Acquire))
 }
 
+/// Managed bytes taken of all devices.
+pub fn taken_of_all() -> u64 {
+    BOOKS.iter().fold(0, |sum: u64, book| {
+        sum.saturating_add(book.taken.load(Ordering::Relaxed))
+    })
+}
+
 /// Whether its memory is known and it has a book at all.
 pub fn known(device: i32) -> bool {
     book(device).is_some_and(|book| book.total.load(Ordering::Relaxed) != 0)

@@ -17,12 +17,14 @@
 //! | `ranges` | what was handed out |
 //! | `pool` | stream-ordered allocation |
 //! | `answers` | what the job is told about its memory |
+//! | `mover` | the thread that carries out the broker's errands |
 //!
 //! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
 
 pub mod answers;
 pub mod backing;
 pub mod capacity;
+pub mod mover;
 pub mod pool;
 pub mod ranges;
 
@@ -72,6 +74,7 @@ pub fn managed() -> bool {
 /// In a forked child.
 pub fn forget() {
     FORKED.store(true, Ordering::Relaxed);
+    mover::forget();
 }
 
 /// A stream is about to end.
@@ -81,9 +84,20 @@ pub fn stream_ending(stream: session::Stream) {
     }
 }
 
+/// A context is about to end.
+pub fn context_ending() {
+    if managed() {
+        mover::context_ending();
+    }
+}
+
 /// A context has ended: what of the managed memory the driver took with it is nobody's any more.
 pub fn context_ended() {
-    if managed() && !crate::hooks::capture::any() {
+    if !managed() {
+        return;
+    }
+    mover::context_ended();
+    if !crate::hooks::capture::any() {
         pool::forget_gone();
         for gone in ranges::all().into_iter().filter(|(start, _)| !backing::lives(*start)) {
             ranges::remove(gone.0);

@@ -27,9 +27,11 @@ const WITHOUT_TIME: u32 = 2;
 
 /// A block that was freed in stream order.
 #[derive(Debug, Clone, Copy)]
-struct Spare {
-    at: CuDevicePtr,
-    range: Range,
+pub struct Spare {
+    /// Where it begins.
+    pub at: CuDevicePtr,
+    /// What it was.
+    pub range: Range,
     /// Where it was freed, told apart by thread where the handle is shared; 0 = that stream is gone.
     stream: usize,
     /// Behind the free; 0 = none.
@@ -228,6 +230,21 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         session::unbacked(block.at);
     }
     !blocks.is_empty()
+}
+
+/// Takes out the kept blocks that lie in a range of addresses as a whole: nobody gets them until they are put back.
+pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
+    inside(|inside| {
+        let within = |spare: &Spare| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
+        let (out, rest) = std::mem::take(&mut inside.spare).into_iter().partition(within);
+        inside.spare = rest;
+        out
+    })
+}
+
+/// Puts them back.
+pub fn put_back(blocks: Vec<Spare>) {
+    inside(|inside| inside.spare.extend(blocks));
 }
 
 /// Bytes of a device that are kept.

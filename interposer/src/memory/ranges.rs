@@ -123,6 +123,18 @@ pub fn of(address: u64) -> Option<(u64, Range)> {
     (address - start < range.bytes.max(1)).then_some((*start, *range))
 }
 
+/// The parts of managed memory that lie in a range of addresses, with whose they are.
+pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
+    let all = locked();
+    let before = all.range(..start).next_back();
+    let later = all.range(start..end);
+    let part = |(at, range): (&u64, &Range)| {
+        let part = start.max(*at)..end.min(at.saturating_add(range.room));
+        (!part.is_empty()).then_some((part, *range))
+    };
+    before.into_iter().chain(later).filter_map(part).collect()
+}
+
 /// All of them.
 pub fn all() -> Vec<(u64, Range)> {
     locked().iter().map(|(start, range)| (*start, *range)).collect()
@@ -206,6 +218,14 @@ mod tests {
         add(base, range(1000));
         assert_eq!(of(base + 999).map(|found| found.0), Some(base));
         assert_eq!(of(base + 1000), None, "the room behind it is not the job's");
+        add(base + 0x1000, range(1000));
+        let parts: Vec<_> = within(base + 100, base + 0x1010)
+            .into_iter()
+            .map(|found| found.0)
+            .collect();
+        assert_eq!(parts, [base + 100..base + 1024, base + 0x1000..base + 0x1010]);
+        assert_eq!(within(base + 1024, base + 0x1000), []);
+        remove(base + 0x1000);
         assert_eq!(remove(base), Some(range(1000)));
         assert_eq!((remove(base), at(base)), (None, None));
     }

@@ -83,7 +83,8 @@ fn done() {
     let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
 }
 
-fn block_signals() -> Option<libc::sigset_t> {
+/// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for [`restore_signals`].
+pub fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the pointer is to a local large enough for a set.
@@ -94,7 +95,8 @@ fn block_signals() -> Option<libc::sigset_t> {
     (result == 0).then_some(unsafe { before.assume_init() })
 }
 
-fn restore_signals(before: &libc::sigset_t) {
+/// Undoes [`block_signals`].
+pub fn restore_signals(before: &libc::sigset_t) {
     // SAFETY: the set is what pthread_sigmask said before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
@@ -116,6 +118,7 @@ fn let_go(session: &Session) {
 enum Key {
     Kernel(u64),
     Graph(u64),
+    Memory(u64),
     Device,
 }
 
@@ -255,6 +258,7 @@ impl Helper {
         session.bell.hang(bell);
         // The lane last: it brings the mode.
         session.lane_place.put(&lane)?;
+        session.attachments.fetch_add(1, Ordering::AcqRel);
         session.report_memory();
         session.lane.reports.state.store(1, Ordering::Release);
         session.messages.nudge();
@@ -294,6 +298,12 @@ impl Helper {
                 ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
                 ToBroker::Graph { hash, .. } => Key::Graph(*hash),
                 ToBroker::Device { .. } => Key::Device,
+                ToBroker::Backed { start, .. } => Key::Memory(*start),
+                // What rests is not worth telling again: whoever hears of it next hears that it is used.
+                ToBroker::Resting { start } | ToBroker::Unbacked { start } => {
+                    self.known.remove(&Key::Memory(*start));
+                    continue;
+                }
                 ToBroker::Note(_) | ToBroker::Goodbye => continue,
             };
             if self.known.len() < KNOWN {
@@ -330,6 +340,9 @@ impl Helper {
             if gained > 0 {
                 session.ring();
             }
+        }
+        if session.sampling() {
+            session.sampler.tell_launches(session);
         }
         let nap = if filler { WATCH } else { GLANCE };
         session

@@ -46,8 +46,13 @@ mod turn;
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
 
+use rustix::thread::futex;
+use weft_broker::protocol::Ns;
 use weft_broker::protocol::control::ToBroker;
+use weft_broker::protocol::errands::Errands;
+use weft_broker::protocol::lane::{self, Counters};
 use weft_kernel_id::KernelId;
 
 use self::settings::{Purpose, Settings};
@@ -308,16 +313,93 @@ pub fn own(stream: Stream) -> usize {
 }
 
 /// The job got managed memory in place of device memory. Slow path.
-pub fn backed(_start: u64, _bytes: u64) {}
+pub fn backed(start: u64, bytes: u64) {
+    told_of_memory(ToBroker::Backed { start, bytes });
+}
 
-/// It is given back to the driver. Slow path.
-pub fn unbacked(_start: u64) {}
+/// Managed memory is given back to the driver. Slow path.
+pub fn unbacked(start: u64) {
+    told_of_memory(ToBroker::Unbacked { start });
+}
 
-/// It was freed and is kept for reuse: its contents are dead. Slow path.
-pub fn resting(_start: u64) {}
+/// Managed memory was freed and is kept for reuse: its contents are dead. Slow path.
+pub fn resting(start: u64) {
+    told_of_memory(ToBroker::Resting { start });
+}
+
+fn told_of_memory(message: ToBroker) {
+    if let Some(session) = session() {
+        tell(session, message);
+        session.report_memory();
+        crate::memory::mover::start(MemorySession(session));
+    }
+}
+
+/// What the memory thread needs of the session.
+#[derive(Debug, Clone, Copy)]
+pub struct MemorySession(&'static Session);
+
+impl MemorySession {
+    /// The broker's errands, whatever broker there is.
+    pub fn errands(self) -> &'static Errands {
+        &self.0.lane.errands
+    }
+
+    /// What people see.
+    pub fn counters(self) -> &'static Counters {
+        &self.0.lane.counters
+    }
+
+    /// Which broker it is.
+    pub fn attachment(self) -> u64 {
+        self.0.attachments.load(Ordering::Acquire)
+    }
+
+    /// Whether there is one.
+    pub fn is_attached(self) -> bool {
+        self.0.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
+    }
+
+    /// Wakes a broker that sleeps: something has ended.
+    pub fn ring(self) {
+        self.0.fence_and_ring();
+    }
+
+    /// The time.
+    pub fn now(self) -> Ns {
+        clock::now()
+    }
+
+    /// Sleeps until the word is no more what it was and somebody says so, or so long.
+    pub fn nap(self, word: &AtomicU32, was: u32, within: Duration) {
+        let _ = futex::wait(
+            word,
+            futex::Flags::empty(),
+            was,
+            Some(&turn::nap(within.as_nanos() as Ns)),
+        );
+    }
+
+    /// Starts a thread that no signal of the job reaches.
+    pub fn spawn(self, name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let before = helper::block_signals();
+        let spawned = std::thread::Builder::new()
+            .name(name.into())
+            .stack_size(stack)
+            .spawn(body);
+        if let Some(before) = before {
+            helper::restore_signals(&before);
+        }
+        spawned.map(|_| ())
+    }
+}
 
 /// An allocation stayed device memory though the job is managed.
-pub fn left_unmanaged() {}
+pub fn left_unmanaged() {
+    if let Some(session) = session() {
+        session.report_memory();
+    }
+}
 
 /// A module or library was loaded: auto-tuners time kernels right after it.
 pub fn module_loaded() {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
-use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Lane, Mode, Record, flags};
+use weft_broker::protocol::lane::{DEVICE_COPY, DILATION_ONE, HOST_COPY, Kind, Lane, Mode, Record, flags};
 use weft_broker::transport::{self, map::Place as Mapping};
 
 use super::bell::Bell;
@@ -25,6 +25,7 @@ use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
+use crate::memory;
 use crate::trouble::{guarded, trip};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
@@ -72,6 +73,8 @@ pub struct Session {
     pub bell: Bell,
     /// To the broker, not urgent.
     pub messages: Messages,
+    /// Brokers attached to so far: each has errands of its own.
+    pub attachments: AtomicU64,
     /// Captures under way in the process.
     pub captures: AtomicU32,
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
@@ -105,6 +108,7 @@ impl Session {
             sampler: Sampler::default(),
             bell: Bell::default(),
             messages: Messages::default(),
+            attachments: AtomicU64::new(0),
             captures: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
@@ -389,7 +393,7 @@ impl Session {
                 (DEVICE_COPY, DEVICE_BANDWIDTH)
             }
         };
-        let cost = bytes / bandwidth;
+        let cost = self.slowed(bytes / bandwidth);
         let own = own_stream(stream);
         let stirs = self.busy.is_idle();
         if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
@@ -411,6 +415,14 @@ impl Session {
         self.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.busy.mark(own) {
             self.fence_and_ring();
+        }
+    }
+
+    /// What takes so long on a real device, on this one.
+    fn slowed(&self, real: Ns) -> Ns {
+        match self.lane.orders.dilation.load(Ordering::Relaxed) {
+            0 | DILATION_ONE => real,
+            dilation => real.saturating_mul(u64::from(dilation)) / u64::from(DILATION_ONE),
         }
     }
 
@@ -464,7 +476,7 @@ impl Session {
             } else {
                 // The record, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
                 self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
-                self.ring();
+                self.ring_idle();
             }
         }
     }
@@ -502,6 +514,14 @@ impl Session {
         let counters = &self.lane.counters;
         counters.memory.store(held, Ordering::Relaxed);
         counters.memory_peak.fetch_max(held, Ordering::Relaxed);
+        if memory::managed() {
+            counters
+                .managed
+                .store(memory::capacity::taken_of_all(), Ordering::Relaxed);
+            counters
+                .unmanaged
+                .store(memory::backing::left_plain(), Ordering::Relaxed);
+        }
     }
 
     /// A stream is destroyed.

@@ -6,6 +6,8 @@ use super::atomic;
 pub mod board;
 #[path = "../../../../broker/src/protocol/credit.rs"]
 pub mod credit;
+#[path = "../../../../broker/src/protocol/errands.rs"]
+pub mod errands;
 #[path = "../../../../broker/src/protocol/lane.rs"]
 pub mod lane;
 
@@ -13,4 +15,5 @@ pub const VERSION: u32 = 1;
 pub const PRIORITIES: usize = 2;
 /// A lap of the ring is two records.
 pub const RECORDS: usize = 2;
+pub const ERRANDS: usize = 2;
 pub type Ns = u64;

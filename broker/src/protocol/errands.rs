@@ -1,0 +1,283 @@
+//! Errands: what the broker has a client's helper do with the client's memory, and how each ended.
+//!
+//! A short ring beside the records, in the lane. The broker gives, the client's memory thread takes in order and says of each how it ended, in
+//! any order. A place is used again once its outcome was read, so at most [`ERRANDS`] are out; a client that never answers costs the broker nothing but that.
+//!
+//! Neither side believes the other: the client does nothing outside the memory it holds, the broker takes any outcome it does not know for a refusal.
+#![forbid(unsafe_code)]
+
+pub use super::ERRANDS;
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What is to be done with a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum What {
+    /// Bring it to the device.
+    Prefetch = 1,
+    /// Give it room on the device; what it held is dead.
+    Populate = 2,
+    /// Move it to the host.
+    Evict = 3,
+    /// As `Evict`, where the host's copy is still good: the driver copies nothing.
+    Release = 4,
+    /// What it holds is dead: off the device without a copy.
+    Discard = 5,
+    /// It is mostly read: the host's copy stays good while it is on the device.
+    MostlyRead = 6,
+    /// It is not mostly read any more.
+    Written = 7,
+}
+
+impl What {
+    fn from_word(word: u32) -> Option<What> {
+        match word {
+            1 => Some(What::Prefetch),
+            2 => Some(What::Populate),
+            3 => Some(What::Evict),
+            4 => Some(What::Release),
+            5 => Some(What::Discard),
+            6 => Some(What::MostlyRead),
+            7 => Some(What::Written),
+            _ => None,
+        }
+    }
+
+    /// Whether it brings memory to the device.
+    pub fn is_inward(self) -> bool {
+        matches!(self, What::Prefetch | What::Populate)
+    }
+}
+
+/// How an errand ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Outcome {
+    /// It was carried out, to its end on the device.
+    Done = 1,
+    /// The driver or the helper would not.
+    Refused = 2,
+    /// The memory is not the client's any more.
+    Gone = 3,
+}
+
+/// One errand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errand {
+    /// What.
+    pub what: What,
+    /// First address, in the client's address space.
+    pub start: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+#[repr(C, align(32))]
+#[derive(Debug, Default)]
+struct Slot {
+    what: AtomicU32,
+    /// 0 = not ended.
+    outcome: AtomicU32,
+    start: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The ring.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Errands {
+    /// Counts every gift. The client's memory thread sleeps on it as a shared futex.
+    pub bell: AtomicU32,
+    /// 1 while the client's memory thread is there to take errands.
+    pub served: AtomicU32,
+    given: AtomicU64,
+    slots: [Slot; ERRANDS],
+}
+
+impl Default for Errands {
+    fn default() -> Errands {
+        Errands {
+            bell: AtomicU32::new(0),
+            served: AtomicU32::new(0),
+            given: AtomicU64::new(0),
+            slots: std::array::from_fn(|_| Slot::default()),
+        }
+    }
+}
+
+impl Errands {
+    fn slot(&self, number: u64) -> Option<&Slot> {
+        self.slots.get(number as usize % ERRANDS)
+    }
+
+    /// Client: says how an errand ended.
+    pub fn end(&self, number: u64, outcome: Outcome) {
+        if let Some(slot) = self.slot(number) {
+            slot.outcome.store(outcome as u32, Ordering::Release);
+        }
+    }
+}
+
+/// The broker's place in a ring.
+#[derive(Debug, Default)]
+pub struct Giver {
+    given: u64,
+    /// Everything before it was read.
+    read: u64,
+    /// Of the errands from `read` on, those whose outcome was read.
+    ended: Vec<bool>,
+}
+
+impl Giver {
+    /// Gives an errand; its number, or `None` where no place is free. The caller rings [`Errands::bell`] once after a batch.
+    pub fn give(&mut self, errands: &Errands, errand: Errand) -> Option<u64> {
+        if self.given - self.read >= ERRANDS as u64 {
+            return None;
+        }
+        let number = self.given;
+        let slot = errands.slot(number)?;
+        slot.what.store(errand.what as u32, Ordering::Relaxed);
+        slot.outcome.store(0, Ordering::Relaxed);
+        slot.start.store(errand.start, Ordering::Relaxed);
+        slot.bytes.store(errand.bytes, Ordering::Relaxed);
+        self.given += 1;
+        self.ended.push(false);
+        errands.given.store(self.given, Ordering::Release);
+        Some(number)
+    }
+
+    /// Whether any errand is out.
+    pub fn awaits(&self) -> bool {
+        self.read < self.given
+    }
+
+    /// Errands that have ended since the last call, each once.
+    pub fn ended(&mut self, errands: &Errands) -> Vec<(u64, Outcome)> {
+        let mut found = Vec::new();
+        for (number, ended) in (self.read..).zip(self.ended.iter_mut()) {
+            let outcome = errands
+                .slot(number)
+                .map_or(0, |slot| slot.outcome.load(Ordering::Acquire));
+            if *ended || outcome == 0 {
+                continue;
+            }
+            *ended = true;
+            found.push((
+                number,
+                match outcome {
+                    1 => Outcome::Done,
+                    3 => Outcome::Gone,
+                    _ => Outcome::Refused,
+                },
+            ));
+        }
+        let passed = self.ended.iter().take_while(|ended| **ended).count();
+        self.ended.drain(..passed);
+        self.read += passed as u64;
+        found
+    }
+}
+
+/// The client's place in a ring.
+#[derive(Debug, Default)]
+pub struct Taker {
+    next: u64,
+}
+
+impl Taker {
+    /// The next errand. One that makes no sense is ended as refused and passed over. A count that lies costs at most one turn round the ring.
+    pub fn next(&mut self, errands: &Errands) -> Option<(u64, Errand)> {
+        loop {
+            let given = errands.given.load(Ordering::Acquire);
+            if given < self.next || given - self.next > ERRANDS as u64 {
+                // Another ring than before, or nonsense: from here on.
+                self.next = given;
+            }
+            if self.next == given {
+                return None;
+            }
+            let number = self.next;
+            self.next += 1;
+            let slot = errands.slot(number)?;
+            match What::from_word(slot.what.load(Ordering::Relaxed)) {
+                Some(what) => {
+                    let errand = Errand {
+                        what,
+                        start: slot.start.load(Ordering::Relaxed),
+                        bytes: slot.bytes.load(Ordering::Relaxed),
+                    };
+                    return Some((number, errand));
+                }
+                None => errands.end(number, Outcome::Refused),
+            }
+        }
+    }
+
+    /// A new ring.
+    pub fn begin_anew(&mut self) {
+        self.next = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errand(start: u64) -> Errand {
+        Errand {
+            what: What::Evict,
+            start,
+            bytes: 2 << 20,
+        }
+    }
+
+    #[test]
+    fn errands_come_in_order_and_end_in_any() {
+        let ring = Box::<Errands>::default();
+        let (mut giver, mut taker) = (Giver::default(), Taker::default());
+        for start in 0..3 {
+            assert_eq!(giver.give(&ring, errand(start)), Some(start));
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| taker.next(&ring)).collect();
+        assert_eq!(taken, [(0, errand(0)), (1, errand(1)), (2, errand(2))]);
+        ring.end(2, Outcome::Done);
+        assert_eq!(giver.ended(&ring), [(2, Outcome::Done)]);
+        assert_eq!(giver.ended(&ring), []);
+        ring.end(0, Outcome::Refused);
+        ring.end(1, Outcome::Gone);
+        assert_eq!(giver.ended(&ring), [(0, Outcome::Refused), (1, Outcome::Gone)]);
+        assert!(!giver.awaits());
+    }
+
+    #[test]
+    fn no_more_are_out_than_there_is_room() {
+        let ring = Box::<Errands>::default();
+        let (mut giver, mut taker) = (Giver::default(), Taker::default());
+        for round in 0..3 * ERRANDS as u64 {
+            let number = giver.give(&ring, errand(round)).unwrap();
+            if round + 1 < ERRANDS as u64 {
+                continue;
+            }
+            assert_eq!(giver.give(&ring, errand(0)), None);
+            let (first, _) = taker.next(&ring).unwrap();
+            assert_eq!(first, number + 1 - ERRANDS as u64);
+            ring.end(first, Outcome::Done);
+            assert_eq!(giver.ended(&ring), [(first, Outcome::Done)]);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_passed_over() {
+        let ring = Box::<Errands>::default();
+        let (mut giver, mut taker) = (Giver::default(), Taker::default());
+        giver.give(&ring, errand(1)).unwrap();
+        giver.give(&ring, errand(2)).unwrap();
+        ring.slots[0].what.store(99, Ordering::Relaxed);
+        assert_eq!(taker.next(&ring), Some((1, errand(2))));
+        assert_eq!(giver.ended(&ring), [(0, Outcome::Refused)]);
+        ring.given.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(taker.next(&ring), None);
+        ring.slots[1].outcome.store(77, Ordering::Relaxed);
+        assert_eq!(giver.ended(&ring), [(1, Outcome::Refused)]);
+    }
+}

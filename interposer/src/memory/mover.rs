@@ -1,0 +1,430 @@
+//! The memory thread: carries out the broker's errands on streams of its own, beside whatever the job runs.
+//!
+//! * One a process, only in a job whose memory is managed, started when the first of it is taken; signals blocked, never joined.
+//! * It moves nothing but managed memory that the job holds now: an errand is cut to that, and ended as gone where nothing is left.
+//! * What it does can never change what the job computes: it moves pages and gives advice, both of which only say where bytes lie. Contents are given up
+//!   only of blocks that the job itself has freed and that nobody can be given meanwhile. Discards of anything else are carried out as evictions.
+//! * The job never waits for it, but when a context ends: then for one driver call of its, within a bound.
+//! * While anybody captures it makes no driver call. Should a capture begin in the middle of one: its thread's capture mode is relaxed, so that its calls
+//!   do not spoil another thread's capture.
+//! * Completion is seen by events; nothing is waited for in the driver.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
+
+use super::pool::Spare;
+use super::{pool, ranges};
+use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
+use crate::hooks::capture;
+use crate::session::MemorySession;
+use crate::{real, trouble};
+
+/// Errands under way at most. The broker gives no more than the link carries; this bounds one that does not.
+const MOST: usize = 64;
+
+/// Between two looks at what is under way: an errand of 16 granules takes half a millisecond.
+const LOOK: Duration = Duration::from_micros(150);
+
+/// Between two looks for errands where nobody rings (the broker went and another came).
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// While somebody captures.
+const CAPTURED: Duration = Duration::from_millis(1);
+
+/// An errand that takes longer is counted as late; a whole ring of them takes 20 ms.
+const LATE: Ns = 1_000_000_000;
+
+/// An errand that takes longer is given up: its range counts as refused.
+const HOPELESS: Ns = 30_000_000_000;
+
+/// A context's end waits so long for a call of ours that is under way.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// CU_STREAM_NON_BLOCKING.
+const NON_BLOCKING: u32 = 1;
+/// CU_EVENT_DISABLE_TIMING.
+const WITHOUT_TIME: u32 = 2;
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
+const RELAXED: u32 = 2;
+/// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
+const READ_MOSTLY: u32 = 1;
+const NOT_READ_MOSTLY: u32 = 2;
+/// CU_DEVICE_CPU, for the older prefetch.
+const HOST: CuDevice = -1;
+
+/// The thread's stack: it holds some lists and calls the driver.
+const STACK: usize = 256 * 1024;
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// The thread is inside a driver call, or about to be.
+static INSIDE: AtomicBool = AtomicBool::new(false);
+/// Contexts that are ending just now.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+/// Contexts that ended so far: streams made before may be gone.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the thread, if it is not there yet. Cheap after that.
+pub fn start(session: MemorySession) {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let spawned = session.spawn("weft-memory", STACK, move || {
+        let errands = session.errands();
+        let worked = trouble::guarded(|| Mover::new(session).run());
+        // Without it memory moves on demand, as without a broker.
+        errands.served.store(0, Ordering::Release);
+        if worked.is_none() {
+            log::warn!("weft's memory thread failed: the job's memory moves on demand");
+        }
+    });
+    if let Err(why) = spawned {
+        log::warn!("no thread could be started for the job's memory, which moves on demand: {why}");
+    }
+}
+
+/// A forked child has no such thread.
+pub fn forget() {
+    STARTED.store(false, Ordering::Release);
+}
+
+/// A context is about to end: waits, bounded, until no call of the thread is under way, and keeps it from making more.
+pub fn context_ending() {
+    ENDING.fetch_add(1, Ordering::SeqCst);
+    let step = Duration::from_micros(50);
+    let mut waited = Duration::ZERO;
+    while INSIDE.load(Ordering::SeqCst) && waited < PATIENCE {
+        std::thread::sleep(step);
+        waited += step;
+    }
+}
+
+/// It has ended.
+pub fn context_ended() {
+    ENDED.fetch_add(1, Ordering::AcqRel);
+    ENDING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Leave to make driver calls; given back when dropped.
+struct Leave;
+
+impl Leave {
+    fn take() -> Option<Leave> {
+        INSIDE.store(true, Ordering::SeqCst);
+        let leave = Leave;
+        (ENDING.load(Ordering::SeqCst) == 0 && !capture::any()).then_some(leave)
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        INSIDE.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A context's streams of ours.
+#[derive(Debug, Clone, Copy)]
+struct Streams {
+    context: CuContext,
+    inward: CuStream,
+    outward: CuStream,
+}
+
+/// An errand under way.
+#[derive(Debug)]
+struct Out {
+    number: u64,
+    what: What,
+    bytes: u64,
+    /// Behind its last part, and the context it is of.
+    event: CuEvent,
+    context: CuContext,
+    since: Ns,
+    late: bool,
+    borrowed: Vec<Spare>,
+}
+
+struct Mover {
+    session: MemorySession,
+    taker: Taker,
+    attachment: u64,
+    ended: u32,
+    streams: Vec<Streams>,
+    events: Vec<(CuContext, CuEvent)>,
+    out: Vec<Out>,
+    current: CuContext,
+}
+
+impl Mover {
+    fn new(session: MemorySession) -> Mover {
+        Mover {
+            session,
+            taker: Taker::default(),
+            attachment: 0,
+            ended: ENDED.load(Ordering::Acquire),
+            streams: Vec::new(),
+            events: Vec::new(),
+            out: Vec::new(),
+            current: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut mode = RELAXED;
+        // SAFETY: the mode is an int that the call exchanges.
+        let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        loop {
+            let errands = self.session.errands();
+            // The bell first: a gift after this look changes it, and the nap does not begin.
+            let bell = errands.bell.load(Ordering::Acquire);
+            self.look_round(errands);
+            let nap = match Leave::take() {
+                None => CAPTURED,
+                Some(_leave) => {
+                    self.begin_new(errands);
+                    self.poll(errands);
+                    if self.out.is_empty() { GLANCE } else { LOOK }
+                }
+            };
+            self.session.nap(&errands.bell, bell, nap);
+        }
+    }
+
+    /// Another broker, or contexts that are gone.
+    fn look_round(&mut self, errands: &Errands) {
+        let attachment = self.session.attachment();
+        if attachment != self.attachment {
+            self.attachment = attachment;
+            self.taker.begin_anew();
+            // Nobody waits for these any more.
+            for out in std::mem::take(&mut self.out) {
+                pool::put_back(out.borrowed);
+            }
+        }
+        errands
+            .served
+            .store(u32::from(self.session.is_attached()), Ordering::Release);
+        let ended = ENDED.load(Ordering::Acquire);
+        if ended != self.ended {
+            self.ended = ended;
+            self.current = 0;
+            self.streams.clear();
+            self.events.clear();
+            for out in std::mem::take(&mut self.out) {
+                errands.end(out.number, Outcome::Gone);
+            }
+        }
+    }
+
+    fn begin_new(&mut self, errands: &Errands) {
+        while self.out.len() < MOST
+            && let Some((number, errand)) = self.taker.next(errands)
+        {
+            match self.begin(number, &errand) {
+                Ok(Some(out)) => self.out.push(out),
+                Ok(None) => self.finish(errands, number, Outcome::Done),
+                Err(outcome) => self.finish(errands, number, outcome),
+            }
+        }
+    }
+
+    fn finish(&self, errands: &Errands, number: u64, outcome: Outcome) {
+        if outcome == Outcome::Refused {
+            self.session.counters().refused.fetch_add(1, Ordering::Relaxed);
+        }
+        errands.end(number, outcome);
+        self.session.ring();
+    }
+
+    /// Begins an errand. Nothing is under way afterwards if it was only advice.
+    fn begin(&mut self, number: u64, errand: &Errand) -> Result<Option<Out>, Outcome> {
+        let end = errand.start.saturating_add(errand.bytes);
+        if errand.what == What::Discard {
+            let borrowed = pool::borrow(errand.start, end);
+            if let Some(first) = borrowed.first() {
+                let context = first.range.context;
+                return self.discard(number, context, borrowed).map(Some);
+            }
+        }
+        let parts = ranges::within(errand.start, end);
+        let Some((_, first)) = parts.first() else {
+            return Err(Outcome::Gone);
+        };
+        let context = first.context;
+        let streams = self.enter(context)?;
+        let stream = if errand.what.is_inward() {
+            streams.inward
+        } else {
+            streams.outward
+        };
+        let mut bytes = 0;
+        for (part, range) in &parts {
+            let length = part.end - part.start;
+            let result = match errand.what {
+                What::Prefetch | What::Populate => prefetch(part.start, length, Some(range.device), stream),
+                // Not known to be dead for certain: moved.
+                What::Evict | What::Release | What::Discard => prefetch(part.start, length, None, stream),
+                What::MostlyRead => advise(part.start, length, READ_MOSTLY, range.device),
+                What::Written => advise(part.start, length, NOT_READ_MOSTLY, range.device),
+            };
+            match result {
+                CuResult::SUCCESS => bytes += length,
+                // Freed meanwhile.
+                _ if ranges::place_of(part.start).is_none() => {}
+                _ => return Err(Outcome::Refused),
+            }
+        }
+        if matches!(errand.what, What::MostlyRead | What::Written) {
+            return Ok(None);
+        }
+        let event = self.mark(context, stream).ok_or(Outcome::Refused)?;
+        Ok(Some(Out {
+            number,
+            what: errand.what,
+            bytes,
+            event,
+            context,
+            since: self.session.now(),
+            late: false,
+            borrowed: Vec::new(),
+        }))
+    }
+
+    /// Gives up what freed blocks hold.
+    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, Outcome> {
+        let begun = self.enter(context).and_then(|streams| {
+            let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
+            let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
+            // SAFETY: the lists have as many entries as said; the driver reads them before it returns.
+            let result = unsafe {
+                real::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
+            };
+            let event = result.ok().then(|| self.mark(context, streams.outward)).flatten();
+            event.ok_or(Outcome::Refused)
+        });
+        match begun {
+            Ok(event) => Ok(Out {
+                number,
+                what: What::Discard,
+                bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
+                event,
+                context,
+                since: self.session.now(),
+                late: false,
+                borrowed,
+            }),
+            Err(outcome) => {
+                pool::put_back(borrowed);
+                Err(outcome)
+            }
+        }
+    }
+
+    /// Makes a context the thread's, with streams of ours in it.
+    fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
+        if self.current != context {
+            // SAFETY: a context that memory of the job was taken in; should it be gone, the driver says so.
+            if !unsafe { real::cuCtxSetCurrent(context) }.ok() {
+                return Err(Outcome::Gone);
+            }
+            self.current = context;
+        }
+        if let Some(known) = self.streams.iter().find(|streams| streams.context == context) {
+            return Ok(*known);
+        }
+        let mut made = [0; 2];
+        for stream in &mut made {
+            // SAFETY: the out-parameter is valid.
+            if !unsafe { real::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
+                return Err(Outcome::Refused);
+            }
+        }
+        let [inward, outward] = made;
+        let streams = Streams {
+            context,
+            inward,
+            outward,
+        };
+        self.streams.push(streams);
+        Ok(streams)
+    }
+
+    /// An event behind what is on a stream.
+    fn mark(&mut self, context: CuContext, stream: CuStream) -> Option<CuEvent> {
+        let kept = self.events.iter().position(|(of, _)| *of == context);
+        let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
+        if event == 0 {
+            // SAFETY: the out-parameter is valid.
+            if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+                return None;
+            }
+        }
+        // SAFETY: our event, our stream.
+        if unsafe { real::cuEventRecord(event, stream) }.ok() {
+            return Some(event);
+        }
+        self.events.push((context, event));
+        None
+    }
+
+    /// Sees what has ended.
+    fn poll(&mut self, errands: &Errands) {
+        let now = self.session.now();
+        let mut going = Vec::new();
+        for mut out in std::mem::take(&mut self.out) {
+            // SAFETY: our event.
+            let outcome = match unsafe { real::cuEventQuery(out.event) } {
+                CuResult::SUCCESS => Some(Outcome::Done),
+                CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
+                _ => Some(Outcome::Refused),
+            };
+            let Some(outcome) = outcome else {
+                if !out.late && now.saturating_sub(out.since) > LATE {
+                    out.late = true;
+                    self.session.counters().late.fetch_add(1, Ordering::Relaxed);
+                }
+                going.push(out);
+                continue;
+            };
+            if outcome == Outcome::Done {
+                self.events.push((out.context, out.event));
+                self.count(&out);
+            }
+            pool::put_back(std::mem::take(&mut out.borrowed));
+            self.finish(errands, out.number, outcome);
+        }
+        self.out = going;
+    }
+
+    fn count(&self, out: &Out) {
+        let counters = self.session.counters();
+        let counter = match out.what {
+            What::Prefetch | What::Populate => &counters.prefetched,
+            What::Discard if !out.borrowed.is_empty() => &counters.discarded,
+            What::Evict | What::Release | What::Discard => &counters.evicted,
+            What::MostlyRead | What::Written => return,
+        };
+        counter.fetch_add(out.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Moves a range, to a device or to the host, by whichever of its calls the driver has.
+fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
+    let to = device.map_or(Location::HOST, Location::device);
+    // SAFETY: a range that the job holds, or an error.
+    match unsafe { real::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
+        // SAFETY: as above.
+        CuResult::NOT_FOUND => unsafe {
+            real::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
+        },
+        result => result,
+    }
+}
+
+fn advise(start: u64, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
+    // SAFETY: a range that the job holds, or an error.
+    unsafe { real::cuMemAdvise(start, bytes as usize, advice, device) }
+}
