@@ -37,12 +37,13 @@ impl Aggregator {
         self.names.insert(hash, id);
     }
 
-    /// A kernel was launched.
-    pub fn launched(&mut self, hash: u64) {
-        match self.seen(hash) {
-            Some(seen) => seen.launches += 1,
-            None => self.unlisted += 1,
-        }
+    /// A kernel was launched so many times.
+    pub fn launched(&mut self, hash: u64, times: u64) {
+        let launches = match self.seen(hash) {
+            Some(seen) => &mut seen.launches,
+            None => &mut self.unlisted,
+        };
+        *launches = launches.saturating_add(times);
     }
 
     /// A kernel ran for `time`; after it the device idled for `gap`, where that is known.
@@ -118,7 +119,7 @@ mod tests {
         let id = KernelId::new(0, "k", [1; 3], [32, 1, 1], 0);
         run.named(9, id.clone());
         for _ in 0..5 {
-            run.launched(9);
+            run.launched(9, 1);
         }
         run.sampled(9, 1_000, Some(50));
         run.sampled(9, 3_000, None);
@@ -148,9 +149,9 @@ mod tests {
     fn ceiling_of_kernels_in_a_run() {
         let mut run = Aggregator::new();
         for hash in 0..MAX_KERNELS as u64 + 10 {
-            run.launched(hash);
+            run.launched(hash, 1);
         }
-        run.launched(3);
+        run.launched(3, 1);
         let profile = run.finish("job", 0);
         assert_eq!(profile.kernels.len(), MAX_KERNELS);
         assert_eq!(profile.unlisted, 10);

@@ -123,6 +123,7 @@ fn options(args: &Args) -> Options {
             .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
         spin: args.spin,
         refine: args.refine,
+        dilation: args.dilation,
         trace: args.trace.clone(),
     }
 }

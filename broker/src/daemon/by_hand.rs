@@ -93,7 +93,7 @@ impl ByHand {
     }
 
     /// After a sleep.
-    pub fn wakes(&self) {
+    pub fn wakes(&mut self) {
         self.0.want_no_bells();
     }
 

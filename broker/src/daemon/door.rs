@@ -17,7 +17,7 @@ use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use super::store;
 use crate::protocol::control::Refusal;
-use crate::protocol::lane::{Lane, Mode, flags};
+use crate::protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use crate::protocol::{Ns, PRIORITIES};
 use crate::transport::server::{Host, Incoming, Listener, Pending};
 
@@ -145,6 +145,8 @@ impl Door {
                 unknown_cost,
                 hello.profiling,
             );
+            let dilation = (options.dilation * f64::from(DILATION_ONE)) as u32;
+            lane.orders.dilation.store(dilation, Ordering::Relaxed);
             if options.refine && !hello.profiling {
                 lane.orders.flags.fetch_or(flags::SAMPLE, Ordering::Release);
             }

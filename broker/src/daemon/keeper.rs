@@ -221,7 +221,10 @@ impl Thread {
                 if let Some(job) = self.job(client) {
                     for one in seen {
                         match one {
-                            Seen::Launch(hash) => job.aggregator.launched(hash),
+                            Seen::Launches(hash, times) => {
+                                job.aggregator.launched(hash, times);
+                                job.dirty |= job.samples > 0;
+                            }
                             Seen::Sample(hash, time, gap) => {
                                 job.aggregator.sampled(hash, time, gap);
                                 job.samples += 1;

@@ -12,8 +12,11 @@ use rustix::thread::futex;
 use super::registry::Entry;
 use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
-use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record};
+use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells};
 use crate::protocol::{Ns, VERSION};
+
+/// A ring costs a holder some 2 us (a system call that wakes another core): 0.2 % of its time at most.
+const RING_PAUSE: Ns = 1_000_000;
 
 /// A record may be told this late at most; older ones count as this old. A parked broker reads after 0.2 s.
 const OLDEST: Ns = 1_000_000_000;
@@ -35,8 +38,8 @@ pub enum Lie {
 /// A stage-1 sample or a launch, for the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// Launched.
-    Launch(u64),
+    /// A kernel was launched so many times.
+    Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
 }
@@ -62,6 +65,8 @@ pub struct LaneWatch {
     /// Kernel, cost and beginning of the wait that was told last. The beginning too: a filler that passed and waits again for
     /// the same kernel between two looks has begun another wait.
     waiting: Option<(u64, Ns, Ns)>,
+    /// When the client was last asked to ring for its idleness.
+    naps_since: Option<Ns>,
 }
 
 impl LaneWatch {
@@ -73,6 +78,7 @@ impl LaneWatch {
             mode: Mode::Alone,
             progress: (0, 0),
             waiting: None,
+            naps_since: None,
         }
     }
 
@@ -135,8 +141,9 @@ impl LaneWatch {
         let kernel = record.kernel;
         let (name, event) = match record.kind {
             Kind::Launch | Kind::Graph => {
-                if self.entry.profiling {
-                    seen.push(Seen::Launch(kernel));
+                // In any other mode it counts them itself and says so now and then.
+                if self.entry.profiling && self.mode == Mode::Filler {
+                    seen.push(Seen::Launches(kernel, 1));
                 }
                 let name = if record.kind == Kind::Launch { "launch" } else { "graph" };
                 (name, Some(launched(client, kernel, record.a, at)))
@@ -146,6 +153,10 @@ impl LaneWatch {
             Kind::Stir => ("stir", Some(Event::Stirred(client, at))),
             // The report beside the ring says the same and is never lost.
             Kind::Wait => ("wait", None),
+            Kind::Counted => {
+                seen.push(Seen::Launches(kernel, record.a));
+                return;
+            }
             Kind::Sample => {
                 let gap = (record.b != NO_GAP).then_some(record.b);
                 seen.push(Seen::Sample(kernel, record.a, gap));
@@ -228,9 +239,35 @@ impl LaneWatch {
         events.len() > before
     }
 
-    /// Whether the client asks to be rung for. Set before the broker sleeps, taken back after.
-    pub fn want_bell(&self, wanted: bool) {
-        self.entry.lane.broker_sleeps.store(u32::from(wanted), Ordering::SeqCst);
+    /// Whether the client is asked to ring. Set before the broker sleeps, taken back after.
+    pub fn want_bell(&mut self, wanted: bool) {
+        self.naps_since = None;
+        let wanted = if wanted { bells::ALL } else { bells::NONE };
+        self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
+    }
+
+    /// Before a turn after which the broker may nap: a filler is asked to ring for whatever it has to say, a holder for the moment it becomes idle. That
+    /// one is asked at most once in [`RING_PAUSE`]: a job that synchronises after each kernel would ring for each.
+    pub fn want_bell_in_nap(&mut self, now: Ns) {
+        let wanted = if self.mode == Mode::Filler {
+            bells::ALL
+        } else {
+            bells::IDLE
+        };
+        let word = &self.entry.lane.broker_sleeps;
+        if word.load(Ordering::Relaxed) == wanted {
+            return;
+        }
+        if wanted == bells::IDLE {
+            if self
+                .naps_since
+                .is_some_and(|since| now.saturating_sub(since) < RING_PAUSE)
+            {
+                return;
+            }
+            self.naps_since = Some(now);
+        }
+        word.store(wanted, Ordering::SeqCst);
     }
 
     /// Tells the mode. Credit never survives a change into filler or out of it, nor does a debt: what was in the word is returned.
@@ -348,8 +385,9 @@ mod tests {
         lane.record(record(Kind::Launch, 10));
         lane.record(record(Kind::Sample, 11));
         lane.record(record(Kind::Idle, 12));
+        lane.record(record(Kind::Counted, 13));
         let (found, events, seen) = drain(&mut watch, 20);
-        assert_eq!(found.expect("honest").records, 3);
+        assert_eq!(found.expect("honest").records, 4);
         assert!(matches!(
             events[0].1,
             Event::Launched {
@@ -368,7 +406,8 @@ mod tests {
             }
         ));
         assert!(matches!(events[2].1, Event::Idle(Client(1), 12)));
-        assert_eq!(seen, [Seen::Launch(42), Seen::Sample(42, 100, None)]);
+        assert_eq!(events.len(), 3);
+        assert_eq!(seen, [Seen::Sample(42, 100, None), Seen::Launches(42, 100)]);
         assert!(!drain(&mut watch, 21).0.expect("honest").news);
     }
 

@@ -56,6 +56,8 @@ pub struct Options {
     pub spin: Spin,
     /// Whether clients take samples while they serve.
     pub refine: bool,
+    /// How many times slower than a real one the device is.
+    pub dilation: f64,
     /// Where decisions and records are written.
     pub trace: Option<PathBuf>,
 }
@@ -68,6 +70,7 @@ impl Default for Options {
             longest_wait: LONGEST_WAIT,
             spin: Spin::default(),
             refine: false,
+            dilation: 1.0,
             trace: None,
         }
     }

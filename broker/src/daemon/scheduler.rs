@@ -190,6 +190,8 @@ pub(super) struct Scheduler {
     signs: [u64; PRIORITIES],
     last_record: Ns,
     stopping: bool,
+    /// It napped last, and will probably do so again.
+    naps: bool,
     clock: fn() -> Ns,
     watcher: Option<Watcher>,
     // Kept between turns for their memory alone.
@@ -220,6 +222,7 @@ impl Scheduler {
             signs: [0; PRIORITIES],
             last_record: 0,
             stopping: false,
+            naps: false,
             clock: setup.clock,
             watcher: None,
             events: Vec::new(),
@@ -236,7 +239,7 @@ impl Scheduler {
             }
             match self.choose(turn) {
                 Wait::Spin => std::hint::spin_loop(),
-                Wait::Nap(time) => std::thread::sleep(time),
+                Wait::Nap(time) => self.pause(time),
                 Wait::Doze(time) => self.sleep(time, false),
                 Wait::Sleep(time) => self.sleep(time, true),
             }
@@ -245,7 +248,7 @@ impl Scheduler {
     }
 
     /// How to wait after a turn.
-    pub(super) fn choose(&self, turn: Turn) -> Wait {
+    pub(super) fn choose(&mut self, turn: Turn) -> Wait {
         let now = (self.clock)();
         let scene = Scene {
             filler_waits: turn.filler_waits,
@@ -255,12 +258,14 @@ impl Scheduler {
         };
         let wait = self.waiting.choose(now, &scene);
         self.gauges.set_waiting(wait);
+        self.naps = matches!(wait, Wait::Nap(_));
         wait
     }
 
     /// Asks to be rung by all, or by all who are no holders.
-    pub(super) fn want_bells(&self, by_anybody: bool) {
-        for lane in &self.lanes {
+    pub(super) fn want_bells(&mut self, by_anybody: bool) {
+        self.naps = false;
+        for lane in &mut self.lanes {
             lane.want_bell(by_anybody || lane.mode() != Mode::Holder);
         }
     }
@@ -269,17 +274,22 @@ impl Scheduler {
     fn sleep(&mut self, time: Duration, by_anybody: bool) {
         self.want_bells(by_anybody);
         if !self.turn().news && !self.stopping {
-            // An error here is a bell that cannot be waited for: a short pause keeps the thread from racing.
-            if self.host.wait(time).is_err() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            self.pause(time);
         }
         self.want_no_bells();
     }
 
+    /// Until somebody rings, so long at most.
+    fn pause(&self, time: Duration) {
+        if self.host.wait(time).is_err() {
+            // A bell that cannot be waited for: a short pause keeps the thread from racing.
+            std::thread::sleep(time.min(Duration::from_millis(1)));
+        }
+    }
+
     /// Awake again.
-    pub(super) fn want_no_bells(&self) {
-        for lane in &self.lanes {
+    pub(super) fn want_no_bells(&mut self) {
+        for lane in &mut self.lanes {
             lane.want_bell(false);
         }
     }
@@ -315,6 +325,13 @@ impl Scheduler {
     pub(super) fn turn(&mut self) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         self.host.board.heartbeat.fetch_add(1, Ordering::Relaxed);
+        if self.naps {
+            // Before the look: what is told after it rings, and the next nap does not begin. (The first of a row of naps is not rung for. It is short.)
+            let now = (self.clock)();
+            for lane in &mut self.lanes {
+                lane.want_bell_in_nap(now);
+            }
+        }
         for (priority, signs) in self.signs.iter_mut().enumerate() {
             *signs = self.host.board.above(priority);
         }
@@ -455,11 +472,6 @@ impl Scheduler {
         match decision {
             Decision::Mode(client, mode) => {
                 let lane = self.lane(client)?;
-                // A client that is sampled tells its launches even when it is alone: they are counted for its profile.
-                let mode = match mode {
-                    Mode::Alone if lane.entry().profiling => Mode::Holder,
-                    other => other,
-                };
                 if lane.mode() == mode && lane.entry().figures.mode.load(Ordering::Relaxed) == mode as u64 {
                     return None;
                 }

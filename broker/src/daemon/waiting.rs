@@ -3,12 +3,13 @@
 //! | what is going on | it | who must wake it |
 //! |---|---|---|
 //! | a filler waits, a gap is near, there are cores to spare | spins | nobody |
-//! | a filler waits | naps | nobody |
+//! | a filler waits | naps | fillers, and a holder that becomes idle (once a millisecond) |
 //! | nobody waits, a holder launches | dozes | a filler that begins to wait |
 //! | nothing | sleeps | any record |
 //!
 //! A sleeping broker asks to be rung (`broker_sleeps`), then looks once more, then sleeps: a record that was written in between is either seen by
-//! that look or rings. A holder that launches is never asked to ring, since a ring costs it a system call; its records wait in the ring.
+//! that look or rings. A nap is too short for a second look: who is asked to ring is asked before the turn that precedes the nap, so only the first of a row of naps is not
+//! rung for. A holder that launches is never asked to ring, since a ring costs it a system call; its records wait in the ring.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -55,7 +56,7 @@ pub struct Scene {
 pub enum Wait {
     /// Not at all: the next turn is due, or so near that it is spun for.
     Spin,
-    /// So long, rung for by nobody.
+    /// So long at most, rung for by fillers and by a holder that becomes idle.
     Nap(Duration),
     /// At most so long, rung for by fillers.
     Doze(Duration),

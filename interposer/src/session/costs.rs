@@ -90,6 +90,34 @@ impl Costs {
         None
     }
 
+    /// The word of an entry, which is added if it is not there: for tables that count. `None` if its places are all taken.
+    #[inline]
+    pub fn word(&self, hash: u64) -> Option<&AtomicU64> {
+        let first = self.entry(hash, 0)?;
+        if first.key.load(Ordering::Acquire) == hash && hash != 0 {
+            return Some(&first.value);
+        }
+        self.word_further(hash)
+    }
+
+    #[inline(never)]
+    fn word_further(&self, hash: u64) -> Option<&AtomicU64> {
+        if hash == 0 {
+            return None;
+        }
+        self.run(hash).find_map(|entry| {
+            let free = entry.key.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire);
+            (free.is_ok() || free == Err(hash)).then_some(&entry.value)
+        })
+    }
+
+    /// All entries.
+    pub fn words(&self) -> impl Iterator<Item = (u64, &AtomicU64)> {
+        let all = self.entries.iter();
+        all.map(|entry| (entry.key.load(Ordering::Acquire), &entry.value))
+            .filter(|(key, _)| *key != 0)
+    }
+
     /// From now on nothing is known.
     pub fn forget(&self) {
         for entry in &self.entries {

@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Kind, Mode};
+use weft_broker::protocol::lane::{Kind, Mode, bells};
 
 use super::state::Session;
 use super::streams::Place;
@@ -261,14 +261,22 @@ impl Session {
     /// read-modify-write, or fenced, so a broker that looks once more after it said that it sleeps sees what was reported.
     #[inline]
     pub fn ring(&self) {
-        if self.lane.broker_sleeps.load(Ordering::SeqCst) == 1 {
+        if self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL {
+            self.wake_broker();
+        }
+    }
+
+    /// The same where the process has become idle: that also wakes a broker that naps, because a filler waits for this very moment.
+    #[inline]
+    pub fn ring_idle(&self) {
+        if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {
             self.wake_broker();
         }
     }
 
     #[cold]
     fn wake_broker(&self) {
-        if self.lane.broker_sleeps.swap(0, Ordering::AcqRel) == 1 {
+        if self.lane.broker_sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE {
             self.bell.ring();
         }
     }

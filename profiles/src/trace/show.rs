@@ -41,7 +41,7 @@ impl Trace {
             if let Some(Call::Launch { kernel, duration, .. }) = operation.map(|operation| operation.call)
                 && let Some(kernel) = self.kernels.get(kernel as usize)
             {
-                aggregator.launched(kernel.hash);
+                aggregator.launched(kernel.hash, 1);
                 aggregator.sampled(kernel.hash, duration, span.gap);
             }
         }

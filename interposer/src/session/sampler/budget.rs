@@ -1,6 +1,8 @@
 //! How much the sampler may cost, and whose turn it is to be sampled. Pure.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use weft_broker::protocol::Ns;
 
 /// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in all, and what is not seen from here (events on the
@@ -95,49 +97,55 @@ impl Budget {
 }
 
 /// Launches between two windows: random, or a job whose steps repeat would always be sampled at the same place.
+/// Not exact: threads that count at once may count one launch for two.
 #[derive(Debug)]
 pub struct Pause {
-    left: u32,
-    seed: u32,
+    left: AtomicU32,
+    seed: AtomicU32,
 }
 
 impl Default for Pause {
     fn default() -> Pause {
         Pause {
-            left: 0,
-            seed: 0x9e37_79b9,
+            left: AtomicU32::new(0),
+            seed: AtomicU32::new(0x9e37_79b9),
         }
     }
 }
 
 impl Pause {
     /// Counts a launch; true if the pause is over.
-    pub fn over(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
+    #[inline]
+    pub fn over(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed).saturating_sub(1);
+        self.left.store(left, Ordering::Relaxed);
+        left == 0
     }
 
     /// A new pause of up to `most` launches.
-    pub fn begin(&mut self, most: u32) {
-        self.left = 1 + self.random() % most.max(1);
+    pub fn begin(&self, most: u32) {
+        self.left.store(1 + self.random() % most.max(1), Ordering::Relaxed);
     }
 
     /// How many launches to pass over, up to so many.
-    pub fn some(&mut self, most: u32) -> u32 {
+    pub fn some(&self, most: u32) -> u32 {
         self.random() % most.max(1)
     }
 
     /// True once in so many times.
-    pub fn chance(&mut self, of: u32) -> bool {
+    #[inline]
+    pub fn chance(&self, of: u32) -> bool {
         self.random().is_multiple_of(of.max(1))
     }
 
-    fn random(&mut self) -> u32 {
+    fn random(&self) -> u32 {
         // Xorshift: good enough to fall out of step with anything.
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 17;
-        self.seed ^= self.seed << 5;
-        self.seed
+        let mut seed = self.seed.load(Ordering::Relaxed);
+        seed ^= seed << 13;
+        seed ^= seed >> 17;
+        seed ^= seed << 5;
+        self.seed.store(seed, Ordering::Relaxed);
+        seed
     }
 }
 
@@ -221,7 +229,7 @@ mod tests {
 
     #[test]
     fn pauses_differ_and_end() {
-        let mut pause = Pause::default();
+        let pause = Pause::default();
         let mut lengths = Vec::new();
         for _ in 0..100 {
             pause.begin(64);

@@ -12,17 +12,18 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod tally;
 mod window;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::Kind;
+use weft_broker::protocol::lane::{Kind, RECORDS};
 
-use self::budget::{Budget, Pause, RARE, Work};
+use self::budget::{Budget, Pause, Work};
+use self::tally::Tally;
 use self::window::{Point, Scale};
-use super::costs::Costs;
 use super::driver::{Context, Driver, Event, Reached};
 use super::state::Session;
 use super::step::Step;
@@ -51,6 +52,9 @@ const QUESTION: Ns = 5_000;
 
 /// While the job serves up to so many launches are passed over between two looks, however short: what a look costs is spread over them.
 const PASSED_OVER: u32 = 512;
+
+/// So many samples told are a quarter of what a lane holds: the broker is to read them.
+const RING_AT: usize = RECORDS / 4;
 
 /// Between two looks whether a window can be read.
 const LOOK: Ns = 200_000;
@@ -133,7 +137,6 @@ impl Window {
 #[derive(Debug, Default)]
 struct Inside {
     budget: Budget,
-    pause: Pause,
     context: Option<Context>,
     spare: Vec<Event>,
     made: usize,
@@ -150,8 +153,8 @@ struct Inside {
     /// An event reached at once when it was recorded, and that time.
     anchor: Option<(Event, Ns)>,
     looked: Ns,
-    after_sync: bool,
-    last: u64,
+    /// Samples told since the broker was last rung for.
+    told: usize,
     /// Launches that are with the driver. Those of before `forget` are not found after.
     begun: [Option<Begun>; BEGUN],
 }
@@ -168,6 +171,18 @@ pub enum Look {
     },
 }
 
+/// What a launch of stage 1 is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    Nothing,
+    /// A sample: a big gap may follow.
+    Tail,
+    /// A sample: its identity has hardly any.
+    Rare,
+    /// The beginning of a full window.
+    Window,
+}
+
 /// The sampler of a process.
 #[derive(Debug, Default)]
 pub struct Sampler {
@@ -177,21 +192,19 @@ pub struct Sampler {
     /// The rate of the device's clock is known.
     rated: AtomicBool,
     sequence: AtomicU64,
-    /// Samples an identity, plus one. Made when the first is taken: most processes are never sampled.
-    counts: OnceLock<Costs>,
-    /// Identities that were last before a synchronising call.
-    tails: OnceLock<Costs>,
+    /// What is known of each identity.
+    tally: Tally,
+    /// How many launches go by, in stage 1, until the next full window.
+    pause: Pause,
+    /// A window is open, or was when anybody last held the lock: the next launch belongs to it, or ends it.
+    open: AtomicBool,
+    /// Nothing was launched since a synchronising call returned.
+    after_sync: AtomicBool,
+    /// The identity that was launched last.
+    last: AtomicU64,
 }
 
 impl Sampler {
-    fn counts(&self) -> &Costs {
-        self.counts.get_or_init(Costs::default)
-    }
-
-    fn tails(&self) -> &Costs {
-        self.tails.get_or_init(Costs::few)
-    }
-
     /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked instruction. Until it is known how the device's clock
     /// runs, launches onto an idle device are, which tell it.
     #[inline(always)]
@@ -211,6 +224,13 @@ impl Sampler {
     /// Before a launch: perhaps the first event.
     pub fn before(&self, session: &Session, launch: &LaunchInfo, look: Look) -> Step {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let (after_sync, worth) = match look {
+            Look::Profile => (self.seen_after_sync(launch.kernel_hash), self.worth(launch.kernel_hash)),
+            Look::Serve { onto_idle } => (onto_idle, Worth::Nothing),
+        };
+        if look == Look::Profile && worth == Worth::Nothing && !self.open.load(Ordering::Relaxed) {
+            return Step::NOTHING;
+        }
         let driver = &session.driver;
         if launch.kernel_hash == 0 || session.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
             return Step::NOTHING;
@@ -219,20 +239,17 @@ impl Sampler {
             return Step::NOTHING;
         };
         let inside = &mut *inside;
-        let seen = std::mem::take(&mut inside.after_sync);
-        let (after_sync, most) = match look {
-            Look::Profile => (seen, WINDOW),
-            Look::Serve { onto_idle } => (onto_idle, 1),
-        };
-        inside.last = launch.kernel_hash;
+        let most = if look == Look::Profile { WINDOW } else { 1 };
         let full = inside.open.taken.len() >= most;
         let sampled = !full
             && match look {
-                Look::Profile => inside.wanted > 0 || self.choose(inside, session, launch.kernel_hash),
+                Look::Profile => inside.wanted > 0 || self.choose(inside, session, worth),
                 Look::Serve { .. } => self.choose_serving(inside, session),
             };
         // A launch behind a sampled one tells when the gap after that ended, be it sampled itself or not.
-        if !sampled && inside.open.taken.is_empty() {
+        let belongs = sampled || !inside.open.taken.is_empty();
+        self.open.store(belongs, Ordering::Relaxed);
+        if !belongs {
             return Step::NOTHING;
         }
         let entered = clock::now();
@@ -252,9 +269,48 @@ impl Sampler {
         match begun.and_then(|begun| inside.keep(begun)) {
             Some(place) => Step::sampled(place, sequence),
             None => {
-                inside.close();
+                self.close(inside);
                 Step::NOTHING
             }
+        }
+    }
+
+    /// A launch of stage 1: whether it is the first since a synchronising call returned.
+    #[inline]
+    fn seen_after_sync(&self, kernel: u64) -> bool {
+        self.last.store(kernel, Ordering::Relaxed);
+        let after_sync = self.after_sync.load(Ordering::Relaxed);
+        if after_sync {
+            self.after_sync.store(false, Ordering::Relaxed);
+        }
+        after_sync
+    }
+
+    /// What a launch of stage 1 is worth. Most are worth nothing and end here: they cost two locked instructions.
+    #[inline]
+    fn worth(&self, kernel: u64) -> Worth {
+        let known = self.tally.launched(kernel);
+        if self.pause.over() {
+            Worth::Window
+        } else if known.rare {
+            Worth::Rare
+        } else if known.tail && self.pause.chance(TAIL_CHANCE) {
+            Worth::Tail
+        } else {
+            Worth::Nothing
+        }
+    }
+
+    /// The open window is complete, or as complete as it gets.
+    fn close(&self, inside: &mut Inside) {
+        if inside.wanted > 0 || inside.open.taken.len() > 1 {
+            inside.wanted = 0;
+            self.pause.begin(PAUSE);
+        }
+        self.open.store(false, Ordering::Relaxed);
+        let window = std::mem::take(&mut inside.open);
+        if !window.taken.is_empty() {
+            inside.closed.push_back(window);
         }
     }
 
@@ -270,28 +326,25 @@ impl Sampler {
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
         inside.wanted = usize::from(chosen);
         // If it is sampled, the next launch ends its gap.
-        let skip = if chosen { 0 } else { inside.pause.some(PASSED_OVER) };
+        let skip = if chosen { 0 } else { self.pause.some(PASSED_OVER) };
         self.skip.store(skip, Ordering::Relaxed);
         chosen
     }
 
     /// Whether this launch is sampled, and how many after it.
-    fn choose(&self, inside: &mut Inside, session: &Session, kernel: u64) -> bool {
-        let counted = self.counts().get(kernel).unwrap_or(1) - 1;
-        let rare = counted < RARE;
-        let tail = !rare && self.tails().get(kernel).is_some() && inside.pause.chance(TAIL_CHANCE);
-        let wanted = match inside.pause.over() {
-            true => WINDOW,
-            false if rare || tail => 1,
-            false => return false,
+    fn choose(&self, inside: &mut Inside, session: &Session, worth: Worth) -> bool {
+        let wanted = match worth {
+            Worth::Nothing => return false,
+            Worth::Tail | Worth::Rare => 1,
+            Worth::Window => WINDOW,
         };
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
             self.read(inside, session, now);
         }
-        if !inside.budget.allows(now, rare) || inside.closed.len() >= WINDOWS {
-            if wanted == WINDOW {
-                inside.pause.begin(PAUSE);
+        if !inside.budget.allows(now, worth == Worth::Rare) || inside.closed.len() >= WINDOWS {
+            if worth == Worth::Window {
+                self.pause.begin(PAUSE);
             }
             return false;
         }
@@ -315,7 +368,7 @@ impl Sampler {
             inside
                 .spare
                 .extend([half.start, half.end].into_iter().filter(|event| *event != NONE));
-            inside.close();
+            self.close(inside);
             return;
         }
         let left = clock::now();
@@ -337,8 +390,7 @@ impl Sampler {
         });
         if ends {
             if session.sampling() {
-                let counted = self.counts().get(half.kernel).unwrap_or(1);
-                self.counts().set(half.kernel, counted + 1);
+                self.tally.sampled(half.kernel);
             }
             // What an event takes is learnt from full windows, and where there are none from the first small ones.
             if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
@@ -346,20 +398,18 @@ impl Sampler {
             }
             inside.wanted = inside.wanted.saturating_sub(1);
         } else {
-            inside.close();
-            self.skip.store(inside.pause.some(PASSED_OVER), Ordering::Relaxed);
+            self.close(inside);
+            self.skip.store(self.pause.some(PASSED_OVER), Ordering::Relaxed);
         }
         inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
 
     /// A synchronising call returned: what is closed can be read.
     pub fn synced(&self, session: &Session) {
+        self.after_sync.store(true, Ordering::Relaxed);
+        self.tally.was_last(self.last.load(Ordering::Relaxed));
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
-        inside.after_sync = true;
-        if inside.last != 0 {
-            self.tails().set(inside.last, 1);
-        }
         let now = clock::now();
         if session.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
             self.read(inside, session, now);
@@ -379,8 +429,16 @@ impl Sampler {
         inside.anchor = None;
     }
 
+    /// Tells the broker how often what was launched, as far as it was not told.
+    pub fn tell_launches(&self, session: &Session) {
+        let now = clock::now();
+        self.tally
+            .tell(|kernel, launches| session.write(Kind::Counted, now, kernel, launches, 0));
+    }
+
     /// The process ends: a job too short to tell the rate still tells its samples. No driver call: what was not read yet is lost.
     pub fn farewell(&self, session: &Session) {
+        self.tell_launches(session);
         if let Ok(mut inside) = self.inside.try_lock()
             && !inside.kept_back.is_empty()
         {
@@ -485,18 +543,6 @@ impl Inside {
         }
     }
 
-    /// The open window is complete, or as complete as it gets.
-    fn close(&mut self) {
-        if self.wanted > 0 || self.open.taken.len() > 1 {
-            self.wanted = 0;
-            self.pause.begin(PAUSE);
-        }
-        let window = std::mem::take(&mut self.open);
-        if !window.taken.is_empty() {
-            self.closed.push_back(window);
-        }
-    }
-
     /// Fills in the device's times. False if the driver does not tell them.
     fn times(&mut self, driver: &Driver, window: &mut Window) -> bool {
         let Some(base) = window.taken.first().map(|taken| taken.start) else {
@@ -571,10 +617,12 @@ impl Inside {
         for points in self.kept_back.drain(..) {
             for (sample, point) in window::samples(&points, scale).zip(&points) {
                 session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
+                self.told += 1;
             }
         }
-        if session.sampling() {
-            // The broker reads at least five times a second; what is told at once should not fill the ring before.
+        // The broker reads at least five times a second without a ring, which would cost the job a system call and, for a while, a core.
+        if session.sampling() && self.told >= RING_AT {
+            self.told = 0;
             session.fence_and_ring();
         }
     }
