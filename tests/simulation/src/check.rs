@@ -219,8 +219,8 @@ impl Books {
         Ok(())
     }
 
-    /// After a turn, all decisions carried out.
-    pub(crate) fn turn(&mut self, core: &Core, now: Ns, processes: &[Process]) -> Check {
+    /// After a turn, all decisions carried out. `wake`: when the core wants to be asked again.
+    pub(crate) fn turn(&mut self, core: &Core, wake: Option<Ns>, now: Ns, processes: &[Process]) -> Check {
         let snapshot = core.snapshot();
         let config = core.config();
         let mut out: i64 = 0;
@@ -266,16 +266,16 @@ impl Books {
                 format!("{out} is out by the lanes, {most} may be, {excused} is excused")
             });
         }
-        self.wakes(core, &snapshot, now, processes)
+        self.wakes(wake, &snapshot, now, processes)
     }
 
-    fn wakes(&mut self, core: &Core, snapshot: &Snapshot, now: Ns, processes: &[Process]) -> Check {
+    fn wakes(&mut self, wake: Option<Ns>, snapshot: &Snapshot, now: Ns, processes: &[Process]) -> Check {
         let waits = snapshot.clients.iter().find(|view| view.waiting.is_some());
         let Some(waits) = waits else {
             self.at_once = 0;
             return Ok(());
         };
-        let Some(wake) = core.next_wake(now) else {
+        let Some(wake) = wake else {
             // Whoever has taken its credit and is about to say so waits for nobody, and a wait that the core has not heard of is news to come.
             let known = |process: &Process| {
                 let sleep = process.at_the_gate()?;

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use weft_broker::core::{Client, Decision, Mode};
+use weft_broker::core::{Client, Decision, Mode, Ns, PolicyName};
 
 use crate::check::name;
-use crate::scenario::Scenario;
+use crate::scenario::{MS, Op, Scenario, US};
 use crate::world::{Manner, World, start};
 
 /// What is done wrong.
@@ -25,6 +25,14 @@ pub(crate) enum Sabotage {
     SmallBound,
     /// Launches are expected in another order.
     Reordered,
+    /// The core's wish to be asked again is lost.
+    ForgetsToWake,
+    /// The core asks for the next turn at once, for ever.
+    AsksAgainAtOnce,
+    /// The header of an honest client's lane is overwritten, and its client let go for it.
+    SpoilsLanes,
+    /// The core is told another minimum share than is stated: hardly any.
+    NoShare,
 }
 
 impl World {
@@ -66,6 +74,11 @@ impl World {
                 }
             }
             (Some(Sabotage::SmallBound), _) => self.books.strict = 10,
+            (Some(Sabotage::SpoilsLanes), Decision::Mode(client, _)) => {
+                if let Some(process) = self.processes.iter().find(|process| process.client == Some(*client)) {
+                    process.lane.magic.store(0, Ordering::Relaxed);
+                }
+            }
             _ => {}
         }
     }
@@ -81,6 +94,25 @@ impl World {
             (_, decision) => decision,
         };
         decisions.iter().map(shown).collect()
+    }
+}
+
+impl World {
+    /// What the checker is shown of the core's wish to be asked again.
+    pub(crate) fn sabotaged_wake(&self, wake: Option<Ns>, now: Ns) -> Option<Ns> {
+        match self.sabotage {
+            Some(Sabotage::ForgetsToWake) => None,
+            Some(Sabotage::AsksAgainAtOnce) => Some(now),
+            _ => wake,
+        }
+    }
+
+    /// The share that fillers are promised.
+    pub(crate) fn stated_share(&self, configured: f64) -> f64 {
+        match self.sabotage {
+            Some(Sabotage::NoShare) => 0.02,
+            _ => configured,
+        }
     }
 }
 
@@ -129,4 +161,65 @@ fn work_beyond_the_bound_is_caught() {
 #[test]
 fn launches_out_of_order_are_caught() {
     assert!(caught(Sabotage::Reordered).contains(name::ORDER));
+}
+
+#[test]
+fn a_wish_to_be_woken_that_is_lost_is_caught() {
+    assert_eq!(caught(Sabotage::ForgetsToWake), HashSet::from([name::WAKE]));
+}
+
+#[test]
+fn a_core_that_lets_nobody_sleep_is_caught() {
+    assert_eq!(caught(Sabotage::AsksAgainAtOnce), HashSet::from([name::WAKE]));
+}
+
+#[test]
+fn an_honest_client_that_is_let_go_is_caught() {
+    assert!(caught(Sabotage::SpoilsLanes).contains(name::HONEST));
+}
+
+/// A holder that never pauses and a filler beside it, for three seconds of which nothing goes wrong.
+fn beside_one_that_never_pauses(policy: PolicyName) -> Scenario {
+    let mut scenario = Scenario::of(1, Some(policy));
+    let mut job = scenario.jobs[0].clone();
+    (job.profile, job.profiling, job.attach_at, job.lies) = (None, false, 0, false);
+    job.longest_wait = std::time::Duration::from_secs(30);
+    let launches = |first: u64| {
+        (0..6)
+            .map(|kernel| Op::Launch {
+                kernel: first + kernel,
+                time: 100 * US,
+            })
+            .collect()
+    };
+    scenario.jobs = (0..2u64)
+        .map(|number| {
+            let mut job = job.clone();
+            (job.number, job.priority) = (number as usize, 5 * number as u8);
+            job.threads = vec![launches(number * 100 + 10)];
+            job
+        })
+        .collect();
+    scenario.troubles.clear();
+    scenario.length = 3_000 * MS;
+    scenario.config.minimum_share = 0.02;
+    scenario
+}
+
+#[test]
+fn a_filler_that_starves_is_caught() {
+    for policy in [PolicyName::Exclusive, PolicyName::Fikit, PolicyName::Weft] {
+        let mut scenario = beside_one_that_never_pauses(policy);
+        let whole = start(&scenario, Manner::default(), |_| {});
+        assert_eq!(whole.broken, None, "{policy}");
+        scenario.config.minimum_share = 1e-9;
+        let starved = start(&scenario, Manner::default(), |world| {
+            world.sabotage = Some(Sabotage::NoShare)
+        });
+        assert_eq!(
+            starved.broken.map(|broken| broken.what),
+            Some(name::PROGRESS),
+            "{policy}"
+        );
+    }
 }

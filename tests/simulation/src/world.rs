@@ -594,7 +594,10 @@ impl World {
             return;
         }
         let now = clock::broker();
-        let checked = self.books.turn(core, now, &self.processes);
+        let wake = core.next_wake(now);
+        #[cfg(test)]
+        let wake = self.sabotaged_wake(wake, now);
+        let checked = self.books.turn(core, wake, now, &self.processes);
         if let Err(broken) = checked {
             self.fail(broken.what, broken.how);
         }
@@ -604,7 +607,10 @@ impl World {
     /// Nobody waits longer than the minimum share of everybody, and what stood in its way, allow.
     fn progress(&mut self, core: &weft_broker::core::Core) {
         let config = core.config();
-        let patience = |cost: Ns| ((cost + 2 * config.switch_cost) as f64 / config.minimum_share) as Ns;
+        let share = config.minimum_share;
+        #[cfg(test)]
+        let share = self.stated_share(share);
+        let patience = |cost: Ns| ((cost + 2 * config.switch_cost) as f64 / share) as Ns;
         let dearest = |process: &Process| {
             let known = process.costs.values().copied().max().unwrap_or(0);
             known
