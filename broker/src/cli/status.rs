@@ -141,6 +141,24 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
         if let Some(trouble) = &client.profile_trouble {
             lines.push(named(trouble.clone()));
         }
+        if client.managed > 0 {
+            lines.push(named(format!(
+                "{} managed, {} of it on the device; {} prefetched, {} evicted, {} discarded; {} moves refused, {} late",
+                text::size(client.managed),
+                text::size(client.resident),
+                text::size(client.prefetched),
+                text::size(client.evicted),
+                text::size(client.discarded),
+                client.errands_refused,
+                client.errands_late,
+            )));
+        }
+        if client.unmanaged > 0 {
+            lines.push(named(format!(
+                "{} allocations could not be managed and stay on the device",
+                client.unmanaged
+            )));
+        }
         if client.troubles > 0 {
             lines.push(named(format!(
                 "{} troubles answered by passing the call through",
@@ -191,6 +209,9 @@ mod tests {
             profile_trouble: Some("profile train: of another GPU".to_string()),
             troubles: 4,
             unsplit: 9,
+            managed: 5 << 30,
+            resident: 3 << 30,
+            unmanaged: 2,
             ..ClientStatus::default()
         };
         let status = Status {
@@ -213,6 +234,8 @@ mod tests {
             "1.50 ms",
             "client 2: profile train: of another GPU",
             "client 2: 4 troubles",
+            "managed, 3.00 GiB of it on the device",
+            "client 2: 2 allocations could not be managed",
             "client 2: 9 launches in the middle of bursts",
             "vanished",
         ] {

@@ -12,6 +12,7 @@ use weft_profiles::Profile;
 
 use super::door::first_orders;
 use super::keeper::Keeper;
+use super::memory::Memory;
 use super::registry::{Entry, Newcomer, Registry};
 use super::scheduler::{Desk, Notice, Scheduler, Setup};
 use super::trace::Trace;
@@ -67,6 +68,7 @@ impl ByHand {
             registry: Arc::clone(&registry),
             keeper: Keeper::deaf(),
             trace: Trace::none(),
+            memory: Memory::deaf(),
             clock,
         };
         let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&desk.gauges));

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_profiles::Gpu;
 
 use super::keeper::{Keeper, Tell};
+use super::memory::{self, Memory};
 use super::registry::{Entry, Registry};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
@@ -49,6 +50,7 @@ pub fn start(
     registry: Arc<Registry>,
     desk: Desk,
     keeper: Keeper,
+    memory: Memory,
     unknown_cost: Ns,
     stop: Arc<AtomicBool>,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
@@ -60,6 +62,7 @@ pub fn start(
         registry,
         desk,
         keeper,
+        memory,
         unknown_cost,
         all_heard: true,
     };
@@ -88,6 +91,7 @@ struct Control {
     registry: Arc<Registry>,
     desk: Desk,
     keeper: Keeper,
+    memory: Memory,
     /// What a kernel is charged that nothing is known of, not even by its job's profile.
     unknown_cost: Ns,
     /// The last look into the inbox found it empty.
@@ -181,6 +185,7 @@ impl Control {
                 memory,
                 driver,
             } => {
+                self.memory.tell(memory::Tell::Device(client, uuid.clone(), memory));
                 let gpu = Gpu {
                     name,
                     uuid,
@@ -203,7 +208,10 @@ impl Control {
                     self.keeper.tell(Tell::Device(client, gpu));
                 }
             }
-            ToBroker::Backed { .. } | ToBroker::Resting { .. } | ToBroker::Unbacked { .. } => {}
+            ToBroker::Backed { start, bytes } => self.memory.tell(memory::Tell::Backed(client, start, bytes)),
+            ToBroker::Unbacked { start } => self.memory.tell(memory::Tell::Unbacked(client, start)),
+            // It lies where it lay; who is given it again says so.
+            ToBroker::Resting { .. } => {}
             ToBroker::Note(line) => {
                 log::info!("client {client}: {line}");
                 entry.note(&line);

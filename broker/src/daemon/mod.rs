@@ -27,6 +27,7 @@ mod door;
 pub mod journal;
 mod keeper;
 mod lanes;
+mod memory;
 pub mod options;
 pub mod places;
 mod registry;
@@ -58,6 +59,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let gauges = Arc::new(OnceLock::new());
     let (keeper, keeper_thread) =
         keeper::start(keeper::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
+    let (memory, memory_thread) = memory::start(options.core.turn).context("cannot start a thread")?;
     let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
         spin: options.spin.decided(),
@@ -65,6 +67,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         registry: Arc::clone(&registry),
         keeper: keeper.clone(),
         trace,
+        memory: memory.clone(),
         clock: clock::now,
     })
     .context("cannot start a thread")?;
@@ -74,6 +77,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         Arc::clone(&registry),
         desk.clone(),
         keeper.clone(),
+        memory.clone(),
         options.core.unknown_cost,
         Arc::clone(&control_stop),
     )?;
@@ -114,6 +118,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = scheduler_thread.join();
     control_stop.store(true, Ordering::Release);
     let _ = control_thread.join();
+    memory.tell(memory::Tell::Stop);
+    let _ = memory_thread.join();
     keeper.tell(keeper::Tell::Stop);
     let _ = keeper_thread.join();
     Ok(())

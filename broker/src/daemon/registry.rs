@@ -70,6 +70,8 @@ pub struct Figures {
     pub records: AtomicU64,
     /// Records lost.
     pub lost: AtomicU64,
+    /// Managed memory that the planner believes to be on the device, bytes.
+    pub resident: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -185,6 +187,14 @@ impl Entry {
             dropped_messages: read(&counters.dropped_messages),
             memory: read(&counters.memory),
             memory_peak: read(&counters.memory_peak),
+            managed: read(&counters.managed),
+            unmanaged: read(&counters.unmanaged),
+            resident: read(&self.figures.resident),
+            prefetched: read(&counters.prefetched),
+            evicted: read(&counters.evicted),
+            discarded: read(&counters.discarded),
+            errands_refused: read(&counters.refused),
+            errands_late: read(&counters.late),
             credit_ns: self.lane.orders.credit.load(Ordering::Relaxed),
             outstanding_ns: issued.saturating_sub(settled),
             granted_ns: read(&self.figures.granted),

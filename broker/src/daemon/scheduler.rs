@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
+use super::memory::{self, Memory};
 use super::registry::{Entry, Registry, mode_name};
 use super::status::Ending;
 use super::trace::{Line, Trace};
@@ -131,6 +132,8 @@ pub struct Setup {
     pub keeper: Keeper,
     /// Where decisions are written.
     pub trace: Trace,
+    /// Who plans memory.
+    pub memory: Memory,
     /// The time: that of all weft's processes, but in tests that make their own.
     pub clock: fn() -> Ns,
 }
@@ -184,6 +187,7 @@ pub(super) struct Scheduler {
     registry: Arc<Registry>,
     keeper: Keeper,
     trace: Trace,
+    memory: Memory,
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
@@ -216,6 +220,7 @@ impl Scheduler {
             registry: setup.registry,
             keeper: setup.keeper,
             trace: setup.trace,
+            memory: setup.memory,
             incoming,
             gauges,
             lanes: Vec::new(),
@@ -391,6 +396,7 @@ impl Scheduler {
                 let profile = entry.loaded.clone();
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
+                self.memory.tell(memory::Tell::Joined(Arc::clone(&entry)));
                 self.lanes.push(LaneWatch::new(entry));
                 let event = Event::Attached {
                     client,
@@ -440,6 +446,7 @@ impl Scheduler {
         );
         self.registry.end(client, ending);
         self.keeper.tell(keeper::Tell::Gone(Arc::clone(lane.entry())));
+        self.memory.tell(memory::Tell::Left(client));
         self.tell(now, Event::Gone(Client(client)));
     }
 
@@ -477,6 +484,8 @@ impl Scheduler {
                 }
                 let left = lane.tell_mode(mode);
                 let entry = Arc::clone(lane.entry());
+                self.memory
+                    .tell(memory::Tell::Holds(entry.client, mode == Mode::Holder));
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
                 left.map(|left| Event::Revoked { client, left })
             }
@@ -487,6 +496,9 @@ impl Scheduler {
                 let reading = signs.get(priority).copied().unwrap_or(0);
                 let left = lane.grant(credit, bound.then_some(reading));
                 let entry = Arc::clone(lane.entry());
+                if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {
+                    self.memory.tell(memory::Tell::Runs(entry.client));
+                }
                 let what = if bound { "bound" } else { "unbound" };
                 self.mark(now, &entry, "grant", i64::try_from(credit).ok(), Some(what.to_string()));
                 left.map(|left| Event::Revoked { client, left })

@@ -118,6 +118,22 @@ pub struct ClientStatus {
     pub memory: u64,
     /// The most device memory held, bytes.
     pub memory_peak: u64,
+    /// Of the memory held, what is managed, bytes.
+    pub managed: u64,
+    /// Allocations that stayed device memory though the job is managed.
+    pub unmanaged: u64,
+    /// Managed memory on the device, bytes: what the planner believes.
+    pub resident: u64,
+    /// Bytes brought to the device ahead of their use.
+    pub prefetched: u64,
+    /// Bytes moved to the host to make room.
+    pub evicted: u64,
+    /// Bytes given up without a copy.
+    pub discarded: u64,
+    /// Moves that the driver or the job's side refused: memory moved on demand instead.
+    pub errands_refused: u64,
+    /// Moves that took more than a second.
+    pub errands_late: u64,
     /// Credit left, predicted ns.
     pub credit_ns: i64,
     /// Filler work issued and not seen to have ended, predicted ns.

@@ -249,7 +249,11 @@ impl Mover {
                 return self.discard(number, context, borrowed).map(Some);
             }
         }
-        let parts = ranges::within(errand.start, end);
+        let mut parts = ranges::within(errand.start, end);
+        // What the job has freed and may get again is moved out like the rest, but never in.
+        if !errand.what.is_inward() {
+            parts.extend(pool::within(errand.start, end));
+        }
         let Some((_, first)) = parts.first() else {
             return Err(Outcome::Gone);
         };
@@ -273,7 +277,7 @@ impl Mover {
             match result {
                 CuResult::SUCCESS => bytes += length,
                 // Freed meanwhile.
-                _ if ranges::place_of(part.start).is_none() => {}
+                _ if ranges::of(part.start).is_none() => {}
                 _ => return Err(Outcome::Refused),
             }
         }

@@ -242,6 +242,15 @@ pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
     })
 }
 
+/// The parts of kept blocks that lie in a range of addresses.
+pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
+    let part = |spare: &Spare| {
+        let part = start.max(spare.at)..end.min(spare.at.saturating_add(spare.range.room));
+        (!part.is_empty()).then_some((part, spare.range))
+    };
+    inside(|inside| inside.spare.iter().filter_map(part).collect())
+}
+
 /// Puts them back.
 pub fn put_back(blocks: Vec<Spare>) {
     inside(|inside| inside.spare.extend(blocks));

@@ -1,0 +1,660 @@
+//! The memory thread: keeps the planner, tells it what clients have and who runs, and has its orders carried out by the clients' helpers.
+//!
+//! A thread of its own, because a plan over thousands of granules takes longer than jobs may wait at the gate. What holds:
+//!
+//! * Only clients on managed memory are planned for. All others, and all of this where it fails, are as without it: memory moves on demand.
+//! * An order becomes an errand in its client's lane. A client whose helper does not answer within [`PATIENCE`] gets none for [`PENANCE`], and what it was to do
+//!   counts as refused: it holds up nobody else.
+//! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in number and size.
+//!
+//! What a job touches is taken to be all that it has allocated: templates of kernels are not used here yet.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+
+use super::registry::Entry;
+use crate::core::Client;
+use crate::core::memory::{
+    Access, Config, GRANULE, Link, Order, OrderId, Outcome, Place, Planner, Range, Turn, Use, What, WorkingSet,
+};
+use crate::protocol::Ns;
+use crate::protocol::errands::{self, Errand, Giver};
+
+/// Between two looks at errands that are out: the shortest takes about as long.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// With nothing out.
+const REST: Duration = Duration::from_millis(250);
+
+/// An errand that takes longer is given up: a whole lane of them takes some 20 ms.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A client whose errands were given up gets none for so long.
+const PENANCE: Duration = Duration::from_secs(5);
+
+/// Of each device so much stays free of the plan: contexts and code of the clients, and what demand paging needs to turn round in.
+const RESERVE: u64 = 32;
+
+/// A job's working set is taken to be touched so many times in a turn: what it has touched once in its turn it will touch again in it.
+const TIMES_A_TURN: u64 = 16;
+
+/// The link where nothing better is known: PCIe 4 x16, one direction at a time (22.2 GB/s is what MSched measured of a serial swap on it).
+const LINK: Link = Link {
+    inward: 22.2e9,
+    outward: 22.2e9,
+    duplex: false,
+};
+
+/// Ranges of one client that are kept; an allocator that makes more is left to demand paging.
+const RANGES: usize = 65_536;
+
+/// A range larger than this makes no sense.
+const LARGEST: u64 = 1 << 42;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub enum Tell {
+    /// A client attached.
+    Joined(Arc<Entry>),
+    /// A client ended.
+    Left(u64),
+    /// A client uses a device of so many bytes.
+    Device(u64, String, u64),
+    /// A client's range came to be managed.
+    Backed(u64, u64, u64),
+    /// It is no more.
+    Unbacked(u64, u64),
+    /// The device is this client's from now on.
+    Runs(u64),
+    /// A client is the holder from now on, or is it no more.
+    Holds(u64, bool),
+    /// The broker ends.
+    Stop,
+}
+
+/// The way to the thread.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    tells: Sender<Tell>,
+}
+
+impl Memory {
+    /// One that plans nothing.
+    #[cfg(feature = "by-hand")]
+    pub fn deaf() -> Memory {
+        Memory { tells: channel().0 }
+    }
+
+    /// Tells it something. Never waits.
+    pub fn tell(&self, tell: Tell) {
+        // Should it have died, memory moves on demand and nothing else is lost.
+        let _ = self.tells.send(tell);
+    }
+}
+
+/// Starts the thread. `turn` is how long the core lets one of several run.
+pub fn start(turn: Ns) -> std::io::Result<(Memory, JoinHandle<()>)> {
+    let (tells, incoming) = channel();
+    let thread = std::thread::Builder::new()
+        .name("weft-memory".into())
+        .spawn(move || Thread::new(turn).run(&incoming))?;
+    Ok((Memory { tells }, thread))
+}
+
+/// One client.
+#[derive(Debug)]
+struct Known {
+    entry: Arc<Entry>,
+    giver: Giver,
+    device: Option<String>,
+    /// By start, with sizes.
+    ranges: BTreeMap<u64, u64>,
+    /// What does not fit into the lane yet.
+    waiting: VecDeque<Order>,
+    /// Errands that are out.
+    out: HashMap<u64, (OrderId, Instant)>,
+    /// No errands until then.
+    penance: Option<Instant>,
+    /// Granules that the planner knows of.
+    told: HashSet<u64>,
+    /// It has changed since the planner was told.
+    dirty: bool,
+    /// Its granules stay on the device.
+    pinned: bool,
+}
+
+struct Thread {
+    turn: Ns,
+    planner: Option<Planner>,
+    /// The device that is planned: the first that a managed client uses.
+    device: Option<String>,
+    clients: BTreeMap<u64, Known>,
+    running: Option<(u64, Instant)>,
+    /// Sizes of devices.
+    sizes: HashMap<String, u64>,
+    orders: Vec<Order>,
+}
+
+impl Thread {
+    fn new(turn: Ns) -> Thread {
+        Thread {
+            turn,
+            planner: None,
+            device: None,
+            clients: BTreeMap::new(),
+            running: None,
+            sizes: HashMap::new(),
+            orders: Vec::new(),
+        }
+    }
+
+    fn run(mut self, incoming: &Receiver<Tell>) {
+        loop {
+            let busy = self.clients.values().any(|known| !known.out.is_empty());
+            match incoming.recv_timeout(if busy { LOOK } else { REST }) {
+                Ok(Tell::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(tell) => {
+                    self.take(tell);
+                    // All that is there already is one change.
+                    while let Ok(tell) = incoming.try_recv() {
+                        if matches!(tell, Tell::Stop) {
+                            return;
+                        }
+                        self.take(tell);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.learn();
+            self.hear();
+            self.order();
+            self.show();
+        }
+    }
+
+    fn take(&mut self, tell: Tell) {
+        match tell {
+            Tell::Joined(entry) => {
+                let known = Known {
+                    giver: Giver::default(),
+                    device: None,
+                    ranges: BTreeMap::new(),
+                    waiting: VecDeque::new(),
+                    out: HashMap::new(),
+                    penance: None,
+                    told: HashSet::new(),
+                    dirty: false,
+                    pinned: false,
+                    entry,
+                };
+                self.clients.insert(known.entry.client, known);
+            }
+            Tell::Left(client) => self.left(client),
+            Tell::Device(client, uuid, bytes) => {
+                self.sizes.insert(uuid.clone(), bytes);
+                if let Some(known) = self.clients.get_mut(&client) {
+                    // The first device is the one that its memory is taken for; further ones are left to demand paging.
+                    known.device.get_or_insert(uuid);
+                    known.dirty |= !known.ranges.is_empty();
+                }
+            }
+            Tell::Backed(client, start, bytes) => {
+                if let Some(known) = self.clients.get_mut(&client)
+                    && known.ranges.len() < RANGES
+                    && bytes > 0
+                    && bytes <= LARGEST
+                    && start.checked_add(bytes).is_some()
+                {
+                    known.ranges.insert(start, bytes);
+                    known.dirty = true;
+                }
+            }
+            Tell::Unbacked(client, start) => self.unbacked(client, start),
+            Tell::Runs(client) => self.runs(client),
+            Tell::Holds(client, holds) => {
+                if let Some(known) = self.clients.get_mut(&client) {
+                    known.pinned = holds;
+                    if let Some(planner) = &mut self.planner {
+                        planner.pin(Client(client), holds);
+                    }
+                }
+                if holds {
+                    self.runs(client);
+                }
+            }
+            Tell::Stop => {}
+        }
+    }
+
+    fn left(&mut self, client: u64) {
+        self.clients.remove(&client);
+        if let Some(planner) = &mut self.planner {
+            planner.leave(Client(client));
+        }
+        if self.running.is_some_and(|(running, _)| running == client) {
+            self.running = None;
+        }
+        let managed = self.clients.values().any(|known| !known.ranges.is_empty());
+        if !managed {
+            // The next managed client may be on another device, and the machine's free memory another.
+            (self.planner, self.device, self.running) = (None, None, None);
+        }
+    }
+
+    fn unbacked(&mut self, client: u64, start: u64) {
+        let Some(known) = self.clients.get_mut(&client) else {
+            return;
+        };
+        let Some(bytes) = known.ranges.remove(&start) else {
+            return;
+        };
+        known.dirty = true;
+        let gone = granules(start, bytes);
+        // The granules at its ends may be others' too.
+        let taken = |granule: u64| {
+            let (from, to) = (granule * GRANULE, (granule + 1) * GRANULE);
+            let before = known.ranges.range(..to).next_back();
+            before.is_some_and(|(start, bytes)| start + bytes > from)
+        };
+        let mut first = gone.first;
+        let mut end = gone.end();
+        if first < end && taken(first) {
+            first += 1;
+        }
+        if first < end && taken(end - 1) {
+            end -= 1;
+        }
+        for granule in first..end {
+            known.told.remove(&granule);
+        }
+        if let (Some(planner), Ok(count)) = (&mut self.planner, u32::try_from(end.saturating_sub(first))) {
+            planner.freed(Client(client), Range { first, count });
+        }
+    }
+
+    /// The device goes to a client.
+    fn runs(&mut self, client: u64) {
+        let now = Instant::now();
+        if self.running.is_some_and(|(running, _)| running == client) {
+            return;
+        }
+        if !self.clients.get(&client).is_some_and(|known| !known.ranges.is_empty()) {
+            return;
+        }
+        if let (Some(planner), Some((before, since))) = (&mut self.planner, self.running) {
+            planner.ran(Client(before), (now - since).as_nanos() as Ns);
+        }
+        self.running = Some((client, now));
+        self.switch();
+    }
+
+    /// Who runs now, then the others in turn.
+    fn switch(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        let Some((running, _)) = self.running else { return };
+        let managed = |(client, known): (&u64, &Known)| (!known.ranges.is_empty()).then_some(*client);
+        let later = self.clients.range(running..).filter_map(managed);
+        let earlier = self.clients.range(..running).filter_map(managed);
+        let timeline: Vec<Turn> = later
+            .chain(earlier)
+            .map(|client| Turn {
+                client: Client(client),
+                length: self.turn,
+            })
+            .collect();
+        planner.switch(&timeline);
+    }
+
+    /// Tells the planner what has changed of clients' memory.
+    fn learn(&mut self) {
+        let mut changed = false;
+        let begins = self.planner.is_none();
+        if begins {
+            self.clients.values_mut().for_each(|known| known.told.clear());
+        }
+        for (client, known) in &mut self.clients {
+            if !known.dirty {
+                continue;
+            }
+            let Some(uuid) = &known.device else { continue };
+            let Some(bytes) = self.sizes.get(uuid) else { continue };
+            if self.device.get_or_insert_with(|| uuid.clone()) != uuid {
+                continue;
+            }
+            known.dirty = false;
+            changed = true;
+            let planner = self.planner.get_or_insert_with(|| Planner::new(config(*bytes)));
+            planner.join(Client(*client));
+            planner.pin(Client(*client), known.pinned);
+            let mut set = WorkingSet {
+                period: (self.turn / TIMES_A_TURN).max(1),
+                uses: Vec::new(),
+            };
+            for (start, bytes) in &known.ranges {
+                let range = granules(*start, *bytes);
+                set.uses.push(Use {
+                    at: 0,
+                    range,
+                    access: Access::ReadWrite,
+                });
+            }
+            // What was told before keeps its place.
+            let new: BTreeSet<u64> = set
+                .uses
+                .iter()
+                .flat_map(|one| one.range.granules())
+                .filter(|granule| !known.told.contains(granule))
+                .collect();
+            known.told.extend(&new);
+            for range in joined(new.into_iter()) {
+                planner.placed(Client(*client), range, Place::Nowhere);
+            }
+            planner.learn(Client(*client), set, 0);
+            if self.running.is_none() {
+                self.running = Some((*client, Instant::now()));
+            }
+        }
+        if changed || (begins && self.planner.is_some()) {
+            self.switch();
+        }
+    }
+
+    /// Hears how errands ended.
+    fn hear(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        for known in self.clients.values_mut() {
+            for (number, outcome) in known.giver.ended(&known.entry.lane.errands) {
+                let Some((order, _)) = known.out.remove(&number) else {
+                    continue;
+                };
+                planner.done(
+                    order,
+                    match outcome {
+                        errands::Outcome::Done => Outcome::Done,
+                        errands::Outcome::Refused | errands::Outcome::Gone => Outcome::Refused,
+                    },
+                );
+            }
+            let now = Instant::now();
+            if known.out.values().any(|(_, since)| now - *since > PATIENCE) {
+                log::warn!(
+                    "client {} does not carry out what it is told about its memory",
+                    known.entry.client
+                );
+                known.penance = Some(now + PENANCE);
+                for (_, (order, _)) in known.out.drain() {
+                    planner.done(order, Outcome::Refused);
+                }
+            }
+        }
+    }
+
+    /// Has the planner's orders carried out.
+    fn order(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        self.orders.clear();
+        planner.orders(&mut self.orders);
+        for order in self.orders.drain(..) {
+            if let Some(known) = self.clients.get_mut(&order.client.0) {
+                known.waiting.push_back(order);
+            }
+        }
+        for known in self.clients.values_mut().filter(|known| !known.waiting.is_empty()) {
+            let now = Instant::now();
+            let lane = &known.entry.lane;
+            let served = lane.errands.served.load(Ordering::Acquire) == 1;
+            if !served || known.penance.is_some_and(|until| now < until) {
+                for order in known.waiting.drain(..) {
+                    planner.done(order.id, Outcome::Refused);
+                }
+                continue;
+            }
+            let mut given = false;
+            while let Some(order) = known.waiting.front() {
+                let Some(number) = known.giver.give(&lane.errands, errand(order)) else {
+                    break;
+                };
+                if !matches!(order.what, What::Advise(_)) {
+                    known.out.insert(number, (order.id, now));
+                }
+                known.waiting.pop_front();
+                given = true;
+            }
+            if given {
+                lane.errands.bell.fetch_add(1, Ordering::AcqRel);
+                let _ = futex::wake(&lane.errands.bell, futex::Flags::empty(), 1);
+            }
+        }
+    }
+
+    /// What people see.
+    fn show(&self) {
+        let Some(planner) = &self.planner else { return };
+        for row in planner.rows() {
+            if let Some(known) = row.client.and_then(|client| self.clients.get(&client.0)) {
+                known.entry.figures.resident.store(row.resident, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn granules(start: u64, bytes: u64) -> Range {
+    let first = start / GRANULE;
+    let end = start.saturating_add(bytes).div_ceil(GRANULE);
+    Range {
+        first,
+        count: u32::try_from(end - first).unwrap_or(u32::MAX),
+    }
+}
+
+/// Neighbours as ranges.
+fn joined(granules: impl Iterator<Item = u64>) -> Vec<Range> {
+    let mut found: Vec<Range> = Vec::new();
+    for granule in granules {
+        match found.last_mut() {
+            Some(last) if last.end() == granule => last.count += 1,
+            _ => found.push(Range {
+                first: granule,
+                count: 1,
+            }),
+        }
+    }
+    found
+}
+
+fn errand(order: &Order) -> Errand {
+    Errand {
+        what: match order.what {
+            What::Prefetch => errands::What::Prefetch,
+            What::Populate => errands::What::Populate,
+            What::Evict => errands::What::Evict,
+            What::Release => errands::What::Release,
+            What::Discard => errands::What::Discard,
+            What::Advise(true) => errands::What::MostlyRead,
+            What::Advise(false) => errands::What::Written,
+        },
+        start: order.range.first.saturating_mul(GRANULE),
+        bytes: u64::from(order.range.count) * GRANULE,
+    }
+}
+
+/// For a device of so many bytes.
+fn config(bytes: u64) -> Config {
+    Config::new(bytes - bytes / RESERVE, host_memory(), LINK)
+}
+
+/// Bytes that the host has to spare now.
+fn host_memory() -> u64 {
+    let known = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = known.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    // Where the system does not say, the driver will.
+    kilobytes.map_or(u64::MAX / 2, |kilobytes| kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::registry::Newcomer;
+    use super::*;
+    use crate::protocol::errands::Taker;
+    use crate::transport::map::SharedLane;
+
+    const MB: u64 = 1 << 20;
+
+    fn entry(client: u64) -> Arc<Entry> {
+        let entry = Entry::new(Newcomer {
+            client,
+            pid: 1,
+            command: String::new(),
+            profile: None,
+            loaded: None,
+            trouble: None,
+            profiling: false,
+            priority: 5,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        });
+        entry.lane.errands.served.store(1, Ordering::Relaxed);
+        Arc::new(entry)
+    }
+
+    /// A thread that is turned by hand, with clients that carry out what they are told, or not.
+    struct Scene {
+        thread: Thread,
+        clients: Vec<(Arc<Entry>, Taker)>,
+    }
+
+    impl Scene {
+        fn new(device: u64, clients: u64) -> Scene {
+            let mut thread = Thread::new(100_000_000);
+            let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
+            for (entry, _) in &clients {
+                thread.take(Tell::Joined(Arc::clone(entry)));
+                thread.take(Tell::Device(entry.client, "gpu".into(), device));
+            }
+            Scene { thread, clients }
+        }
+
+        /// Until nothing is given any more; errands of each client in order.
+        fn settle(&mut self, outcome: errands::Outcome) -> Vec<(u64, Errand)> {
+            let mut seen = Vec::new();
+            loop {
+                self.thread.learn();
+                self.thread.hear();
+                self.thread.order();
+                self.thread.show();
+                let before = seen.len();
+                for (entry, taker) in &mut self.clients {
+                    while let Some((number, errand)) = taker.next(&entry.lane.errands) {
+                        seen.push((entry.client, errand));
+                        entry.lane.errands.end(number, outcome);
+                    }
+                }
+                if seen.len() == before {
+                    return seen;
+                }
+            }
+        }
+
+        fn resident(&self, client: u64) -> u64 {
+            self.clients[client as usize - 1]
+                .0
+                .figures
+                .resident
+                .load(Ordering::Relaxed)
+        }
+    }
+
+    fn sum(seen: &[(u64, Errand)], client: u64, inward: bool) -> u64 {
+        let of = |(whose, errand): &&(u64, Errand)| *whose == client && errand.what.is_inward() == inward;
+        seen.iter().filter(of).map(|(_, errand)| errand.bytes).sum()
+    }
+
+    #[test]
+    fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
+        let mut scene = Scene::new(128 * MB, 2);
+        let base = 1 << 40;
+        scene.thread.take(Tell::Backed(1, base, 100 * MB));
+        scene.thread.take(Tell::Backed(2, base, 100 * MB));
+        scene.settle(errands::Outcome::Done);
+        assert_eq!(scene.resident(1), 100 * MB);
+        let there = scene.resident(2);
+        assert!(there <= 24 * MB, "{there}");
+        scene.thread.take(Tell::Runs(2));
+        let seen = scene.settle(errands::Outcome::Done);
+        assert_eq!(scene.resident(2), 100 * MB);
+        assert_eq!(sum(&seen, 2, true), 100 * MB - there);
+        assert!(sum(&seen, 1, false) >= 76 * MB);
+        assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 128 * MB / RESERVE);
+        // Each stays within what its client holds.
+        for (_, errand) in &seen {
+            assert!(errand.start >= base && errand.start + errand.bytes <= base + 100 * MB);
+        }
+    }
+
+    #[test]
+    fn clients_that_fit_together_are_left_where_they_are() {
+        let mut scene = Scene::new(256 * MB, 2);
+        for client in [1, 2] {
+            scene.thread.take(Tell::Backed(client, 1 << 40, 100 * MB));
+        }
+        scene.settle(errands::Outcome::Done);
+        for turn in 0..6 {
+            scene.thread.take(Tell::Runs(1 + turn % 2));
+            assert_eq!(scene.settle(errands::Outcome::Done), []);
+        }
+        assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
+    }
+
+    #[test]
+    fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
+        let mut scene = Scene::new(128 * MB, 2);
+        scene.clients[0].0.lane.errands.served.store(0, Ordering::Relaxed);
+        scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
+        scene.thread.take(Tell::Backed(2, 1 << 40, 100 * MB));
+        scene.thread.take(Tell::Runs(2));
+        let seen = scene.settle(errands::Outcome::Done);
+        assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
+        assert_eq!(scene.resident(2), 100 * MB);
+        scene.thread.take(Tell::Runs(1));
+        scene.settle(errands::Outcome::Refused);
+        assert_eq!(scene.resident(1), 0);
+    }
+
+    #[test]
+    fn shared_granules_go_with_the_last_of_them() {
+        let mut scene = Scene::new(128 * MB, 1);
+        let base = 1 << 40;
+        for part in 0..4 {
+            scene.thread.take(Tell::Backed(1, base + part * MB, MB));
+        }
+        scene.settle(errands::Outcome::Done);
+        assert_eq!(scene.resident(1), 4 * MB);
+        scene.thread.take(Tell::Unbacked(1, base));
+        scene.settle(errands::Outcome::Done);
+        assert_eq!(scene.resident(1), 4 * MB);
+        scene.thread.take(Tell::Unbacked(1, base + MB));
+        scene.settle(errands::Outcome::Done);
+        assert_eq!(scene.resident(1), 2 * MB);
+        scene.thread.take(Tell::Left(1));
+        assert!(scene.thread.planner.is_none());
+    }
+
+    #[test]
+    fn nonsense_about_memory_is_not_believed() {
+        let mut scene = Scene::new(128 * MB, 1);
+        scene.thread.take(Tell::Backed(1, u64::MAX - 5, 100));
+        scene.thread.take(Tell::Backed(1, 0, u64::MAX));
+        scene.thread.take(Tell::Backed(1, 1 << 30, 0));
+        scene.thread.take(Tell::Backed(7, 1 << 30, MB));
+        scene.thread.take(Tell::Unbacked(1, 5));
+        scene.thread.take(Tell::Runs(9));
+        assert_eq!(scene.settle(errands::Outcome::Done), []);
+    }
+}
