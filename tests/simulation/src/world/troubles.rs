@@ -1,0 +1,130 @@
+//! Who comes and goes, and what goes wrong.
+#![forbid(unsafe_code)]
+
+use super::*;
+
+impl World {
+    pub(super) fn arrive(&mut self, at: Ns) {
+        let Some(found) = self.arrivals.iter().position(|job| job.attach_at + clock::BEGIN == at) else {
+            return;
+        };
+        let job = self.arrivals.remove(found);
+        let Some(visitors) = &self.visitors else { return };
+        let guest = Guest {
+            priority: job.priority,
+            profile: job.profile.clone(),
+            profiling: job.profiling,
+            longest_wait: job.longest_wait,
+        };
+        let host = Arc::clone(&visitors.host);
+        match visitors.attach(guest) {
+            Ok((client, lane)) => {
+                let process = Process::new(&job, self.scenario.seed, self.now, client, lane, host);
+                self.processes.push(process);
+                self.log(|_| format!("job {} is client {}", job.number, client.0));
+                self.rings();
+            }
+            Err(error) => self.fail("the run", error.to_string()),
+        }
+    }
+
+    pub(super) fn hear_of_death(&mut self, at: Ns) {
+        let Some(found) = self.deaths.iter().position(|(when, _)| *when == at) else {
+            return;
+        };
+        let (_, client) = self.deaths.remove(found);
+        self.gone(client, Ending::Vanished);
+    }
+
+    pub(super) fn gone(&mut self, client: Client, ending: Ending) {
+        self.ended.push(client);
+        if let Some(visitors) = &self.visitors {
+            visitors.gone(client, ending);
+        }
+        self.rings();
+    }
+
+    pub(super) fn trouble(&mut self, trouble: Trouble) {
+        self.log(|_| format!("{trouble:?}"));
+        self.count("troubles");
+        let at = trouble.job().map(|job| {
+            self.processes
+                .iter()
+                .position(|process| process.number == job && process.life == Life::Lives)
+        });
+        let at = match at {
+            Some(None) => return,
+            Some(Some(at)) => at,
+            None => usize::MAX,
+        };
+        let now = self.now;
+        // Work that is not reported any more is waited for until it is written off.
+        let written_off = 21 * self.scenario.config.write_off_after;
+        match trouble {
+            Trouble::Dies { heard_after, .. } => {
+                let process = &mut self.processes[at];
+                process.life = Life::Dead;
+                let client = process.client;
+                self.excuse += heard_after + written_off;
+                self.deaths.extend(client.map(|client| (now + heard_after, client)));
+            }
+            Trouble::Leaves { .. } => {
+                let process = &mut self.processes[at];
+                process.life = Life::Dead;
+                if let Some(client) = process.client {
+                    self.gone(client, Ending::Goodbye);
+                }
+            }
+            Trouble::Stalls { time, .. } => {
+                self.processes[at].stalled_until = now + time;
+                self.excuse += time + written_off;
+            }
+            Trouble::ThreadStalls { thread, time, .. } => {
+                if let Some(thread) = self.processes[at].threads.get_mut(thread) {
+                    thread.next_at = thread.next_at.max(now) + time;
+                }
+                self.excuse += time + written_off;
+            }
+            Trouble::BrokerStalls { time } => {
+                self.broker_at = self.broker_at.max(now) + time;
+                self.excuse += time;
+            }
+            Trouble::Priority { priority, .. } => {
+                if let (Some(visitors), Some(client)) = (&self.visitors, self.processes[at].client) {
+                    visitors.set_priority(client, priority);
+                }
+                self.rings();
+            }
+            Trouble::Jumps { by, .. } => {
+                self.processes[at].clock_offset += by;
+                self.excuse += 2 * by.unsigned_abs() + written_off;
+            }
+            Trouble::BrokerJumps { by } => {
+                self.broker_offset += by;
+                self.excuse += 2 * by.unsigned_abs();
+                self.set_now(now);
+            }
+            Trouble::Forks { .. } => self.fork(at),
+            Trouble::Unprofiled { .. } => {
+                if let (Some(visitors), Some(client)) = (&self.visitors, self.processes[at].client) {
+                    visitors.unprofile(client);
+                }
+                self.excuse += written_off;
+                self.rings();
+            }
+            Trouble::Lies { what, .. } => {
+                crate::lies::tell(&mut self.processes[at], &mut Chance::new(what, 3));
+                self.excuse += 4 * written_off;
+                self.rings();
+            }
+        }
+    }
+
+    pub(super) fn fork(&mut self, at: usize) {
+        let (Ok(lane), Ok(host)) = (SharedLane::lane(), Host::make()) else {
+            return self.fail("the run", "no memory for a child".to_string());
+        };
+        let child = self.processes[at].child(1000 + self.processes.len(), Arc::new(lane), Arc::new(host));
+        self.processes.push(child);
+    }
+}
