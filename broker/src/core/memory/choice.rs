@@ -190,7 +190,8 @@ impl Planner {
     fn visits_served(&self) -> usize {
         match self.options().overlap {
             Overlap::Ahead => self.choice.visits.len(),
-            Overlap::AtSwitch | Overlap::Nothing => {
+            Overlap::Nothing => self.choice.visits.len().min(1),
+            Overlap::AtSwitch => {
                 // A turn that is planned in parts is one turn.
                 let partial = self.choice.planned.is_some_and(|(_, _, partial)| partial);
                 (1 + usize::from(partial)).min(self.choice.visits.len())
@@ -482,7 +483,7 @@ impl Planner {
                 continue;
             }
             let Some((victim, what)) = self.victim_for(need) else {
-                self.choice.starved |= need.visit == 0 && claimed == 0;
+                self.choice.starved |= need.visit == 0 && (claimed == 0 || self.options().overlap == Overlap::Nothing);
                 break;
             };
             if what == What::Evict && !self.link_takes_out() {
@@ -544,8 +545,8 @@ impl Planner {
         if !self.choice.planned.is_some_and(|(running, ..)| running == at) {
             return false;
         }
-        self.choice.starved
-            || (self.choice.wanted.is_empty() && self.totals.arriving == 0 && self.next_need().is_none())
+        let quiet = self.choice.wanted.is_empty() && self.totals.arriving == 0;
+        quiet && (self.choice.starved || self.next_need().is_none())
     }
 
     /// Whether this missing slot of the running client will be brought in during the turn.

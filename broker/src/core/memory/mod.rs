@@ -37,6 +37,8 @@ mod planner;
 mod rows;
 mod set;
 mod slice;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Config, Link, Options, Overlap, Victims};
 pub use planner::Planner;

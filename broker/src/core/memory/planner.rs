@@ -104,8 +104,8 @@ impl Planner {
         self.replan();
     }
 
-    /// Says where granules lie: newly allocated ones, and those that the driver moved by itself. What is on its way stays on its way, unless it is said to have
-    /// arrived.
+    /// Says where granules lie: newly allocated ones, and those that the driver moved by itself. What is on its way in stays on its way, unless it is said to
+    /// have arrived.
     pub fn placed(&mut self, client: Client, range: Range, place: Place) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -115,7 +115,7 @@ impl Planner {
         }
         for slot in held.slots_of(range) {
             self.change(at, slot, |slot| {
-                if slot.moving == Moving::No || place == Place::Device {
+                if slot.moving != Moving::In || place == Place::Device {
                     slot.copy &= slot.place == Place::Device && place == Place::Device;
                     slot.place = place;
                     slot.moving = Moving::No;

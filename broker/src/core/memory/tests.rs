@@ -1,0 +1,581 @@
+//! What holds of the planner, on a small machine in virtual time.
+//!
+//! The machine carries orders out at the link's rate, runs clients through their uses in turns, lets a use wait for what was promised and takes a fault for the rest.
+//! After every step it checks what the planner promises in its module documentation.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{core::Client, protocol::Ns};
+
+/// A granule takes so long on the link, either way.
+const STEP: Ns = 100;
+
+fn link(duplex: bool) -> Link {
+    let rate = GRANULE as f64 * 1e9 / STEP as f64;
+    Link {
+        inward: rate,
+        outward: rate,
+        duplex,
+    }
+}
+
+fn config(capacity: u64, options: Options) -> Config {
+    Config {
+        capacity,
+        host_limit: 1 << 30,
+        link: link(true),
+        in_flight: 8,
+        per_order: 4,
+        options,
+    }
+}
+
+/// The machine.
+struct World {
+    planner: Planner,
+    now: Ns,
+    /// Orders that wait or are carried out, in their order, with when they end; by direction (on a one-way link all in the first).
+    queues: [VecDeque<(Order, Ns)>; 2],
+    sets: BTreeMap<Client, WorkingSet>,
+    position: BTreeMap<Client, Ns>,
+    pinned: BTreeSet<Client>,
+    faults: u64,
+    stalled: Ns,
+    prefetched: u64,
+    copied_out: u64,
+    /// Order in which granules were asked for, since it was last cleared.
+    asked: Vec<(Client, u64)>,
+}
+
+impl World {
+    fn new(config: Config, sets: Vec<WorkingSet>) -> World {
+        let mut planner = Planner::new(config);
+        let mut by_client = BTreeMap::new();
+        let mut position = BTreeMap::new();
+        for (number, set) in (0..).zip(sets) {
+            let client = Client(number);
+            planner.join(client);
+            for one in &set.uses {
+                planner.placed(client, one.range, Place::Host);
+            }
+            planner.learn(client, set.clone(), 0);
+            by_client.insert(client, set);
+            position.insert(client, 0);
+        }
+        World {
+            planner,
+            now: 0,
+            queues: Default::default(),
+            sets: by_client,
+            position,
+            pinned: BTreeSet::new(),
+            faults: 0,
+            stalled: 0,
+            prefetched: 0,
+            copied_out: 0,
+            asked: Vec::new(),
+        }
+    }
+
+    fn clients(&self) -> Vec<Client> {
+        self.sets.keys().copied().collect()
+    }
+
+    /// Takes the planner's orders and checks everything.
+    fn pump(&mut self) {
+        let mut orders = Vec::new();
+        self.planner.orders(&mut orders);
+        let config = *self.planner.config();
+        for order in orders {
+            assert!(order.range.count >= 1, "{order:?}");
+            let (queue, cost) = match order.what {
+                What::Advise(_) => continue,
+                What::Prefetch => (0, STEP),
+                What::Evict => (usize::from(config.link.duplex), STEP),
+                What::Populate => (0, 0),
+                What::Release | What::Discard => (usize::from(config.link.duplex), 0),
+            };
+            assert!(order.range.count <= config.per_order);
+            match order.what {
+                What::Prefetch | What::Populate => {
+                    self.asked
+                        .extend(order.range.granules().map(|granule| (order.client, granule)));
+                    self.prefetched += u64::from(order.range.count);
+                }
+                What::Evict | What::Release | What::Discard => {
+                    assert!(!self.pinned.contains(&order.client), "a pinned client lost {order:?}");
+                    if order.what == What::Evict {
+                        self.copied_out += u64::from(order.range.count);
+                    }
+                }
+                What::Advise(_) => {}
+            }
+            let begin = self.queues[queue]
+                .back()
+                .map_or(self.now, |(_, end)| *end)
+                .max(self.now);
+            self.queues[queue].push_back((order, begin + cost * u64::from(order.range.count)));
+        }
+        assert_eq!(self.planner.totals(), self.planner.recounted());
+        assert!(self.planner.taken() <= config.capacity, "beyond the capacity");
+        assert!(self.planner.on_host() <= config.host_limit, "beyond the host's limit");
+        let totals = self.planner.totals();
+        let busy = if config.link.duplex {
+            totals.arriving.max(totals.copying_out)
+        } else {
+            totals.arriving + totals.copying_out
+        };
+        assert!(busy <= u64::from(config.in_flight), "{busy} in flight");
+    }
+
+    /// Lets the link work until `until` at the latest, or until one order has ended. False if none ends by then.
+    fn link_until(&mut self, until: Ns) -> bool {
+        let first = self
+            .queues
+            .iter()
+            .enumerate()
+            .filter_map(|(queue, orders)| Some((orders.front()?.1, queue)))
+            .min();
+        match first {
+            Some((end, queue)) if end <= until => {
+                self.now = self.now.max(end);
+                let (order, _) = self.queues[queue].pop_front().unwrap();
+                self.planner.done(order.id, Outcome::Done);
+                self.pump();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn run_until(&mut self, until: Ns) {
+        while self.link_until(until) {}
+        self.now = self.now.max(until);
+    }
+
+    fn fault(&mut self, client: Client, granule: u64) {
+        self.faults += 1;
+        let range = Range {
+            first: granule,
+            count: 1,
+        };
+        // The driver makes room by itself; pinning is the planner's affair.
+        while self.planner.taken() >= self.planner.config().capacity {
+            let there = |(other, there): &(Client, u64)| {
+                (*other, *there) != (client, granule) && self.planner.is_there(*other, *there)
+            };
+            let all = || {
+                let sets = self.sets.iter();
+                sets.flat_map(|(other, set)| {
+                    set.uses
+                        .iter()
+                        .flat_map(|one| one.range.granules())
+                        .map(|g| (*other, g))
+                })
+            };
+            let victim = all()
+                .filter(|(other, _)| !self.pinned.contains(other))
+                .find(there)
+                .or_else(|| all().find(there));
+            if let Some((other, there)) = victim {
+                let lost = Range { first: there, count: 1 };
+                self.planner.placed(other, lost, Place::Host);
+            } else {
+                assert!(self.link_until(Ns::MAX), "the device is full of nothing");
+            }
+        }
+        self.planner.faulted(client, range);
+        // A fault costs fifty times what the link needs.
+        self.now += 50 * STEP;
+        self.pump();
+    }
+
+    /// One turn of the first client of the timeline.
+    fn turn(&mut self, timeline: &[Turn]) {
+        self.planner.switch(timeline);
+        self.pump();
+        let Turn { client, length } = timeline[0];
+        while !self.planner.may_start(client) {
+            let before = self.now;
+            assert!(self.link_until(Ns::MAX), "{client:?} never starts");
+            self.stalled += self.now - before;
+        }
+        let set = self.sets[&client].clone();
+        let mut left = length;
+        while left > 0 {
+            let position = self.position[&client];
+            for one in set.uses.iter().filter(|one| one.at == position) {
+                for granule in one.range.granules() {
+                    let begin = self.now;
+                    while !self.planner.is_there(client, granule) {
+                        if !(self.planner.promised(client, granule) && self.link_until(Ns::MAX)) {
+                            self.fault(client, granule);
+                        }
+                    }
+                    self.stalled += self.now - begin;
+                }
+            }
+            let next = set.uses.iter().map(|one| one.at).find(|at| *at > position);
+            let step = (next.unwrap_or(set.period) - position).min(left);
+            self.run_until(self.now + step);
+            left -= step;
+            self.position.insert(client, (position + step) % set.period);
+            self.planner.ran(client, step);
+            self.pump();
+        }
+    }
+
+    /// Rounds of turns of the same length for everybody.
+    fn rounds(&mut self, rounds: usize, length: Ns) {
+        let mut clients: VecDeque<Client> = self.clients().into();
+        for _ in 0..rounds * clients.len() {
+            let timeline: Vec<Turn> = clients
+                .iter()
+                .map(|client| Turn {
+                    client: *client,
+                    length,
+                })
+                .collect();
+            self.turn(&timeline);
+            clients.rotate_left(1);
+        }
+    }
+}
+
+/// `count` granules from 0 on, one after the other, each for `each`.
+fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
+    WorkingSet {
+        period: count * each,
+        uses: (0..count)
+            .map(|granule| Use {
+                at: granule * each,
+                range: Range {
+                    first: granule,
+                    count: 1,
+                },
+                access,
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn what_comes_next_is_brought_during_the_turn_before() {
+    // Each set fits the half, and the link brings one in less than a turn: after the first turn nobody waits.
+    let sets = vec![sweep(40, 200, Access::ReadWrite); 4];
+    let mut world = World::new(config(80, Options::default()), sets);
+    world.rounds(1, 8_000);
+    let stalled = world.stalled;
+    assert!(stalled > 0, "the very first set had to be waited for");
+    world.rounds(3, 8_000);
+    assert_eq!(world.stalled, stalled, "all that came later came in time");
+    assert_eq!(world.faults, 0);
+}
+
+#[test]
+fn prefetches_come_in_the_order_of_first_use() {
+    // Used backwards by address.
+    let mut set = sweep(20, 100, Access::Read);
+    for (at, one) in set.uses.iter_mut().enumerate() {
+        one.range.first = 100 - at as u64;
+    }
+    let mut world = World::new(config(40, Options::default()), vec![set]);
+    world.turn(&[Turn {
+        client: Client(0),
+        length: 2_000,
+    }]);
+    let expected: Vec<u64> = (0..20).map(|at| 100 - at).collect();
+    // An order names a range; the granules of one order are as good as together.
+    let asked: Vec<u64> = world
+        .asked
+        .chunks(4)
+        .flat_map(|four| {
+            let mut four: Vec<u64> = four.iter().map(|(_, granule)| *granule).collect();
+            four.sort_by_key(|granule| std::cmp::Reverse(*granule));
+            four
+        })
+        .collect();
+    assert_eq!(asked, expected);
+    assert_eq!(world.faults, 0);
+}
+
+#[test]
+fn weights_are_copied_out_never_and_dead_data_is_dropped() {
+    let with = |access, options| {
+        let mut world = World::new(config(60, options), vec![sweep(40, 200, access); 3]);
+        world.rounds(4, 8_000);
+        let rows = world.planner.rows();
+        let sum = |what: fn(&Row) -> u64| rows.iter().map(what).sum::<u64>() / GRANULE;
+        assert_eq!(sum(|row| row.evicted) <= world.copied_out, true);
+        (
+            world.copied_out,
+            sum(|row| row.released),
+            sum(|row| row.discarded),
+            sum(|row| row.prefetched),
+        )
+    };
+    let all = Options::default();
+    let (copied, released, discarded, _) = with(Access::Read, all);
+    assert_eq!((copied, discarded), (0, 0));
+    assert!(released > 100);
+    let plain = Options {
+        read_duplication: false,
+        ..all
+    };
+    let (copied, released, ..) = with(Access::Read, plain);
+    assert!(copied > 100 && released == 0);
+
+    let (copied, _, discarded, prefetched) = with(Access::Write, all);
+    assert_eq!((copied, prefetched), (0, 0), "dead data is neither copied out nor in");
+    assert!(discarded > 100);
+    let plain = Options { discard: false, ..all };
+    let (copied, _, discarded, prefetched) = with(Access::Write, plain);
+    assert!(copied > 100 && discarded == 0 && prefetched > 100);
+}
+
+#[test]
+fn advice_follows_what_is_written() {
+    let mut planner = Planner::new(config(10, Options::default()));
+    planner.join(Client(1));
+    let mut set = sweep(4, 10, Access::Read);
+    set.uses[2].access = Access::ReadWrite;
+    planner.learn(Client(1), set.clone(), 0);
+    let mut orders = Vec::new();
+    planner.orders(&mut orders);
+    let advice = |orders: &[Order]| -> Vec<(u64, u32, What)> {
+        orders
+            .iter()
+            .filter(|order| matches!(order.what, What::Advise(_)))
+            .map(|order| (order.range.first, order.range.count, order.what))
+            .collect()
+    };
+    assert_eq!(
+        advice(&orders),
+        [(0, 2, What::Advise(true)), (3, 1, What::Advise(true))]
+    );
+    orders.clear();
+    set.uses[3].access = Access::ReadWrite;
+    planner.learn(Client(1), set, 0);
+    planner.orders(&mut orders);
+    assert_eq!(advice(&orders), [(3, 1, What::Advise(false))]);
+}
+
+#[test]
+fn without_pipelining_a_turn_starts_when_everything_is_in() {
+    let serial = Options {
+        overlap: Overlap::Nothing,
+        ..Options::default()
+    };
+    let mut world = World::new(config(60, serial), vec![sweep(40, 200, Access::ReadWrite); 3]);
+    let pipelined = |overlap| {
+        let options = Options { overlap, ..serial };
+        let mut world = World::new(config(60, options), vec![sweep(40, 200, Access::ReadWrite); 3]);
+        world.rounds(4, 8_000);
+        assert_eq!(world.faults, 0);
+        world.stalled
+    };
+    world.rounds(4, 8_000);
+    assert_eq!(world.faults, 0);
+    let (at_switch, ahead) = (pipelined(Overlap::AtSwitch), pipelined(Overlap::Ahead));
+    assert!(world.stalled > at_switch, "{} {at_switch}", world.stalled);
+    assert!(at_switch > ahead, "{at_switch} {ahead}");
+}
+
+#[test]
+fn a_job_larger_than_the_device_goes_round_in_it() {
+    // The link is half as fast as the kernels, so that what is moved is what it costs.
+    let set = sweep(100, 50, Access::ReadWrite);
+    let mut config = config(40, Options::default());
+    // What is in flight lies idle; here the device is so small that it would be a fifth of it.
+    (config.in_flight, config.per_order) = (2, 1);
+    let mut world = World::new(config, vec![set.clone()]);
+    let turn = [Turn {
+        client: Client(0),
+        length: 50_000,
+    }];
+    world.turn(&turn);
+    assert_eq!(world.faults, 0);
+    let least = least_fetches(&string(&[set], 10, 5_000), 40);
+    assert!(world.prefetched < least * 115 / 100, "{} of {least}", world.prefetched);
+    assert!(world.stalled < least * STEP, "{}", world.stalled);
+}
+
+#[test]
+fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
+    let mut planner = Planner::new(config(10, Options::default()));
+    let client = Client(1);
+    planner.join(client);
+    planner.learn(client, sweep(4, 10, Access::ReadWrite), 0);
+    planner.placed(client, Range { first: 0, count: 4 }, Place::Host);
+    let turn = [Turn { client, length: 40 }];
+    planner.switch(&turn);
+    let mut orders = Vec::new();
+    planner.orders(&mut orders);
+    assert_eq!(orders.len(), 1);
+    assert!(planner.promised(client, 2));
+    planner.done(orders[0].id, Outcome::Refused);
+    planner.done(orders[0].id, Outcome::Done);
+    orders.clear();
+    planner.orders(&mut orders);
+    assert!(orders.is_empty(), "not again in this turn");
+    assert!(!planner.promised(client, 2) && !planner.is_there(client, 2));
+    assert_eq!(planner.rows()[0].refused, 1);
+    planner.switch(&turn);
+    planner.orders(&mut orders);
+    assert_eq!(orders.len(), 1);
+    assert_eq!(planner.totals(), planner.recounted());
+}
+
+#[test]
+fn the_host_is_not_filled_beyond_its_limit() {
+    // 120 granules in all, 60 on the device: the host takes 70 and no more, so nothing can be duplicated beyond ten.
+    for access in [Access::Read, Access::ReadWrite] {
+        let mut config = config(60, Options::default());
+        config.host_limit = 130;
+        let mut world = World::new(config, vec![sweep(40, 200, access); 3]);
+        world.rounds(1, 8_000);
+        world.planner.config.host_limit = 70.max(world.planner.on_host());
+        world.rounds(4, 8_000);
+    }
+}
+
+#[test]
+fn what_was_freed_or_left_is_forgotten() {
+    let mut world = World::new(
+        config(60, Options::default()),
+        vec![sweep(40, 200, Access::ReadWrite); 3],
+    );
+    world.rounds(1, 8_000);
+    world.planner.freed(Client(1), Range { first: 0, count: 10 });
+    world.pump();
+    world.planner.leave(Client(2));
+    world.pump();
+    world.planner.leave(Client(0));
+    world.planner.leave(Client(1));
+    world.pump();
+    let totals = world.planner.totals();
+    assert_eq!((totals.device, totals.arriving, totals.host), (0, 0, 0));
+}
+
+/// How often a granule must be brought in if the future is known: Belady's MIN over the string of uses, the least that anybody can do who brings in on demand.
+fn least_fetches(string: &[(Client, u64)], capacity: usize) -> u64 {
+    let mut there: Vec<(Client, u64)> = Vec::new();
+    let mut fetches = 0;
+    for (at, one) in string.iter().enumerate() {
+        if there.contains(one) {
+            continue;
+        }
+        fetches += 1;
+        if there.len() == capacity {
+            let next = |one: &(Client, u64)| string[at..].iter().position(|other| other == one).unwrap_or(usize::MAX);
+            let victim = (0..there.len()).max_by_key(|index| next(&there[*index])).unwrap();
+            there.swap_remove(victim);
+        }
+        there.push(*one);
+    }
+    fetches
+}
+
+/// The uses of rounds of turns.
+fn string(sets: &[WorkingSet], rounds: usize, length: Ns) -> Vec<(Client, u64)> {
+    let mut string = Vec::new();
+    let mut positions = vec![0; sets.len()];
+    for _ in 0..rounds {
+        for (number, set) in sets.iter().enumerate() {
+            let mut left = length;
+            while left > 0 {
+                let position = positions[number];
+                for one in set.uses.iter().filter(|one| one.at == position) {
+                    string.extend(one.range.granules().map(|granule| (Client(number as u64), granule)));
+                }
+                let next = set.uses.iter().map(|one| one.at).find(|at| *at > position);
+                let step = (next.unwrap_or(set.period) - position).min(left);
+                left -= step;
+                positions[number] = (position + step) % set.period;
+            }
+        }
+    }
+    string
+}
+
+fn sets() -> impl Strategy<Value = Vec<WorkingSet>> {
+    let access = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::ReadWrite)];
+    let one = (4u64..20, 1u64..5, access).prop_map(|(count, each, access)| sweep(count, each * 100, access));
+    prop::collection::vec(one, 2..5)
+}
+
+/// Sets whose granules come several times a period, in any order.
+fn wild_sets() -> impl Strategy<Value = Vec<WorkingSet>> {
+    let access = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::ReadWrite)];
+    let one = (0u64..12, 0u64..16, 1u32..4, access).prop_map(|(at, first, count, access)| Use {
+        at: at * 100,
+        range: Range { first, count },
+        access,
+    });
+    let set = prop::collection::vec(one, 1..12).prop_map(|mut uses| {
+        uses.sort_by_key(|one| one.at);
+        WorkingSet { period: 1_200, uses }
+    });
+    prop::collection::vec(set, 1..5)
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    let overlap = prop_oneof![Just(Overlap::Nothing), Just(Overlap::AtSwitch), Just(Overlap::Ahead)];
+    let victims = prop_oneof![Just(Victims::Opt), Just(Victims::Lru)];
+    (overlap, victims, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(overlap, victims, discard, read_duplication, whole_allocations)| Options {
+            overlap,
+            victims,
+            discard,
+            read_duplication,
+            whole_allocations,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever is asked, what the module documentation says holds; `World::pump` checks it after every step.
+    #[test]
+    fn what_holds_always_holds(
+        sets in wild_sets(), options in options(), capacity in 4u64..40, in_flight in 1u32..12, length in 1u64..30, duplex: bool, pin: bool,
+    ) {
+        let mut config = config(capacity, options);
+        config.in_flight = in_flight;
+        config.link = link(duplex);
+        let mut world = World::new(config, sets);
+        if pin {
+            world.planner.pin(Client(0), true);
+            world.pinned.insert(Client(0));
+        }
+        world.rounds(3, length * 100);
+        let allocated: u64 = world.planner.rows().iter().map(|row| row.allocated).sum();
+        let there: u64 = world.planner.clients.iter().map(|(_, held)| held.slots.len() as u64).sum();
+        prop_assert_eq!(allocated, there * GRANULE);
+    }
+
+    /// OPT brings in no more than LRU does, and no less than is possible at all.
+    #[test]
+    fn opt_is_no_worse_than_lru(sets in sets(), share in 40u64..95, length in 4u64..40) {
+        let all: u64 = sets.iter().map(|set| set.uses.len() as u64).sum();
+        let largest = sets.iter().map(|set| set.uses.len() as u64).max().unwrap();
+        let capacity = (all * share / 100).max(largest);
+        let length = length * 100;
+        let run = |victims| {
+            let options = Options { victims, overlap: Overlap::AtSwitch, discard: false, ..Options::default() };
+            let mut world = World::new(config(capacity, options), sets.clone());
+            world.rounds(6, length);
+            (world.prefetched, world.faults)
+        };
+        let ((opt, opt_faults), (lru, lru_faults)) = (run(Victims::Opt), run(Victims::Lru));
+        prop_assert_eq!((opt_faults, lru_faults), (0, 0));
+        let least = least_fetches(&string(&sets, 6, length), capacity as usize);
+        prop_assert!(least <= opt, "{} is less than possible ({})", opt, least);
+        prop_assert!(opt <= lru, "OPT {} LRU {} least {}", opt, lru, least);
+    }
+}
