@@ -28,7 +28,7 @@ fn judge(trace: &Trace) -> Evaluation {
 fn gaps_of_recorded_models_are_foreseen() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded/simulated-A100");
     let entries = std::fs::read_dir(&folder).expect("recordings");
-    let mut gains = Vec::new();
+    let mut all = Vec::new();
     for entry in entries {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|ending| ending != "trace") {
@@ -47,9 +47,18 @@ fn gaps_of_recorded_models_are_foreseen() {
         );
         assert!((0.87..=0.93).contains(&found.covered), "{name}: {found:?}");
         assert!(found.gain() > 1.0, "{name}: {found:?}");
-        gains.push(found.gain());
+        all.push(found);
     }
-    let mean = gains.iter().sum::<f64>() / gains.len() as f64;
-    println!("{} traces, {mean:.2} times in the mean", gains.len());
-    assert!(gains.len() >= 12 && mean >= 2.0, "{gains:?}");
+    let over = Evaluation::over(&all);
+    let gains = all.iter().map(|one| one.gain().ln()).sum::<f64>() / all.len() as f64;
+    println!(
+        "{} traces, all gaps together: off by {:.2} us, means by {:.2} us: {:.2} times; geometric mean of the traces' own gains {:.2}",
+        all.len(),
+        over.error / 1e3,
+        over.error_of_means / 1e3,
+        over.gain(),
+        gains.exp()
+    );
+    // The project's aim is 2 over all gaps (`scripts/lab --kind predictor` judges it); this guards what is reached.
+    assert!(all.len() >= 12 && over.gain() >= 1.7 && gains.exp() >= 2.0, "{over:?}");
 }

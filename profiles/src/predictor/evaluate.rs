@@ -25,6 +25,25 @@ impl Evaluation {
     pub fn gain(&self) -> f64 {
         self.error_of_means / self.error
     }
+
+    /// Of all their values together. A trace with long gaps counts for as much as its gaps are long: that is the time that is to be filled. (The mean of the traces' own
+    /// gains would let a short trace that repeats exactly outweigh one that does not.)
+    pub fn over<'a>(all: impl IntoIterator<Item = &'a Evaluation>) -> Evaluation {
+        let mut sum = Evaluation::default();
+        for one in all {
+            let (values, forecasts) = (one.values as f64, one.forecasts as f64);
+            sum.values += one.values;
+            sum.forecasts += one.forecasts;
+            sum.covered += one.covered * forecasts;
+            sum.error += one.error * values;
+            sum.error_of_means += one.error_of_means * values;
+        }
+        let values = sum.values.max(1) as f64;
+        sum.error /= values;
+        sum.error_of_means /= values;
+        sum.covered /= sum.forecasts.max(1) as f64;
+        sum
+    }
 }
 
 /// Learns from `known`, forecasts `new`: (kernel, value) in the order they came. The predictor goes on learning, as it does while it serves; the means are

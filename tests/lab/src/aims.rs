@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use weft_profiles::predictor::Evaluation;
 
 use crate::foresight::Foresight;
 use crate::pairs::Row;
@@ -286,24 +287,27 @@ fn against_fikit(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
 
 fn predictor(foresight: &[Foresight], aims: &mut Vec<Aim>) {
     let mut covered = Judge::new("gap predictor: the low quantile covers 90 +- 3 % on steps not trained on, per model");
-    let (mut ours, mut means) = (0.0, 0.0);
     for one in foresight {
         if one.material > 0 {
             covered.at_most((one.covered - 0.9).abs(), 0.03, || {
                 format!("{}: {:.1} %", one.trace, 100.0 * one.covered)
             });
         }
-        ours += one.error_us * one.gaps as f64;
-        means += one.means_us * one.gaps as f64;
     }
     aims.push(covered.done());
     let mut error =
         Judge::new("gap predictor: mean absolute error at least 2 times below the mean by kernel, over the traces");
-    let gain = if ours > 0.0 { means / ours } else { 0.0 };
+    let over = Evaluation::over(foresight.iter().map(|one| &one.found));
+    let gain = if over.error > 0.0 { over.gain() } else { 0.0 };
+    let own = geometric(foresight.iter().map(|one| one.found.gain()));
     if !foresight.is_empty() {
         error.at_most(2.0, gain, String::new);
     }
     let mut aim = error.done();
-    aim.said = vec![format!("{gain:.2} times below")];
+    aim.said = vec![format!(
+        "{gain:.2} times below over all gaps ({:.2} us against {:.2} us); geometric mean of the traces' own {own:.2}",
+        over.error / 1e3,
+        over.error_of_means / 1e3
+    )];
     aims.push(aim);
 }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_profiles::predictor::{self, MATERIAL};
+use weft_profiles::predictor::{self, Evaluation, MATERIAL};
 use weft_profiles::trace::timeline::{self, Costs};
 use weft_profiles::trace::{Call, Trace};
 
@@ -25,6 +25,9 @@ pub struct Foresight {
     pub error_us: f64,
     /// The same for the mean of the kernel's earlier gaps.
     pub means_us: f64,
+    /// As it was found.
+    #[serde(skip)]
+    pub found: Evaluation,
 }
 
 /// Trains on the first half of a trace's steps, judges by the second.
@@ -50,6 +53,7 @@ pub fn of(name: &str, trace: &Trace) -> Foresight {
         covered: judged.covered,
         error_us: judged.error / 1e3,
         means_us: judged.error_of_means / 1e3,
+        found: judged,
     }
 }
 

@@ -171,7 +171,7 @@ fn plan(options: &Options) -> Result<Plan> {
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
-            (true, true) => ["pair", "several", "poisson", "shape"].map(String::from).to_vec(),
+            (true, true) => ["pair", "several", "poisson", "shape", "predictor", "core"].map(String::from).to_vec(),
             _ => options.kind.clone(),
         },
         models: match (options.quick, options.model.is_empty()) {
@@ -228,8 +228,10 @@ fn the_set(options: &Options) -> Result<bool> {
     if run < cases.len() {
         eprintln!("{run} of {} cases were run in the time given", cases.len());
     }
+    let wants = |kind: &str| plan.kinds.is_empty() || plan.kinds.iter().any(|wanted| wanted == kind);
     let foresight: Vec<Foresight> = models
         .iter()
+        .filter(|_| wants("predictor"))
         .flat_map(|model| [(&model.infer, "infer"), (&model.train, "train")].map(|(trace, mode)| (model, trace, mode)))
         .filter_map(|(model, trace, mode)| {
             let trace = trace.as_ref()?;
@@ -238,6 +240,7 @@ fn the_set(options: &Options) -> Result<bool> {
         .collect();
     let speed: Vec<Speed> = weft_broker::core::PolicyName::ALL
         .iter()
+        .filter(|_| wants("core"))
         .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
         .collect();
     let results = Results {
