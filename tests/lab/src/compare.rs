@@ -215,7 +215,7 @@ pub fn profile(run: &Run) -> Profile {
     let mut aggregator = Aggregator::new();
     for pair in run.pieces.windows(2) {
         let (this, next) = (pair[0], pair[1]);
-        aggregator.launched(this.kernel);
+        aggregator.launched(this.kernel, 1);
         if !weft_broker::protocol::lane::is_transfer(this.kernel) {
             aggregator.sampled(
                 this.kernel,
