@@ -1,5 +1,6 @@
 //! What the simulated GPU takes from a calibration.
 
+use simgpu_engine::memory::{MemorySettings, PAGE};
 use simgpu_engine::{Mode, Settings};
 
 use crate::{Calibration, CalibrationError};
@@ -13,6 +14,12 @@ pub struct Figures {
     pub prefetch_to_device: u64,
     /// Managed memory prefetched to the host, bytes a microsecond.
     pub prefetch_to_host: u64,
+    /// Managed memory prefetched both ways at once, the sum, bytes a microsecond.
+    pub prefetch_both_ways: u64,
+    /// A fault of 64 KiB, its data included.
+    pub fault: u64,
+    /// What evicting a block costs beside its data.
+    pub evict_block: u64,
     /// Device memory, bytes.
     pub memory: u64,
     /// Device memory that a context takes, bytes.
@@ -23,6 +30,24 @@ pub struct Figures {
     pub kernel_wave: u64,
     /// Threads the device runs at once.
     pub threads_at_once: u64,
+}
+
+impl Figures {
+    /// Managed memory on a device with these figures, a stock driver and a host with so many bytes for it.
+    pub fn paging(&self, host_limit: u64, duplex: bool) -> MemorySettings {
+        let data = PAGE * 1_000 / self.prefetch_to_device.max(1);
+        MemorySettings {
+            capacity: self.memory,
+            host_limit,
+            to_device: self.prefetch_to_device,
+            to_host: self.prefetch_to_host,
+            both_ways: self.prefetch_both_ways,
+            duplex,
+            fault_batch: self.fault.saturating_sub(data),
+            evict_block: self.evict_block,
+            ..MemorySettings::default()
+        }
+    }
 }
 
 impl Calibration {
@@ -51,6 +76,9 @@ impl Calibration {
             },
             prefetch_to_device: whole("prefetch_to_device_bytes_per_us")?,
             prefetch_to_host: whole("prefetch_to_host_bytes_per_us")?,
+            prefetch_both_ways: whole("prefetch_both_ways_bytes_per_us")?,
+            fault: whole("fault_64k_ns")?,
+            evict_block: whole("evict_block_ns")?,
             memory: whole("memory_bytes")?,
             context_memory: whole("context_memory_bytes")?,
             kernel_base: whole("kernel_base_ns")?,

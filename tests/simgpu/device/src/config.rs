@@ -29,7 +29,8 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use simgpu_calibration::{Calibration, CalibrationError, Figures};
-use simgpu_engine::{Direction, Mode, Settings, Work};
+use simgpu_engine::memory::MemorySettings;
+use simgpu_engine::{Mode, Settings};
 
 /// Why a configuration cannot be used.
 #[derive(Debug)]
@@ -71,6 +72,9 @@ pub enum Sharing {
     Mps,
 }
 
+/// Host memory for managed memory where nobody says: what MSched's larger test bed had.
+const HOST_MEMORY: u64 = 96 << 30;
+
 /// The `[device]` table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -97,6 +101,18 @@ pub struct DeviceConfig {
     pub prefetch_to_device: u64,
     /// Managed memory prefetched to the host, bytes a microsecond.
     pub prefetch_to_host: u64,
+    /// Managed memory prefetched both ways at once, the sum, bytes a microsecond.
+    pub prefetch_both_ways: u64,
+    /// Whether prefetches run both ways at once. What a user's process gets of the driver is not known as yet; MSched's changed driver has it.
+    pub prefetch_duplex: bool,
+    /// Threshold of the driver's density prefetcher, per cent: 51 as the stock driver has it, 100 for none.
+    pub prefetch_threshold: u32,
+    /// What a batch of faults costs for each block before its data moves.
+    pub fault_batch_ns: u64,
+    /// What evicting a block for a fault costs beside its data.
+    pub evict_block_ns: u64,
+    /// Host memory for managed memory, bytes (`SIMGPU_HOST_MEMORY` goes over it).
+    pub host_memory: u64,
     /// [`Settings::within_device`], bytes a microsecond.
     pub within_device: u64,
     /// [`Settings::memset_latency`].
@@ -123,6 +139,7 @@ impl DeviceConfig {
     /// A device with these figures.
     fn of(figures: &Figures) -> DeviceConfig {
         let engine = figures.engine;
+        let paging = figures.paging(HOST_MEMORY, true);
         DeviceConfig {
             calibration: None,
             mode: Sharing::TimeSlice,
@@ -134,6 +151,12 @@ impl DeviceConfig {
             to_host: engine.to_host,
             prefetch_to_device: figures.prefetch_to_device,
             prefetch_to_host: figures.prefetch_to_host,
+            prefetch_both_ways: figures.prefetch_both_ways,
+            prefetch_duplex: true,
+            prefetch_threshold: paging.threshold,
+            fault_batch_ns: paging.fault_batch,
+            evict_block_ns: paging.evict_block,
+            host_memory: HOST_MEMORY,
             within_device: engine.within_device,
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,
@@ -144,20 +167,6 @@ impl DeviceConfig {
             jitter: 0.0,
             linger_ms: 500,
             log_switches: false,
-        }
-    }
-
-    /// A prefetch as the engine's work: a copy of so many bytes as take as long at the copy's rate.
-    pub(crate) fn prefetch(&self, to_host: bool, bytes: u64) -> Work {
-        let (direction, copy, prefetch) = if to_host {
-            (Direction::DeviceToHost, self.to_host, self.prefetch_to_host)
-        } else {
-            (Direction::HostToDevice, self.to_device, self.prefetch_to_device)
-        };
-        let bytes = u128::from(bytes) * u128::from(copy.max(1)) / u128::from(prefetch.max(1));
-        Work::Copy {
-            direction,
-            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
         }
     }
 }
@@ -307,6 +316,11 @@ impl Config {
                 .parse()
                 .map_err(|_| ConfigError::Variable("SIMGPU_MEMORY", memory))?;
         }
+        if let Some(memory) = variable("SIMGPU_HOST_MEMORY") {
+            config.device.host_memory = memory
+                .parse()
+                .map_err(|_| ConfigError::Variable("SIMGPU_HOST_MEMORY", memory))?;
+        }
         if let Some(dilation) = variable("SIMGPU_DILATION") {
             config.device.dilation = dilation
                 .parse()
@@ -344,6 +358,23 @@ impl Config {
             }
         }
         Ok(self)
+    }
+
+    /// What managed memory is like.
+    pub fn paging(&self) -> MemorySettings {
+        let device = &self.device;
+        MemorySettings {
+            capacity: device.memory,
+            host_limit: device.host_memory,
+            to_device: device.prefetch_to_device,
+            to_host: device.prefetch_to_host,
+            both_ways: device.prefetch_both_ways,
+            duplex: device.prefetch_duplex,
+            fault_batch: device.fault_batch_ns,
+            evict_block: device.evict_block_ns,
+            threshold: device.prefetch_threshold,
+            ..MemorySettings::default()
+        }
     }
 
     /// The engine's share of the configuration.
@@ -427,19 +458,19 @@ mod tests {
     }
 
     #[test]
-    fn a_prefetch_has_rates_of_its_own() {
-        let device = DeviceConfig {
-            to_device: 20,
-            prefetch_to_device: 10,
-            to_host: 10,
-            prefetch_to_host: 20,
-            ..DeviceConfig::default()
-        };
-        let copy = |direction, bytes| Work::Copy { direction, bytes };
-        assert_eq!(device.prefetch(false, 100), copy(Direction::HostToDevice, 200));
-        assert_eq!(device.prefetch(true, 100), copy(Direction::DeviceToHost, 50));
-        let longest = device.prefetch(false, u64::MAX);
-        assert_eq!(longest, copy(Direction::HostToDevice, u64::MAX));
+    fn managed_memory_is_as_the_configuration_says() {
+        let text = "[device]\ncalibration = 'rtx5080-like'\nhost_memory = 5\nprefetch_duplex = false\nprefetch_threshold = 1\n";
+        let paging = Config::parse(text, Path::new("x")).unwrap().paging();
+        assert_eq!(
+            (paging.capacity, paging.host_limit, paging.duplex),
+            (16 << 30, 5, false)
+        );
+        assert_eq!(
+            (paging.to_device, paging.both_ways, paging.threshold),
+            (41_700, 63_500, 1)
+        );
+        // A fault of 31,790 ns less what 64 KiB take at 41.7 GB/s.
+        assert_eq!((paging.fault_batch, paging.evict_block), (30_219, 77_000));
     }
 
     #[test]

@@ -59,10 +59,19 @@ pub enum Op {
         /// How much.
         bytes: u64,
     },
-    /// Managed memory moves between host and device: a copy at a rate of its own. Its bytes stay where they are.
+    /// Managed memory moves between host and device, as far as it is not there. Its bytes stay where they are.
     Prefetch {
         /// Towards the host?
         to_host: bool,
+        /// The first address.
+        start: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// Managed memory's contents are given up: they need not be moved any more. Its bytes stay as they are.
+    Discard {
+        /// The first address.
+        start: u64,
         /// How much.
         bytes: u64,
     },
@@ -78,6 +87,17 @@ pub enum Op {
     /// Stops the stream until [`crate::Link::host_done`]. [`Effects::reached`] tells that the stream got there. Host functions, `cuStreamWaitValue`, conditional
     /// nodes: everything that only the client can decide.
     Host,
+}
+
+/// Managed memory that an operation uses, by the client's own addresses. What of it is not managed is passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touch {
+    /// The first address.
+    pub start: u64,
+    /// How much.
+    pub bytes: u64,
+    /// It is written.
+    pub write: bool,
 }
 
 /// What goes with an operation. `Extra::default()` is an operation nobody needs to hear about.

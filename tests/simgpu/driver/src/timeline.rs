@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use simgpu_device::{Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times};
+use simgpu_device::{Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch};
 
 pub(crate) use simgpu_device::Ctx as LinkContext;
 
@@ -150,7 +150,14 @@ impl Timeline {
     }
 
     /// Puts an operation on a stream. Blocks while the stream has as much outstanding as a channel holds.
-    pub(crate) fn submit(&self, stream: LinkStream, op: Op, effect: Option<Effect>, graph: u64) -> R<Seq> {
+    pub(crate) fn submit(
+        &self,
+        stream: LinkStream,
+        op: Op,
+        effect: Option<Effect>,
+        graph: u64,
+        touches: &[Touch],
+    ) -> R<Seq> {
         let prompt = effect.as_ref().is_some_and(Effect::is_prompt);
         if prompt {
             self.news.get_or_init(|| take_news(self.link.clone()));
@@ -162,7 +169,7 @@ impl Timeline {
             graph,
             label: NameId::NONE,
         };
-        self.link.submit(stream, op, extra).map_err(|error| {
+        self.link.submit_touching(stream, op, extra, touches).map_err(|error| {
             self.pending.take(token);
             refused("submit")(error)
         })
@@ -210,6 +217,21 @@ impl Timeline {
     /// Takes device memory, of which all processes have the same.
     pub(crate) fn reserve(&self, bytes: u64) -> R {
         self.link.reserve(bytes).map_err(|_| Error::OUT_OF_MEMORY)
+    }
+
+    /// Makes addresses managed memory.
+    pub(crate) fn manage(&self, start: u64, bytes: u64) -> R {
+        self.link.manage(start, bytes).map_err(|_| Error::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn unmanage(&self, start: u64, bytes: u64) {
+        // Of a device that is gone nothing needs to be taken back.
+        let _ = self.link.unmanage(start, bytes);
+    }
+
+    /// Advises managed memory as mostly read, or not.
+    pub(crate) fn read_mostly(&self, start: u64, bytes: u64, on: bool) -> R {
+        self.link.read_mostly(start, bytes, on).map_err(refused("advice"))
     }
 
     pub(crate) fn release(&self, bytes: u64) {

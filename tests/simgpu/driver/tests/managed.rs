@@ -5,6 +5,9 @@ mod client;
 
 use client::{Cuda, Handle, INVALID_VALUE, isolated};
 
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: u32 = 801;
+
 const MIB: usize = 1 << 20;
 /// Bytes a microsecond each way of the standard calibration, and what a copy costs beside.
 const RATE: f64 = 22_200.0;
@@ -86,4 +89,110 @@ fn what_is_discarded_or_mostly_read_leaves_for_nothing() {
         about(moved(cu, s, 4, || batch(DEVICE)), 64.0);
         assert_eq!(cu.cuMemDiscardBatchAsync(&cu.alloc(MIB), &MIB, 1, 0, s), INVALID_VALUE);
     });
+}
+
+/// The device's ledger of this process, by name.
+fn counted(what: &str) -> u64 {
+    let text = simgpu_device::status(&simgpu_device::default_socket()).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut clients = status["clients"].as_array().unwrap().iter();
+    let mine = clients
+        .find(|client| client["pid"].as_u64() == Some(std::process::id().into()))
+        .unwrap();
+    mine["managed"][what]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {what} in {mine}"))
+}
+
+#[test]
+fn managed_memory_exceeds_the_device_up_to_the_hosts() {
+    let variables = [("SIMGPU_MEMORY", "1073741824"), ("SIMGPU_HOST_MEMORY", "2147483648")];
+    isolated(
+        "managed_memory_exceeds_the_device_up_to_the_hosts",
+        &variables,
+        |cu, _| {
+            cu.start();
+            let (mut all, mut at, s) = (Vec::new(), 0, cu.stream(1));
+            let before = cu.free_memory();
+            while cu.cuMemAllocManaged(&mut at, 300 * MIB, 1) == client::SUCCESS {
+                all.push(at);
+            }
+            assert_eq!(all.len(), 2048 / 300);
+            assert_eq!(cu.free_memory(), before, "what nothing touches is not on the device");
+            for at in &all {
+                ok!(cu.cuMemPrefetchAsync(*at, 300 * MIB, 0, s));
+                ok!(cu.cuStreamSynchronize(s));
+                assert!(counted("resident") <= before as u64);
+            }
+            assert_eq!(counted("prefetched"), (all.len() * 300 * MIB) as u64);
+            assert!(counted("evicted") >= (all.len() * 300 * MIB - before) as u64);
+            assert!(cu.free_memory() < 300 * MIB);
+            // Plain memory has its way: managed memory goes.
+            let mut plain = 0;
+            ok!(cu.cuMemAlloc_v2(&mut plain, before / 2));
+            assert!(cu.free_memory() < before / 2);
+            assert!(counted("resident") <= (before - before / 2) as u64);
+            all.iter().for_each(|at| ok!(cu.cuMemFree_v2(*at)));
+            assert_eq!((counted("allocated"), counted("resident")), (0, 0));
+            ok!(cu.cuMemFree_v2(plain));
+            assert_eq!(cu.free_memory(), before);
+        },
+    );
+}
+
+#[test]
+fn what_an_operation_touches_comes_by_faults() {
+    isolated("what_an_operation_touches_comes_by_faults", &[], |cu, _| {
+        cu.start();
+        let (mut at, s) = (0, cu.stream(1));
+        ok!(cu.cuMemAllocManaged(&mut at, 64 * MIB, 1));
+        ok!(cu.cuMemsetD32Async(at, 7, 8 * MIB / 4, s));
+        ok!(cu.cuStreamSynchronize(s));
+        assert_eq!(counted("faulted"), 8 * MIB as u64);
+        // Two batches of 256 faults of 4 KiB for each block of 2 MiB.
+        assert_eq!(counted("faults"), 8);
+        // A kernel that fills: its pointer is in managed memory, and 4 MiB is what its threads reach at 16 bytes each.
+        let to = at + (32 * MIB) as u64;
+        let fill = cu.function("simgpu_fill\0");
+        let (value, count) = (5_u64, 1024_u64);
+        let params = [
+            (&raw const to).cast(),
+            (&raw const value).cast(),
+            (&raw const count).cast(),
+        ];
+        ok!(cu.cuLaunchKernel(fill, 1024, 1, 1, 256, 1, 1, 0, s, params.as_ptr(), std::ptr::null()));
+        ok!(cu.cuStreamSynchronize(s));
+        assert_eq!(counted("faulted"), 12 * MIB as u64);
+        assert_eq!(counted("resident"), 12 * MIB as u64);
+    });
+}
+
+#[test]
+fn a_driver_can_lack_managed_memory() {
+    let test = "a_driver_can_lack_managed_memory";
+    isolated(test, &[("SIMGPU_MANAGED", "off")], |cu, _| {
+        cu.start();
+        let (mut at, mut value) = (0, 1);
+        assert_eq!(cu.cuMemAllocManaged(&mut at, MIB, 1), NOT_SUPPORTED);
+        for attribute in [83, 89] {
+            ok!(cu.cuDeviceGetAttribute(&mut value, attribute, 0));
+            assert_eq!(value, 0);
+        }
+    });
+}
+
+#[test]
+fn a_driver_can_refuse_to_prefetch() {
+    isolated(
+        "a_driver_can_refuse_to_prefetch",
+        &[("SIMGPU_MANAGED", "no-prefetch")],
+        |cu, _| {
+            cu.start();
+            let (mut at, s) = (0, cu.stream(1));
+            ok!(cu.cuMemAllocManaged(&mut at, MIB, 1));
+            assert_eq!(cu.cuMemPrefetchAsync(at, MIB, 0, s), NOT_SUPPORTED);
+            ok!(cu.cuMemsetD32Async(at, 7, MIB / 4, s));
+            ok!(cu.cuStreamSynchronize(s));
+        },
+    );
 }

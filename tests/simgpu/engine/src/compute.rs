@@ -241,7 +241,13 @@ impl Engine {
             return false;
         };
         let now = self.now;
+        let touches = match self.ops.get_mut(key) {
+            Some(op) if op.start.is_none() => std::mem::take(&mut op.touches),
+            _ => Vec::new(),
+        };
+        let stall = if touches.is_empty() { 0 } else { self.stall(&touches) };
         let Some(op) = self.ops.get_mut(key) else { return false };
+        op.left = op.left.saturating_add(stall);
         let first = op.start.is_none();
         op.start.get_or_insert(now);
         op.state = State::Running;

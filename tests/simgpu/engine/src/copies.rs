@@ -53,7 +53,13 @@ impl Engine {
                 if !owner.copies[index].is_empty() {
                     self.copies[index].line.join(context);
                 }
+                let touches = self.ops.get_mut(key).map(|op| std::mem::take(&mut op.touches));
+                let stall = match touches {
+                    Some(touches) if !touches.is_empty() => self.stall(&touches),
+                    _ => 0,
+                };
                 let Some(op) = self.ops.get_mut(key) else { continue };
+                op.left = op.left.saturating_add(stall);
                 op.start = Some(self.now);
                 op.state = State::Running;
                 self.copies[index].running = Some((key, self.now, self.now.saturating_add(op.left)));

@@ -8,6 +8,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::compute::Compute;
 use crate::copies::CopyEngine;
+use crate::memory::MemorySettings;
+use crate::paging::{Paging, Touch};
 use crate::ready::ReadyOps;
 use crate::slab::{Key, Slab};
 use crate::{ContextId, ContextUsage, Direction, Ns, OpId, Output, Segment, Settings, StreamId, Usage, Work};
@@ -56,6 +58,8 @@ pub(crate) struct Op {
     pub(crate) context: Key,
     tag: u64,
     pub(crate) work: Work,
+    /// Managed memory that it uses.
+    pub(crate) touches: Vec<Touch>,
     /// The earliest start: submission and launch latency.
     ready_at: Ns,
     /// Engine time still owed.
@@ -112,6 +116,7 @@ pub struct Engine {
     order: u64,
     pub(crate) outputs: VecDeque<Output>,
     pub(crate) usage: Usage,
+    pub(crate) paging: Option<Box<Paging>>,
 }
 
 impl Engine {
@@ -134,6 +139,15 @@ impl Engine {
             order: 0,
             outputs: VecDeque::new(),
             usage: Usage::default(),
+            paging: None,
+        }
+    }
+
+    /// The same with managed memory.
+    pub fn with_memory(settings: Settings, memory: MemorySettings) -> Engine {
+        Engine {
+            paging: Some(Box::new(Paging::new(memory))),
+            ..Engine::new(settings)
         }
     }
 
@@ -206,6 +220,18 @@ impl Engine {
 
     /// Puts `work` at the end of a stream, at time `at`; the engine is advanced to `at` first. A time that has passed counts as now. `tag` comes back with the output.
     pub fn submit(&mut self, at: Ns, stream: StreamId, work: Work, tag: u64) -> Result<OpId, EngineError> {
+        self.submit_touching(at, stream, work, tag, Vec::new())
+    }
+
+    /// The same for work that uses managed memory: when it starts it stands still until all of it is on the device. Meaningful for kernels, copies and memsets.
+    pub fn submit_touching(
+        &mut self,
+        at: Ns,
+        stream: StreamId,
+        work: Work,
+        tag: u64,
+        touches: Vec<Touch>,
+    ) -> Result<OpId, EngineError> {
         self.arrive(at);
         let state = self.streams.get_mut(stream.0).ok_or(EngineError::NoStream)?;
         if state.closing {
@@ -223,6 +249,7 @@ impl Engine {
             context: state.context,
             tag,
             work,
+            touches,
             ready_at: self.now.saturating_add(self.settings.launch_latency),
             left,
             cumulative: state.submitted,
@@ -281,6 +308,7 @@ impl Engine {
             self.usage.events += 1;
             self.end_compute();
             self.end_copies();
+            self.end_prefetches();
             while let Some(&Reverse((at, _, stream))) = self.timers.peek() {
                 if at > self.now {
                     break;
@@ -301,6 +329,9 @@ impl Engine {
         let mut next = self.compute.next_event();
         for copies in &self.copies {
             next = earlier(next, copies.next_event());
+        }
+        if let Some(paging) = &self.paging {
+            next = earlier(next, paging.next_event());
         }
         earlier(next, self.timers.peek().map(|Reverse((at, _, _))| *at))
     }
@@ -420,6 +451,26 @@ impl Engine {
             self.order += 1;
             let (context, priority) = (op.context, state.priority);
             match op.work {
+                Work::Prefetch { owner, range, to_host } => {
+                    if op.start.is_some() {
+                        return;
+                    }
+                    op.start = Some(self.now);
+                    op.state = State::Blocked;
+                    if self.begin_prefetch(key, owner, range, to_host) {
+                        self.end(key);
+                        continue;
+                    }
+                    return;
+                }
+                Work::Discard { owner, range } => {
+                    op.start = Some(self.now);
+                    let now = self.now;
+                    if let Some(pager) = self.memory_mut() {
+                        pager.discard(now, owner, range);
+                    }
+                    self.end(key);
+                }
                 Work::Marker => {
                     op.start = Some(self.now);
                     self.end(key);

@@ -16,6 +16,8 @@
 //! * Two **copy engines**, one towards the device (and within it) and one towards the host, run beside the compute engine and beside each other, one copy at a time, contexts in turn.
 //! * Every operation can start [`Settings::launch_latency`] after its submission at the earliest.
 //! * Dependencies across streams are [`Work::WaitFor`]; everything else (events, the legacy default stream, graphs) is made of it.
+//! * With [`Engine::with_memory`] operations say which managed memory they touch and stand still for what is not on the device; prefetches and discards are operations
+//!   ([`memory`] has the model). Plain copies and prefetches do not share the link.
 //! * [`Work::Host`] stops its stream until [`Engine::release`].
 //!
 //! Order at one instant: what ends, ends first; then what becomes ready; then the engines choose.
@@ -25,6 +27,7 @@ mod compute;
 mod copies;
 mod engine;
 pub mod memory;
+mod paging;
 mod ready;
 mod settings;
 mod slab;
@@ -32,6 +35,7 @@ mod usage;
 mod work;
 
 pub use engine::{Engine, EngineError};
+pub use paging::Touch;
 pub use settings::{Mode, Settings};
 pub use usage::{ContextUsage, Usage};
 pub use work::{ContextId, Direction, Ns, OpId, Output, Segment, StreamId, Work};

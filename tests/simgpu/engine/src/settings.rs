@@ -72,7 +72,7 @@ impl Settings {
                 self.copy_latency.saturating_add(transfer(bytes, rate))
             }
             Work::Memset { bytes } => self.memset_latency.saturating_add(transfer(bytes, self.memset)),
-            Work::Marker | Work::WaitFor(_) | Work::Host => 0,
+            Work::Marker | Work::WaitFor(_) | Work::Host | Work::Prefetch { .. } | Work::Discard { .. } => 0,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What can be submitted and what comes out.
 
+use crate::memory::{Owner, Range};
 use crate::slab::Key;
 
 /// A time or a duration in nanoseconds of the device.
@@ -58,6 +59,22 @@ pub enum Work {
     },
     /// Takes no time; its end tells when everything before it in the stream had ended. An event.
     Marker,
+    /// Managed memory moves. Ends when all of it has.
+    Prefetch {
+        /// Whose.
+        owner: Owner,
+        /// Which.
+        range: Range,
+        /// Towards the host?
+        to_host: bool,
+    },
+    /// Managed memory's contents are given up. Takes no time.
+    Discard {
+        /// Whose.
+        owner: Owner,
+        /// Which.
+        range: Range,
+    },
     /// Ends when the other operation has ended.
     WaitFor(OpId),
     /// Ends when [`crate::Engine::release`] says so. [`Output::Reached`] tells when the stream got to it.

@@ -206,7 +206,7 @@ fn a_dense_block_costs_two_batches_and_its_data() {
     let start = pager.now();
     let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK), false);
     // 256 faults of 4 KiB are half a block; half a block is not denser than 51 %.
-    assert_eq!(end - start, 4 * (30_440 + HALF_NS));
+    assert_eq!(end - start, 4 * (30_219 + HALF_NS));
     assert_eq!(pager.usage(0).faulted, 2 * BLOCK);
     assert_eq!(
         pager.touch(end, 0, Range::new(0, 2 * BLOCK), false),
@@ -224,7 +224,7 @@ fn a_low_threshold_brings_a_block_with_its_first_batch() {
     let mut pager = on_the_host(settings, 4);
     let start = pager.now();
     let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK), false);
-    assert_eq!(end - start, 2 * (30_440 + BLOCK_NS));
+    assert_eq!(end - start, 2 * (30_219 + BLOCK_NS));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_full_device_pays_for_the_block_that_came_first() {
     // A hit is not seen by the driver: block 0 still goes first.
     let now = pager.touch(now, 0, Range::new(0, 1), false);
     let end = pager.touch(now, 0, Range::new(8 * BLOCK, BLOCK / 2), false);
-    assert_eq!(end - now, 30_440 + 77_000 + BLOCK_NS + HALF_NS);
+    assert_eq!(end - now, 30_219 + 77_000 + BLOCK_NS + HALF_NS);
     assert_eq!(pager.ledger().place(0, 0), Some(Place::Host));
     assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
     assert_eq!(pager.usage(0).evicted, BLOCK);
@@ -334,7 +334,7 @@ fn with_no_room_at_all_kernels_read_over_the_link() {
     let mut pager = on_the_host(settings(true), 2);
     let now = pager.take_plain(pager.now(), pager.ledger().room()).unwrap();
     let end = pager.touch(now, 0, Range::new(0, BLOCK), true);
-    assert_eq!(end - now, 30_440 + BLOCK_NS);
+    assert_eq!(end - now, 30_219 + BLOCK_NS);
     assert_eq!(
         (pager.ledger().used(), pager.ledger().place(0, 0)),
         (0, Some(Place::Host))

@@ -22,6 +22,7 @@ use crate::op::{Effects, Ns};
 use crate::shared::board::{Board, Clock, wall_now};
 use crate::shared::lane::{Lane, SLOTS};
 use crate::shared::mapping::Mapping;
+use crate::shared::record::Record;
 use crate::wire::Welcome;
 use guard::ForkGuard;
 use news::{Hearing, Slot};
@@ -203,10 +204,45 @@ impl Link {
         }
     }
 
-    /// Free and total device memory, over all processes. Free memory counts what contexts take for themselves as used.
+    /// Makes addresses of this process managed memory, as long as the host can hold what all processes have.
+    pub fn manage(&self, start: u64, bytes: u64) -> Result<(), LinkError> {
+        self.check()?;
+        if !self.board.manage(self.welcome.client, bytes) {
+            return Err(LinkError::OutOfMemory);
+        }
+        self.tell(&Record::Manage {
+            start,
+            bytes,
+            ends: false,
+        })
+    }
+
+    /// Ends what [`Link::manage`] made.
+    pub fn unmanage(&self, start: u64, bytes: u64) -> Result<(), LinkError> {
+        self.check()?;
+        self.tell(&Record::Manage {
+            start,
+            bytes,
+            ends: true,
+        })?;
+        self.board.unmanage(self.welcome.client, bytes);
+        Ok(())
+    }
+
+    /// Advises managed memory as mostly read, or not.
+    pub fn read_mostly(&self, start: u64, bytes: u64, on: bool) -> Result<(), LinkError> {
+        self.check()?;
+        self.tell(&Record::ReadMostly { start, bytes, on })
+    }
+
+    /// Free and total device memory, over all processes. Used is what contexts take for themselves, what was reserved, and managed memory that is on the device.
     pub fn memory(&self) -> (u64, u64) {
         let total = self.board.total();
-        let used = u64::try_from(self.board.used()).unwrap_or(u64::MAX);
+        if self.usable() && self.board.managed() > 0 {
+            // What is resident is as of the device's last look; a device that is gone cannot look.
+            let _ = self.refresh();
+        }
+        let used = u64::try_from(self.board.used() + self.board.resident()).unwrap_or(u64::MAX);
         (total.saturating_sub(used), total)
     }
 

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 
 use super::{Link, LinkError, STREAM_DEPTH};
-use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream};
+use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
 use crate::shared::lane::{SLOTS, SUBMISSIONS};
 use crate::shared::record::Record;
@@ -176,6 +176,11 @@ impl Link {
 
     /// Puts an operation at the end of a stream. Waits while the stream has [`STREAM_DEPTH`] operations outstanding, or the link [`crate::WINDOW`].
     pub fn submit(&self, stream: Stream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
+        self.submit_touching(stream, op, extra, &[])
+    }
+
+    /// The same for an operation that uses managed memory.
+    pub fn submit_touching(&self, stream: Stream, op: Op, extra: Extra, touches: &[Touch]) -> Result<Seq, LinkError> {
         self.check()?;
         let prompt = extra.prompt
             || match op {
@@ -186,8 +191,12 @@ impl Link {
         loop {
             let full = {
                 let mut outbox = self.outbox();
-                match self.room(&mut outbox, stream)? {
+                match self.room(&mut outbox, stream, touches.len())? {
                     None => {
+                        // Under the one lock, so that nothing comes between them and the operation.
+                        for touch in touches {
+                            self.lane.submit(&Record::Touch(*touch).words(wall_now()));
+                        }
                         let seq = self.put(&mut outbox, stream, op, extra)?;
                         drop(outbox);
                         if prompt {
@@ -213,7 +222,7 @@ impl Link {
     }
 
     /// Whether a submission to `stream` fits, and if not, what is full.
-    fn room(&self, outbox: &mut Outbox, stream: Stream) -> Result<Option<Full>, LinkError> {
+    fn room(&self, outbox: &mut Outbox, stream: Stream, touches: usize) -> Result<Option<Full>, LinkError> {
         let has_slot = outbox.has_slot();
         let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;
         if state.outstanding >= STREAM_DEPTH {
@@ -228,7 +237,7 @@ impl Link {
         if !has_slot {
             return Ok(Some(Full::Window));
         }
-        if self.lane.backlog() >= SUBMISSIONS as u64 {
+        if self.lane.backlog() + touches as u64 >= SUBMISSIONS as u64 {
             return Ok(Some(Full::Lane));
         }
         Ok(None)
@@ -270,7 +279,7 @@ impl Link {
     }
 
     /// Writes a record other than an operation, waiting for room if need be.
-    fn tell(&self, record: &Record) -> Result<(), LinkError> {
+    pub(super) fn tell(&self, record: &Record) -> Result<(), LinkError> {
         loop {
             {
                 let _order = self.outbox();

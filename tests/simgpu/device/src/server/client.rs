@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use simgpu_engine::{ContextId, OpId, StreamId};
 
 use super::ByNumber;
-use crate::op::Seq;
+use crate::op::{Seq, Touch};
 use crate::shared::lane::{Lane, SLOTS};
 use crate::shared::mapping::Mapping;
 
@@ -19,6 +19,9 @@ pub(super) const STREAMS: usize = 65_536;
 
 /// Names a client may have told.
 pub(super) const NAMES: usize = 262_144;
+
+/// Ranges that one operation may name. A launch has 4 KiB of parameters, 512 pointers.
+pub(super) const TOUCHES: usize = 512;
 
 /// The operation that last used a slot.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +59,8 @@ pub(super) struct Client {
     pub(super) has_news: bool,
     /// Something prompt has news.
     pub(super) has_prompt_news: bool,
+    /// What the next operation uses.
+    pub(super) touches: Vec<Touch>,
     /// Why it is to be cut off.
     pub(super) cut: Option<String>,
 }
@@ -80,6 +85,7 @@ impl Client {
             refreshed: 0,
             has_news: false,
             has_prompt_news: false,
+            touches: Vec::new(),
             cut: None,
         }
     }

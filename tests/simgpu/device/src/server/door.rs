@@ -247,6 +247,10 @@ impl Device {
         for context in contexts {
             let _ = self.engine.remove_context(context);
         }
+        let now = self.engine.now();
+        if let Some(pager) = self.engine.memory_mut() {
+            pager.remove(now, number as u32);
+        }
         // Its operations come out of the engine as aborted; they must find it still there.
         self.collect();
         self.board.release_all(number);

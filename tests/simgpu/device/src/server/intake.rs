@@ -6,17 +6,21 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use simgpu_engine::{Ns, OpId, Work};
+use simgpu_engine::memory::{Pager, Range};
+use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
-use super::client::{CONTEXTS, STREAMS};
+use super::client::{CONTEXTS, STREAMS, TOUCHES};
 use super::{Device, Meta};
-use crate::op::{Extra, NameId, Op, Seq, Stream};
+use crate::op::{Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
 use crate::shared::record::Record;
 
 /// How long a held kernel runs that says nothing else: the time after which the spinning kernels of real auto-tuners give up.
 const HELD: Ns = 100_000_000;
+
+/// The largest range of managed memory that a record may name, bytes: more than any host has, little enough to be walked through.
+const LARGEST_RANGE: u64 = 1 << 42;
 
 /// Records of a client after which it is told that there is room again.
 const MAKE_ROOM_EVERY: u64 = 256;
@@ -126,6 +130,7 @@ impl Device {
         }
         let now = self.clock.device(now.max(wall_now()));
         self.engine.advance_to(now);
+        self.balance();
         self.collect();
     }
 
@@ -199,6 +204,54 @@ impl Device {
                 }
                 Ok(())
             }
+            Record::Manage { start, bytes, ends } => {
+                let (owner, range) = (number as u32, range(start, bytes)?);
+                if ends {
+                    self.with_pager(at, |pager, at| pager.free(at, owner, range));
+                    return Ok(());
+                }
+                // Refused: overlapping, or more than it took of the board.
+                let taken = |pager: &mut Pager, _| {
+                    pager
+                        .allocate(owner, range)
+                        .map(|()| pager.fill_from_host(owner, range))
+                };
+                match self.with_pager(at, taken) {
+                    Some(Ok(())) => Ok(()),
+                    _ => Err("managed memory that cannot be"),
+                }
+            }
+            Record::ReadMostly { start, bytes, on } => {
+                let (owner, range) = (number as u32, range(start, bytes)?);
+                self.with_pager(at, |pager, at| pager.advise_read_mostly(at, owner, range, on));
+                Ok(())
+            }
+            Record::Touch(touch) => {
+                if client.touches.len() >= TOUCHES {
+                    return Err("an operation that uses more than there are parameters");
+                }
+                range(touch.start, touch.bytes)?;
+                client.touches.push(touch);
+                Ok(())
+            }
+        }
+    }
+
+    /// Does something with managed memory at a time.
+    fn with_pager<T>(&mut self, at: Ns, body: impl FnOnce(&mut Pager, Ns) -> T) -> Option<T> {
+        self.engine.advance_to(at);
+        let now = self.engine.now();
+        Some(body(self.engine.memory_mut()?, now))
+    }
+
+    /// Has the ledger know how much memory there is that cannot move, and the board how much managed memory is on the device.
+    pub(super) fn balance(&mut self) {
+        let plain = u64::try_from(self.board.used()).unwrap_or(u64::MAX);
+        let now = self.engine.now();
+        let Some(pager) = self.engine.memory_mut() else { return };
+        pager.set_plain(now, plain);
+        for number in 0..self.clients.len() {
+            self.board.set_resident(number, pager.usage(number as u32).resident);
         }
     }
 
@@ -218,6 +271,7 @@ impl Device {
         let name = self.name_of(number, name);
         const GONE: &str = "a client that is gone";
         let client = self.clients.get_mut(number).and_then(Option::as_mut).ok_or(GONE)?;
+        let touches = std::mem::take(&mut client.touches);
         let &(stream_id, ctx) = client.streams.get(&stream.0).ok_or("work for no stream")?;
         let mut meta = Meta {
             client: number as u32,
@@ -249,7 +303,15 @@ impl Device {
                 held: false,
             },
             Op::Copy { direction, bytes } => Work::Copy { direction, bytes },
-            Op::Prefetch { to_host, bytes } => self.config.device.prefetch(to_host, bytes),
+            Op::Prefetch { to_host, start, bytes } => Work::Prefetch {
+                owner: number as u32,
+                range: range(start, bytes)?,
+                to_host,
+            },
+            Op::Discard { start, bytes } => Work::Discard {
+                owner: number as u32,
+                range: range(start, bytes)?,
+            },
             Op::Memset { bytes } => Work::Memset { bytes },
             Op::Marker => Work::Marker,
             Op::WaitFor(other) => Work::WaitFor(client.pending(other).unwrap_or(OpId::DONE)),
@@ -260,7 +322,13 @@ impl Device {
         };
         let prompt = meta.prompt;
         let tag = self.metas.put(meta);
-        let id = match self.engine.submit(at, stream_id, work, tag) {
+        let of_engine = |touch: Touch| EngineTouch {
+            owner: number as u32,
+            range: Range::new(touch.start, touch.bytes),
+            write: touch.write,
+        };
+        let touches = touches.into_iter().map(of_engine).collect();
+        let id = match self.engine.submit_touching(at, stream_id, work, tag, touches) {
             Ok(id) => id,
             Err(_) => {
                 self.metas.take(tag);
@@ -294,6 +362,14 @@ impl Device {
         }
         0
     }
+}
+
+/// A range that a client names.
+fn range(start: u64, bytes: u64) -> Result<Range, &'static str> {
+    if bytes > LARGEST_RANGE || start.checked_add(bytes).is_none() {
+        return Err("a range beyond any device");
+    }
+    Ok(Range::new(start, bytes))
 }
 
 fn stamp_of(words: crate::shared::record::Words) -> u64 {

@@ -115,7 +115,9 @@ impl Log {
             self.text.push_str(r#","grid":null,"block":null,"shared":null"#);
         }
         let bytes = match meta.op {
-            Op::Copy { bytes, .. } | Op::Prefetch { bytes, .. } | Op::Memset { bytes } => Some(bytes),
+            Op::Copy { bytes, .. } | Op::Prefetch { bytes, .. } | Op::Discard { bytes, .. } | Op::Memset { bytes } => {
+                Some(bytes)
+            }
             _ => None,
         };
         let direction = match meta.op {
@@ -192,6 +194,7 @@ fn kind(op: Op) -> &'static str {
         Op::Kernel(_) => "kernel",
         Op::Copy { .. } => "copy",
         Op::Prefetch { .. } => "prefetch",
+        Op::Discard { .. } => "discard",
         Op::Memset { .. } => "memset",
         Op::Marker => "event",
         Op::WaitFor(_) => "wait",

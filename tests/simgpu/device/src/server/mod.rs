@@ -76,9 +76,10 @@ impl Device {
     /// A device that serves a listening socket.
     pub fn new(config: Config, started: Started) -> io::Result<Device> {
         let (board, board_fd) = Mapping::<Board>::create("simgpu-board")?;
-        board.initialise(wall_now(), config.device.dilation, config.device.memory);
+        let device = &config.device;
+        board.initialise(wall_now(), device.dilation, device.memory, device.host_memory);
         let log = Log::from_environment(&config);
-        let engine = Engine::new(config.engine(log.is_some()));
+        let engine = Engine::with_memory(config.engine(log.is_some()), config.paging());
         Ok(Device {
             clock: board.clock(),
             board,

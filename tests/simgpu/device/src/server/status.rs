@@ -28,6 +28,11 @@ impl Device {
                     copies[1] += sum.copies[1];
                     ended += sum.ended;
                 }
+                let managed = self
+                    .engine
+                    .memory()
+                    .map(|pager| pager.usage(number as u32))
+                    .unwrap_or_default();
                 Some(json!({
                     "pid": client.pid,
                     "process": client.name,
@@ -35,7 +40,20 @@ impl Device {
                     "streams": client.streams.len(),
                     "outstanding": client.outstanding,
                     "ended": ended,
-                    "memory": self.board.held(number),
+                    "memory": self.board.held(number) + managed.resident,
+                    "managed": {
+                        "allocated": managed.allocated,
+                        "resident": managed.resident,
+                        "on_host": managed.on_host,
+                        "faults": managed.faults,
+                        "faulted": managed.faulted,
+                        "created": managed.created,
+                        "prefetched": managed.prefetched,
+                        "returned": managed.returned,
+                        "evicted": managed.evicted,
+                        "dropped": managed.dropped,
+                        "discarded": managed.discarded,
+                    },
                     "compute_ns": compute,
                     "copy_ns": copies,
                 }))
@@ -52,7 +70,9 @@ impl Device {
             "switch_ns": self.config.device.switch_ns,
             "memory": {
                 "total": self.board.total(),
-                "used": u64::try_from(self.board.used()).unwrap_or(u64::MAX),
+                "used": u64::try_from(self.board.used() + self.board.resident()).unwrap_or(u64::MAX),
+                "managed": u64::try_from(self.board.managed()).unwrap_or(u64::MAX),
+                "resident": u64::try_from(self.board.resident()).unwrap_or(u64::MAX),
             },
             "compute_ns": usage.compute,
             "copy_ns": usage.copies,

@@ -24,11 +24,18 @@ pub(crate) struct Board {
     sleeping: AtomicU32,
     /// Device memory each client holds. The sum over all is what is used, so there is no second number that a killed client could leave behind wrong.
     held: [AtomicU64; CLIENTS],
+    /// Host memory for managed memory, bytes.
+    host: AtomicU64,
+    /// Managed memory each client has allocated, all of which the host must be able to hold.
+    managed: [AtomicU64; CLIENTS],
+    /// Of it, what is on the device; the device writes it.
+    resident: [AtomicU64; CLIENTS],
 }
 
 impl Board {
     /// Writes what stays. The device calls it once, before anybody else maps the board.
-    pub(crate) fn initialise(&self, epoch: u64, dilation: f64, total: u64) {
+    pub(crate) fn initialise(&self, epoch: u64, dilation: f64, total: u64, host: u64) {
+        self.host.store(host, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
         self.dilation.store(dilation.to_bits(), Ordering::Relaxed);
         self.total.store(total, Ordering::Release);
@@ -60,42 +67,47 @@ impl Board {
 
     /// Takes memory for a client, if the device has it.
     pub(crate) fn reserve(&self, client: usize, bytes: u64) -> bool {
-        let (Some(mine), total) = (self.held.get(client), self.total()) else {
-            return false;
-        };
-        if bytes > total {
-            return false;
+        take(&self.held, client, bytes, self.total())
+    }
+
+    /// The same for managed memory.
+    pub(crate) fn manage(&self, client: usize, bytes: u64) -> bool {
+        take(&self.managed, client, bytes, self.host.load(Ordering::Relaxed))
+    }
+
+    /// Gives managed memory back, at most what the client has.
+    pub(crate) fn unmanage(&self, client: usize, bytes: u64) {
+        give(&self.managed, client, bytes);
+    }
+
+    /// Managed memory of all clients.
+    pub(crate) fn managed(&self) -> u128 {
+        sum(&self.managed)
+    }
+
+    /// Managed memory on the device, of all clients.
+    pub(crate) fn resident(&self) -> u128 {
+        sum(&self.resident)
+    }
+
+    /// For the device: says how much of a client's managed memory is on it.
+    pub(crate) fn set_resident(&self, client: usize, bytes: u64) {
+        if let Some(place) = self.resident.get(client) {
+            place.store(bytes, Ordering::SeqCst);
         }
-        // Two that reserve at the same instant may both see too much and both step back though one fits. So a refusal is tried again, a
-        // few times at once, then after letting others run: one of them may have been stopped between its two steps.
-        for attempt in 0..64u32 {
-            mine.fetch_add(bytes, Ordering::SeqCst);
-            if self.used() <= u128::from(total) {
-                return true;
-            }
-            mine.fetch_sub(bytes, Ordering::SeqCst);
-            if attempt < 8 {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
-        false
     }
 
     /// Gives a client's memory back, at most what it holds.
     pub(crate) fn release(&self, client: usize, bytes: u64) {
-        if let Some(mine) = self.held.get(client) {
-            let _ = mine.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
-                Some(held.saturating_sub(bytes))
-            });
-        }
+        give(&self.held, client, bytes);
     }
 
     /// For the device: gives back all that a client holds.
     pub(crate) fn release_all(&self, client: usize) {
-        if let Some(mine) = self.held.get(client) {
-            mine.store(0, Ordering::SeqCst);
+        for words in [&self.held, &self.managed, &self.resident] {
+            if let Some(mine) = words.get(client) {
+                mine.store(0, Ordering::SeqCst);
+            }
         }
     }
 
@@ -109,11 +121,45 @@ impl Board {
 
     /// What all clients hold. Wider than 64 bits: a client may have written anything into its word.
     pub(crate) fn used(&self) -> u128 {
-        self.held
-            .iter()
-            .map(|held| u128::from(held.load(Ordering::SeqCst)))
-            .sum()
+        sum(&self.held)
     }
+}
+
+fn sum(words: &[AtomicU64]) -> u128 {
+    words.iter().map(|word| u128::from(word.load(Ordering::SeqCst))).sum()
+}
+
+fn give(words: &[AtomicU64], client: usize, bytes: u64) {
+    if let Some(mine) = words.get(client) {
+        let _ = mine.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
+            Some(held.saturating_sub(bytes))
+        });
+    }
+}
+
+/// Takes bytes of what all words may have together.
+fn take(words: &[AtomicU64], client: usize, bytes: u64, total: u64) -> bool {
+    let Some(mine) = words.get(client) else {
+        return false;
+    };
+    if bytes > total {
+        return false;
+    }
+    // Two that reserve at the same instant may both see too much and both step back though one fits. So a refusal is tried again, a
+    // few times at once, then after letting others run: one of them may have been stopped between its two steps.
+    for attempt in 0..64u32 {
+        mine.fetch_add(bytes, Ordering::SeqCst);
+        if sum(words) <= u128::from(total) {
+            return true;
+        }
+        mine.fetch_sub(bytes, Ordering::SeqCst);
+        if attempt < 8 {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+    false
 }
 
 /// Translates between wall time and device time.
@@ -160,8 +206,11 @@ mod tests {
             attention: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             held: std::array::from_fn(|_| AtomicU64::new(0)),
+            host: AtomicU64::new(0),
+            managed: std::array::from_fn(|_| AtomicU64::new(0)),
+            resident: std::array::from_fn(|_| AtomicU64::new(0)),
         };
-        board.initialise(1_000, 4.0, total);
+        board.initialise(1_000, 4.0, total, 10);
         Box::new(board)
     }
 
@@ -178,6 +227,16 @@ mod tests {
         assert_eq!(board.used(), 0);
         assert!(!board.reserve(CLIENTS, 1), "no such client");
         assert!(!board.reserve(0, u64::MAX));
+    }
+
+    #[test]
+    fn managed_memory_ends_where_the_host_does() {
+        let board = board(100);
+        assert!(board.manage(0, 6) && !board.manage(1, 5) && board.manage(1, 4));
+        board.unmanage(0, 100);
+        assert_eq!((board.managed(), board.used()), (4, 0));
+        board.release_all(1);
+        assert_eq!(board.managed(), 0);
     }
 
     #[test]

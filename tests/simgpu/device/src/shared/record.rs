@@ -3,7 +3,7 @@
 //! A record is ten words; kinds use as many as they need. Reading one never fails badly: words that make no sense are [`Malformed`].
 #![forbid(unsafe_code)]
 
-use crate::op::{Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream};
+use crate::op::{Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
 
 /// Words of a record.
 pub(crate) const WORDS: usize = 10;
@@ -35,6 +35,20 @@ pub(crate) enum Record {
         priority: i32,
     },
     CloseStream(Stream),
+    /// Managed memory begins to be, or ends.
+    Manage {
+        start: u64,
+        bytes: u64,
+        ends: bool,
+    },
+    /// Managed memory is advised as mostly read, or not any more.
+    ReadMostly {
+        start: u64,
+        bytes: u64,
+        on: bool,
+    },
+    /// The next operation submitted uses this too.
+    Touch(Touch),
 }
 
 const KERNEL: u64 = 1;
@@ -49,6 +63,10 @@ const CLOSE_CONTEXT: u64 = 9;
 const OPEN_STREAM: u64 = 10;
 const CLOSE_STREAM: u64 = 11;
 const PREFETCH: u64 = 12;
+const DISCARD: u64 = 13;
+const MANAGE: u64 = 14;
+const READ_MOSTLY: u64 = 15;
+const TOUCH: u64 = 16;
 
 // Flags beside the kind in word 0.
 const PROMPT: u64 = 1 << 8;
@@ -65,6 +83,13 @@ fn pair(low: u32, high: u32) -> u64 {
 
 fn low(word: u64) -> u32 {
     word as u32
+}
+
+/// A record of a range of managed memory and one bit.
+fn range(words: &mut Words, kind: u64, start: u64, bytes: u64, flag: bool) {
+    words[0] = kind | u64::from(flag) << DIRECTION;
+    words[3] = bytes;
+    words[5] = start;
 }
 
 fn high(word: u64) -> u32 {
@@ -100,9 +125,15 @@ impl Record {
                         };
                         COPY | direction << DIRECTION
                     }
-                    Op::Prefetch { to_host, bytes } => {
+                    Op::Prefetch { to_host, start, bytes } => {
                         words[3] = bytes;
+                        words[5] = start;
                         PREFETCH | u64::from(to_host) << DIRECTION
+                    }
+                    Op::Discard { start, bytes } => {
+                        words[3] = bytes;
+                        words[5] = start;
+                        DISCARD
                     }
                     Op::Memset { bytes } => {
                         words[3] = bytes;
@@ -128,6 +159,9 @@ impl Record {
                 words[3] = pair(ctx.0, priority as u32);
             }
             Record::CloseStream(stream) => words[0] = CLOSE_STREAM | pair(0, stream.0),
+            Record::Manage { start, bytes, ends } => range(&mut words, MANAGE, start, bytes, ends),
+            Record::ReadMostly { start, bytes, on } => range(&mut words, READ_MOSTLY, start, bytes, on),
+            Record::Touch(Touch { start, bytes, write }) => range(&mut words, TOUCH, start, bytes, write),
         }
         words
     }
@@ -162,6 +196,11 @@ impl Record {
                     1 => true,
                     _ => return Err(Malformed),
                 },
+                start: words[5],
+                bytes: words[3],
+            },
+            DISCARD => Op::Discard {
+                start: words[5],
                 bytes: words[3],
             },
             MEMSET => Op::Memset { bytes: words[3] },
@@ -180,6 +219,28 @@ impl Record {
                 return Ok((record, words[STAMP]));
             }
             CLOSE_STREAM => return Ok((Record::CloseStream(stream), words[STAMP])),
+            MANAGE | READ_MOSTLY | TOUCH => {
+                let (start, bytes) = (words[5], words[3]);
+                let flag = match (first >> DIRECTION) & 0xff {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Malformed),
+                };
+                let record = match first & 0xff {
+                    MANAGE => Record::Manage {
+                        start,
+                        bytes,
+                        ends: flag,
+                    },
+                    READ_MOSTLY => Record::ReadMostly { start, bytes, on: flag },
+                    _ => Record::Touch(Touch {
+                        start,
+                        bytes,
+                        write: flag,
+                    }),
+                };
+                return Ok((record, words[STAMP]));
+            }
             _ => return Err(Malformed),
         };
         let extra = Extra {
@@ -219,7 +280,8 @@ mod tests {
         prop_oneof![
             launch.prop_map(Op::Kernel),
             (direction, any::<u64>()).prop_map(|(direction, bytes)| Op::Copy { direction, bytes }),
-            any::<(bool, u64)>().prop_map(|(to_host, bytes)| Op::Prefetch { to_host, bytes }),
+            any::<(bool, u64, u64)>().prop_map(|(to_host, start, bytes)| Op::Prefetch { to_host, start, bytes }),
+            any::<(u64, u64)>().prop_map(|(start, bytes)| Op::Discard { start, bytes }),
             any::<u64>().prop_map(|bytes| Op::Memset { bytes }),
             Just(Op::Marker),
             any::<u64>().prop_map(|seq| Op::WaitFor(Seq(seq))),
@@ -244,6 +306,9 @@ mod tests {
                 Record::CloseContext(Ctx(a)),
                 Record::OpenStream { ctx: Ctx(a), stream: Stream(b), priority },
                 Record::CloseStream(Stream(b)),
+                Record::Manage { start: seq, bytes: a.into(), ends: b % 2 == 0 },
+                Record::ReadMostly { start: seq, bytes: a.into(), on: b % 2 == 0 },
+                Record::Touch(Touch { start: seq, bytes: a.into(), write: b % 2 == 0 }),
             ] {
                 prop_assert_eq!(Record::read(&record.words(stamp)), Ok((record, stamp)));
             }

@@ -6,7 +6,7 @@ use simgpu_device::{Op, Seq};
 use crate::abi::{DevicePtr, Error, Handle, R};
 use crate::effect::Effect;
 use crate::export::export;
-use crate::memory::{self, raw};
+use crate::memory::{self, paging, raw};
 use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
 use crate::work::Work;
@@ -75,11 +75,14 @@ impl Set {
         if self.bytes() == 0 {
             return Ok(stream.last());
         }
-        stream.submit(
+        let span = self.pitch * (self.rows - 1) + self.width * u64::from(self.element);
+        let touches: Vec<_> = paging::touch(self.address, span, true).into_iter().collect();
+        stream.submit_touching(
             driver,
             Op::Memset { bytes: self.bytes() },
             Some(Effect::Set(SetJob(*self))),
             graph,
+            &touches,
         )
     }
 
@@ -108,6 +111,10 @@ impl Set {
 }
 
 impl SetJob {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
     pub(crate) fn perform(self) {
         let Set {
             address,

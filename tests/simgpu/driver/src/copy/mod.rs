@@ -13,12 +13,12 @@ mod fill;
 mod linear;
 mod shaped;
 
-use simgpu_device::{Direction, Op, Seq};
+use simgpu_device::{Direction, Op, Seq, Touch};
 
 use crate::abi::{Error, Handle, R};
 use crate::effect::Effect;
 use crate::graph;
-use crate::memory::{self, Side, raw, side};
+use crate::memory::{self, Side, paging, raw, side};
 use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
 use crate::work::Work;
@@ -134,6 +134,18 @@ impl Copy {
         }
     }
 
+    /// The managed memory at its ends, with what lies between rows.
+    fn touches(&self) -> Vec<Touch> {
+        let span = |place: &Place, write| {
+            let end = place.row(self.rows.max(1) - 1, self.layers.max(1) - 1) + self.width;
+            paging::touch(place.address, end.saturating_sub(place.address), write)
+        };
+        [span(&self.from, false), span(&self.to, true)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     /// Puts the copy on the device; the bytes move when it is done.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         self.submit_with(driver, stream, graph, None)
@@ -150,7 +162,8 @@ impl Copy {
             staged,
             host_may_look,
         };
-        stream.submit(driver, self.op(), Some(Effect::Copy(job)), graph)
+        let touches = self.touches();
+        stream.submit_touching(driver, self.op(), Some(Effect::Copy(job)), graph, &touches)
     }
 
     fn stage(&self) -> Vec<u8> {
@@ -207,6 +220,10 @@ impl Copy {
 }
 
 impl CopyJob {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.copy.bytes()
+    }
+
     pub(crate) fn perform(self) {
         match self.staged {
             None => self.copy.each_row(|to, from| raw::copy(to, from, self.copy.width)),

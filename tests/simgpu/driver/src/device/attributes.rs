@@ -5,6 +5,8 @@
 //! multicast and fabric handles (later architectures), so that clients take the paths of sm_80.
 #![forbid(unsafe_code)]
 
+use crate::memory::paging;
+
 /// Threads of a block, at most.
 pub(crate) const MAX_THREADS: u32 = 1024;
 /// Threads of a warp.
@@ -108,13 +110,13 @@ pub(crate) fn value(attribute: i32) -> Option<i32> {
         79 | 80 => 1,
         81 => int(SHARED_PER_PROCESSOR),
         82 => int(REGISTERS),
-        83 => 1,      // managed memory
-        84 | 85 => 0, // single board
-        86 => 0,      // no native host atomics over PCIe
+        83 => i32::from(paging::support() != paging::Support::None), // managed memory
+        84 | 85 => 0,                                                // single board
+        86 => 0,                                                     // no native host atomics over PCIe
         87 => 2,
-        88 => 0, // no pageable access
-        89 => 1, // concurrent managed access
-        90 => 1, // compute preemption
+        88 => 0,                                                     // no pageable access
+        89 => i32::from(paging::support() != paging::Support::None), // concurrent managed access
+        90 => 1,                                                     // compute preemption
         91 => 1,
         92..=94 => 0, // first versions of stream memory operations: removed with CUDA 12
         95 => 1,      // cooperative launch

@@ -1,7 +1,8 @@
 //! Kernel launches.
 //!
 //! A launch whose kernel nobody executes goes to the device as a name and a shape: no parameter is read, nothing is
-//! allocated. Parameters are copied only for kernels that are executed and for launches that a graph keeps.
+//! allocated. Parameters are copied only for kernels that are executed, for launches that a graph keeps, and while the process
+//! has managed memory (`memory/paging.rs`).
 //!
 //! For whoever writes graphs: a kernel node's parameters make a [`Launch`] by [`Launch::new`]; it is what `Work::Kernel`
 //! carries, and `Launch::submit` replays it.
@@ -17,6 +18,7 @@ use simgpu_device::{Launch as DeviceLaunch, Op, Seq};
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
 use crate::graph;
+use crate::memory::paging;
 use crate::module::function::{self, Function};
 use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
@@ -137,7 +139,8 @@ impl Launch {
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         let mut launch = self.device();
         let effect = execute::effect(&self.function, &self.params, &mut launch);
-        stream.submit(driver, Op::Kernel(launch), effect, graph)
+        let touches = paging::touches(&self.params.buffer, self.shape);
+        stream.submit_touching(driver, Op::Kernel(launch), effect, graph, &touches)
     }
 }
 
@@ -164,9 +167,17 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         duration: None,
         held: false,
     };
-    let effect = match &function.executed {
-        None => None,
-        Some(_) => execute::effect(&function, &given.pack(&function)?, &mut op),
+    if function.executed.is_none() && !paging::any() {
+        return stream.submit(driver, Op::Kernel(op), None, 0).map(drop);
+    }
+    let params = match function.executed {
+        Some(_) => given.pack(&function)?,
+        // A kernel that is only timed runs whatever its parameters look like.
+        None => given.pack(&function).unwrap_or_default(),
     };
-    stream.submit(driver, Op::Kernel(op), effect, 0).map(drop)
+    let effect = execute::effect(&function, &params, &mut op);
+    let touches = paging::touches(&params.buffer, shape);
+    stream
+        .submit_touching(driver, Op::Kernel(op), effect, 0, &touches)
+        .map(drop)
 }

@@ -6,7 +6,7 @@ use crate::context::{Context, current};
 use crate::export::export;
 use crate::graph;
 use crate::memory::space::{PAGE, space};
-use crate::memory::{Allocation, Kind, find, insert, ipc, pool, remove, with_heap};
+use crate::memory::{Allocation, Kind, find, insert, ipc, paging, pool, remove, with_heap};
 use crate::state::{self, Driver};
 
 /// Rows of a pitched allocation begin at multiples of this, as on the A100.
@@ -14,6 +14,9 @@ const PITCH: usize = 512;
 
 /// Device memory for a context.
 pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) -> R<u64> {
+    if kind == Kind::Managed {
+        return paging::take(driver, context, size);
+    }
     let (at, room) = with_heap(|heap| heap.take(driver, size))?;
     insert(context, at, size, room, kind);
     Ok(at)
@@ -23,7 +26,8 @@ pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) ->
 pub(crate) fn discard(driver: &Driver, allocation: &Allocation) -> R {
     remove(allocation.start).ok_or(Error::INVALID_VALUE)?;
     match allocation.kind {
-        Kind::Device | Kind::Managed => with_heap(|heap| heap.give(driver, allocation.start, allocation.room)),
+        Kind::Device => with_heap(|heap| heap.give(driver, allocation.start, allocation.room)),
+        Kind::Managed => paging::give(driver, allocation)?,
         Kind::Pinned(_) => space()?.give_pinned(allocation.start, allocation.room),
         Kind::Registered(_) | Kind::Mapped { .. } => {}
         Kind::Pool(pool) => pool::give(driver, pool, allocation.start, allocation.room),

@@ -1,8 +1,6 @@
 //! Managed memory's advice, prefetches, discards and range attributes.
 //!
-//! The device has no page ledger: what kernels and the host touch is not seen, and costs nothing wherever it lies. What is kept, in units of 64 KiB, is where
-//! prefetches and discards put memory: only what lies elsewhere takes a copy's time on its engine, what was discarded takes none, and what is advised as mostly
-//! read stays on the host when it comes to the device, so that it leaves for nothing. Memory that was never prefetched counts as the host's.
+//! Where memory lies and what moves is the device's ledger's business (`paging.rs`). What is kept here is what range attributes answer: advice and the last prefetch, page by page.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,38 +10,23 @@ use simgpu_device::Op;
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::export::export;
+use crate::memory::paging::{self, PAGE, Support};
 use crate::memory::{Kind, find};
 use crate::state::{self, lock};
 use crate::{device, graph, stream};
 
-/// The unit in which it is known where memory lies: the driver's leaf.
-const LEAF: u64 = 64 << 10;
+/// Device numbers that mean the host and nowhere (`CU_DEVICE_CPU`, `CU_DEVICE_INVALID`).
+const HOST: i32 = -1;
+const NOWHERE: i32 = -2;
 
-/// Where a leaf lies.
+/// What was advised about a page, and where it was prefetched to last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lies {
-    Host,
-    Device,
-    /// The same in both: mostly read.
-    Both,
-    /// Nowhere: its contents were given up.
-    Nowhere,
-}
-
-/// What was advised about an allocation, where it was prefetched to last, and where its leaves lie.
-#[derive(Debug, Clone)]
 struct Advice {
     read_mostly: bool,
     preferred: i32,
     accessed_by: i32,
     last_prefetch: i32,
-    /// Empty: all on the host.
-    leaves: Vec<Lies>,
 }
-
-/// Device numbers that mean the host and nowhere (`CU_DEVICE_CPU`, `CU_DEVICE_INVALID`).
-const HOST: i32 = -1;
-const NOWHERE: i32 = -2;
 
 impl Default for Advice {
     fn default() -> Self {
@@ -52,51 +35,49 @@ impl Default for Advice {
             preferred: NOWHERE,
             accessed_by: NOWHERE,
             last_prefetch: NOWHERE,
-            leaves: Vec::new(),
         }
     }
 }
 
-/// A part of an allocation, as its leaves.
+/// A part of an allocation, as its pages.
 struct Part {
     id: u64,
-    /// Leaves of the whole allocation.
+    /// Pages of the whole allocation.
     all: usize,
-    leaves: std::ops::Range<usize>,
+    pages: std::ops::Range<usize>,
 }
 
-impl Advice {
-    fn leaves(&mut self, part: &Part) -> &mut [Lies] {
-        self.leaves.resize(part.all, Lies::Host);
-        self.leaves.get_mut(part.leaves.clone()).unwrap_or_default()
-    }
+/// By allocation, so that a new allocation at an old address starts afresh. What is not there has no advice.
+static ADVICE: Mutex<BTreeMap<u64, Vec<Advice>>> = Mutex::new(BTreeMap::new());
 
-    /// Has a part lie at a place. Answers how many bytes must move for that.
-    fn bring(&mut self, part: &Part, place: i32) -> u64 {
-        self.last_prefetch = place;
-        let there = match (place == HOST, self.read_mostly) {
-            (true, _) => Lies::Host,
-            (false, false) => Lies::Device,
-            (false, true) => Lies::Both,
-        };
-        let mut moved = 0;
-        for leaf in self.leaves(part) {
-            moved += u64::from(matches!(
-                (*leaf, there),
-                (Lies::Host, Lies::Device | Lies::Both) | (Lies::Device, Lies::Host)
-            ));
-            *leaf = match (*leaf, there) {
-                // Only what comes from the host leaves its copy there.
-                (Lies::Device | Lies::Nowhere, Lies::Both) => Lies::Device,
-                (_, there) => there,
-            };
-        }
-        moved * LEAF
-    }
+/// An allocation is gone.
+pub(super) fn forget(id: u64) {
+    lock(&ADVICE).remove(&id);
 }
 
-/// By allocation, so that a new allocation at an old address starts afresh.
-static ADVICE: Mutex<BTreeMap<u64, Advice>> = Mutex::new(BTreeMap::new());
+/// Changes what is kept of each page of a part.
+fn keep(part: &Part, change: impl Fn(&mut Advice)) {
+    let mut all = lock(&ADVICE);
+    let pages = all.entry(part.id).or_insert_with(|| vec![Advice::default(); part.all]);
+    pages
+        .get_mut(part.pages.clone())
+        .unwrap_or_default()
+        .iter_mut()
+        .for_each(change);
+}
+
+/// What all pages of a part have in common; `differ` where they have not.
+fn common<T: PartialEq>(part: &Part, of: impl Fn(&Advice) -> T, differ: T) -> T {
+    let all = lock(&ADVICE);
+    let Some(pages) = all.get(&part.id).and_then(|pages| pages.get(part.pages.clone())) else {
+        return of(&Advice::default());
+    };
+    let mut values = pages.iter().map(of);
+    match values.next() {
+        Some(first) if values.all(|value| value == first) => first,
+        _ => differ,
+    }
+}
 
 fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
     let found = find(pointer)
@@ -108,8 +89,8 @@ fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
     let from = pointer - found.start;
     Ok(Part {
         id: found.id,
-        all: found.room.div_ceil(LEAF) as usize,
-        leaves: (from / LEAF) as usize..(from + size as u64).div_ceil(LEAF) as usize,
+        all: found.room.div_ceil(PAGE) as usize,
+        pages: (from / PAGE) as usize..(from + size as u64).div_ceil(PAGE) as usize,
     })
 }
 
@@ -131,15 +112,16 @@ fn old_place(device: i32) -> R<i32> {
 
 fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
     let part = managed(pointer, size)?;
-    let mut all = lock(&ADVICE);
-    let kept = all.entry(part.id).or_default();
     match advice {
-        1 => kept.read_mostly = true,
-        2 => kept.read_mostly = false,
-        3 => kept.preferred = place,
-        4 => kept.preferred = NOWHERE,
-        5 => kept.accessed_by = place,
-        6 => kept.accessed_by = NOWHERE,
+        1 | 2 => {
+            let on = advice == 1;
+            state::driver()?.timeline.read_mostly(pointer, size as u64, on)?;
+            keep(&part, |kept| kept.read_mostly = on);
+        }
+        3 => keep(&part, |kept| kept.preferred = place),
+        4 => keep(&part, |kept| kept.preferred = NOWHERE),
+        5 => keep(&part, |kept| kept.accessed_by = place),
+        6 => keep(&part, |kept| kept.accessed_by = NOWHERE),
         _ => return Err(Error::INVALID_VALUE),
     }
     Ok(())
@@ -148,31 +130,36 @@ fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
 fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     let driver = state::driver()?;
     let part = managed(pointer, size)?;
+    if paging::support() == Support::NoPrefetch {
+        return Err(Error::NOT_SUPPORTED);
+    }
     let stream = stream::resolve(driver, stream)?;
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    let moved = lock(&ADVICE).entry(part.id).or_default().bring(&part, place);
-    // A part that is not made of whole leaves moves no more than itself.
-    let op = match moved.min(size as u64) {
-        0 => Op::Marker,
-        bytes => Op::Prefetch {
-            to_host: place == HOST,
-            bytes,
-        },
+    let op = Op::Prefetch {
+        to_host: place == HOST,
+        start: pointer,
+        bytes: size as u64,
     };
-    stream.submit(driver, op, None, 0).map(drop)
+    stream.submit(driver, op, None, 0)?;
+    keep(&part, |kept| kept.last_prefetch = place);
+    Ok(())
 }
 
-fn discard(pointer: DevicePtr, size: usize) -> R {
-    let part = managed(pointer, size)?;
+fn discard(pointer: DevicePtr, size: usize, stream: Handle) -> R {
+    let driver = state::driver()?;
+    managed(pointer, size)?;
+    let stream = stream::resolve(driver, stream)?;
+    if stream.is_capturing() {
+        return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+    }
     // What was there may be lost; it stays, but need not be moved.
-    lock(&ADVICE)
-        .entry(part.id)
-        .or_default()
-        .leaves(&part)
-        .fill(Lies::Nowhere);
-    Ok(())
+    let op = Op::Discard {
+        start: pointer,
+        bytes: size as u64,
+    };
+    stream.submit(driver, op, None, 0).map(drop)
 }
 
 /// `count` ranges, each with the place that the lists give it.
@@ -197,7 +184,7 @@ impl Batch {
             let (pointer, size) = (self.pointers.at(at).get()?, self.sizes.at(at).get()?);
             let place = place(self.locations.at(which).get()?)?;
             if discarding {
-                discard(pointer, size)?;
+                discard(pointer, size, stream)?;
             }
             prefetch(pointer, size, place, stream)?;
         }
@@ -207,17 +194,17 @@ impl Batch {
 
 fn range_attribute(data: Out<i32>, size: usize, attribute: u32, pointer: DevicePtr, count: usize) -> R {
     let part = managed(pointer, count)?;
-    let kept = lock(&ADVICE).get(&part.id).cloned().unwrap_or_default();
     match attribute {
-        1 if size == 4 => data.set(i32::from(kept.read_mostly)),
-        2 if size == 4 => data.set(kept.preferred),
+        1 if size == 4 => data.set(i32::from(common(&part, |kept| kept.read_mostly, false))),
+        2 if size == 4 => data.set(common(&part, |kept| kept.preferred, NOWHERE)),
         3 if size.is_multiple_of(4) && size > 0 => {
+            let by = common(&part, |kept| kept.accessed_by, NOWHERE);
             for at in 0..size / 4 {
-                data.set_at(at, if at == 0 { kept.accessed_by } else { NOWHERE })?;
+                data.set_at(at, if at == 0 { by } else { NOWHERE })?;
             }
             Ok(())
         }
-        4 if size == 4 => data.set(kept.last_prefetch),
+        4 if size == 4 => data.set(common(&part, |kept| kept.last_prefetch, NOWHERE)),
         _ => Err(Error::INVALID_VALUE),
     }
 }
@@ -250,12 +237,11 @@ export! {
 
     fn cuMemDiscardBatchAsync(pointers: In<DevicePtr>, sizes: In<usize>, count: usize, flags: u64, stream: Handle) {
         let _ = flags;
-        let driver = state::driver()?;
-        let stream = stream::resolve(driver, stream)?;
+        graph::may_query()?;
         for at in 0..count {
-            discard(pointers.at(at).get()?, sizes.at(at).get()?)?;
+            discard(pointers.at(at).get()?, sizes.at(at).get()?, stream)?;
         }
-        stream.submit(driver, Op::Marker, None, 0).map(drop)
+        Ok(())
     }
 
     fn cuMemDiscardAndPrefetchBatchAsync(pointers: In<DevicePtr>, sizes: In<usize>, count: usize, locations: In<Location>,

@@ -7,7 +7,8 @@
 //! | `raw.rs` | touches the bytes |
 //! | `alloc.rs` | `cuMemAlloc` and its siblings, `cuMemGetInfo` |
 //! | `host.rs` | pinned and registered host memory |
-//! | `managed.rs` | advice, prefetch, range attributes |
+//! | `managed.rs` | advice, prefetch, discard, range attributes |
+//! | `paging.rs` | managed memory in the device's page ledger, what launches touch |
 //! | `pool.rs`, `pool_api.rs` | stream-ordered allocation |
 //! | `vmm.rs` | reserve, create, map |
 //! | `pointer.rs` | pointer attributes |
@@ -20,6 +21,7 @@ pub(crate) mod heap;
 mod host;
 mod ipc;
 mod managed;
+pub(crate) mod paging;
 mod pointer;
 mod pool;
 mod pool_api;

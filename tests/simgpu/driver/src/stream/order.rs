@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use simgpu_device::{Op, Seq};
+use simgpu_device::{Op, Seq, Touch};
 
 use crate::abi::R;
 use crate::effect::Effect;
@@ -164,26 +164,38 @@ impl Depth {
 impl Stream {
     /// Puts an operation on the stream, in the order that the default stream's rules demand.
     pub(crate) fn submit(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64) -> R<Seq> {
+        self.submit_touching(driver, op, effect, graph, &[])
+    }
+
+    /// The same for an operation that uses managed memory.
+    pub(crate) fn submit_touching(
+        &self,
+        driver: &Driver,
+        op: Op,
+        effect: Option<Effect>,
+        graph: u64,
+        touches: &[Touch],
+    ) -> R<Seq> {
         self.depth.make_room(driver)?;
         if self.kind == Kind::NonBlocking {
             let _one = lock(&self.submitting);
-            return self.put(driver, op, effect, graph);
+            return self.put(driver, op, effect, graph, touches);
         }
         let mut order = lock(&self.context.order);
         for seq in order.waits(self) {
             if !driver.timeline.is_known_done(seq) {
-                self.put(driver, Op::WaitFor(seq), None, graph)?;
+                self.put(driver, Op::WaitFor(seq), None, graph, &[])?;
             }
         }
-        let seq = self.put(driver, op, effect, graph)?;
+        let seq = self.put(driver, op, effect, graph, touches)?;
         if self.kind == Kind::Legacy {
             order.legacy = seq.0;
         }
         Ok(seq)
     }
 
-    fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64) -> R<Seq> {
-        let seq = driver.timeline.submit(self.link, op, effect, graph)?;
+    fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64, touches: &[Touch]) -> R<Seq> {
+        let seq = driver.timeline.submit(self.link, op, effect, graph, touches)?;
         self.last.store(seq.0, Ordering::Release);
         self.depth.count(seq);
         Ok(seq)

@@ -174,6 +174,23 @@ impl Ledger {
         Ok(())
     }
 
+    /// Has what lies nowhere lie on the host: its owner's host may have filled it, which nobody sees.
+    pub fn fill_from_host(&mut self, owner: Owner, range: Range) {
+        let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
+        for (at, pages) in parts {
+            self.fill_block(at, pages);
+        }
+    }
+
+    /// The same for pages of a block.
+    pub(super) fn fill_block(&mut self, at: u32, pages: u32) {
+        let block = &mut self.blocks[at as usize];
+        let new = pages & block.valid & !block.host & !block.held();
+        block.host |= new;
+        let owner = block.owner;
+        self.usage_mut(owner).on_host += bytes(new);
+    }
+
     fn new_block(&mut self, owner: Owner, number: u64) -> u32 {
         let block = Block::new(owner, number);
         let at = match self.free.pop() {

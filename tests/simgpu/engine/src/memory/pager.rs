@@ -113,6 +113,24 @@ impl Pager {
         self.ledger.allocate(owner, range)
     }
 
+    /// [`Ledger::fill_from_host`].
+    pub fn fill_from_host(&mut self, owner: Owner, range: Range) {
+        self.ledger.fill_from_host(owner, range);
+    }
+
+    /// Has so much device memory be taken that cannot move, and evicts what is in the way. At most the capacity counts.
+    pub fn set_plain(&mut self, at: Ns, size: u64) {
+        self.advance_to(at);
+        let plain = self.ledger.plain();
+        if size > plain {
+            let size = size.min(self.ledger.settings().capacity);
+            // It fits by what was just said; what is evicted delays nobody but prefetches.
+            let _ = self.take_plain(at, size - plain);
+        } else if size < plain {
+            self.give_plain(at, plain - size);
+        }
+    }
+
     /// [`Ledger::free`], at a time.
     pub fn free(&mut self, at: Ns, owner: Owner, range: Range) {
         self.advance_to(at);
@@ -176,7 +194,11 @@ impl Pager {
         let mut pieces = Vec::new();
         for (at, part, pages) in self.ledger.each(owner, range) {
             let block = &self.ledger.blocks[at as usize];
-            let todo = if to_host { block.held() } else { !block.device } & pages;
+            let todo = if to_host {
+                block.held() | !block.host
+            } else {
+                !block.device
+            } & pages;
             // What is there already may be gone by its turn if anything moves before it.
             if todo != 0 || !idle || !pieces.is_empty() {
                 pieces.push((
@@ -306,6 +328,10 @@ impl Pager {
         };
         let copied = if direction == OUT {
             let (copied, _) = self.ledger.begin_departure(at, piece.pages);
+            if piece.ticket.is_some() {
+                // What lay nowhere is made on the host.
+                self.ledger.fill_block(at, piece.pages);
+            }
             let usage = self.ledger.usage_mut(piece.owner);
             match piece.ticket {
                 Some(_) => usage.returned += copied,

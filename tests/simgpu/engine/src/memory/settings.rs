@@ -36,7 +36,7 @@ impl Default for MemorySettings {
             to_host: 41_700,
             both_ways: 63_500,
             duplex: true,
-            fault_batch: 30_440,
+            fault_batch: 30_219,
             batch_faults: 256,
             evict_block: 77_000,
             threshold: 51,
