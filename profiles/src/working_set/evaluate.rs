@@ -1,0 +1,89 @@
+//! How good predictions are, on launches that they were not learnt from.
+#![forbid(unsafe_code)]
+
+use super::{Allocations, Launch, Predictor, Region, Touched, ranges};
+
+/// What was touched against what was predicted, in bytes of whole pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// Launches looked at.
+    pub launches: u64,
+    /// Of those, of kernels that were never observed, so that a guess stood for the prediction. They count in everything below.
+    pub unknown: u64,
+    /// What was touched.
+    pub touched_bytes: u64,
+    /// What was predicted.
+    pub predicted_bytes: u64,
+    /// Touched and not predicted.
+    pub false_negative_bytes: u64,
+    /// Predicted and not touched.
+    pub false_positive_bytes: u64,
+    /// Sum over launches of the part that was not predicted, for the mean that MSched gives.
+    negative_parts: f64,
+    /// Sum over launches of the part of the prediction that was not touched.
+    positive_parts: f64,
+}
+
+impl Evaluation {
+    /// Part of all touched bytes that was not predicted, 0 to 1.
+    pub fn false_negatives(&self) -> f64 {
+        part(self.false_negative_bytes as f64, self.touched_bytes as f64)
+    }
+
+    /// Part of all predicted bytes that was not touched, 0 to 1.
+    pub fn false_positives(&self) -> f64 {
+        part(self.false_positive_bytes as f64, self.predicted_bytes as f64)
+    }
+
+    /// The mean over launches of the part that was not predicted.
+    pub fn mean_false_negatives(&self) -> f64 {
+        part(self.negative_parts, self.launches as f64)
+    }
+
+    /// The mean over launches of the part of the prediction that was not touched.
+    pub fn mean_false_positives(&self) -> f64 {
+        part(self.positive_parts, self.launches as f64)
+    }
+
+    /// One launch more.
+    pub fn add(&mut self, known: bool, predicted: &[Region], touched: &[Touched], page: u64) {
+        let mut will: Vec<(u64, u64)> = predicted
+            .iter()
+            .flat_map(|region| region.parts())
+            .map(|part| (part.address, part.end()))
+            .collect();
+        let mut did = ranges::spans(touched);
+        ranges::widen(&mut will, page);
+        ranges::widen(&mut did, page);
+        let both = ranges::size(&ranges::common(&will, &did));
+        let (will, did) = (ranges::size(&will), ranges::size(&did));
+        self.launches += 1;
+        self.unknown += u64::from(!known);
+        self.touched_bytes += did;
+        self.predicted_bytes += will;
+        self.false_negative_bytes += did - both;
+        self.false_positive_bytes += will - both;
+        self.negative_parts += part((did - both) as f64, did as f64);
+        self.positive_parts += part((will - both) as f64, will as f64);
+    }
+}
+
+fn part(some: f64, all: f64) -> f64 {
+    if all == 0.0 { 0.0 } else { some / all }
+}
+
+/// Predicts launches and compares with what they touched, both rounded outwards to pages of `page` bytes (MSched's are 4096: what moves is pages).
+pub fn evaluate<'a>(
+    predictor: &mut Predictor,
+    live: &Allocations,
+    page: u64,
+    launches: impl IntoIterator<Item = (Launch<'a>, &'a [Touched])>,
+) -> Evaluation {
+    let mut evaluation = Evaluation::default();
+    for (launch, touched) in launches {
+        let predicted = predictor.predict(&launch, live);
+        evaluation.add(predicted.known, predicted.regions, touched, page);
+    }
+    evaluation
+}

@@ -1,0 +1,267 @@
+//! What tells which memory a kernel touched.
+//!
+//! One trait with a back end for each source. The simulated GPU's ledger is exact. The host's page table says which pages left the host while the kernel ran, in
+//! pages and without reads told from writes; that the driver takes pages off the host on the GPU's first touch is to be confirmed on a real GPU.
+//! CUPTI's unified-memory records say which ranges were migrated because of faults.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::{Access, Touched};
+
+/// What tells which memory a kernel touched.
+pub trait Evidence {
+    /// Ranges are rounded outwards to multiples of this many bytes; 1 is exact.
+    fn granule(&self) -> u64;
+
+    /// Whether [`Touched::access`] is known. Otherwise it is [`Access::ReadWrite`] throughout.
+    fn tells_access(&self) -> bool;
+
+    /// Appends what the launch of this number touched. False if nothing is known about it: such a launch is no observation, which is not the same as one that
+    /// touched nothing.
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool;
+}
+
+/// Launches that a [`SimulatedLedger`] remembers at most before they are asked for.
+const REMEMBERED: usize = 1 << 16;
+
+/// What the simulated GPU wrote down.
+#[derive(Debug, Default)]
+pub struct SimulatedLedger {
+    launches: VecDeque<(u64, Vec<Touched>)>,
+}
+
+impl SimulatedLedger {
+    /// The ledger's entry for a launch; numbers ascend.
+    pub fn record(&mut self, launch: u64, touched: Vec<Touched>) {
+        if self.launches.len() >= REMEMBERED {
+            self.launches.pop_front();
+        }
+        self.launches.push_back((launch, touched));
+    }
+}
+
+impl Evidence for SimulatedLedger {
+    fn granule(&self) -> u64 {
+        1
+    }
+
+    fn tells_access(&self) -> bool {
+        true
+    }
+
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool {
+        while let Some((number, touched)) = self.launches.front() {
+            if *number > launch {
+                break;
+            }
+            let mine = *number == launch;
+            if mine {
+                into.extend_from_slice(touched);
+            }
+            self.launches.pop_front();
+            if mine {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The host's page table before and after a launch: `/proc/self/pagemap`, whose entries are 64 bits a page with "present" in bit 63 and "swapped" in bit 62 (the
+/// kernel's `Documentation/admin-guide/mm/pagemap.rst`). The caller evicts a range to the host, reads its entries, launches, waits, and reads them again.
+#[derive(Debug, Default)]
+pub struct HostResidency {
+    page: u64,
+    ready: VecDeque<(u64, Vec<Touched>)>,
+}
+
+impl HostResidency {
+    /// With pages of this many bytes.
+    pub fn new(page: u64) -> HostResidency {
+        HostResidency {
+            page: page.max(1),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The entries of the pages from `address` on, before and after this launch. Entries that are in one alone say nothing.
+    pub fn compare(&mut self, launch: u64, address: u64, before: &[u8], after: &[u8]) {
+        let mut touched: Vec<Touched> = Vec::new();
+        let entries = before.as_chunks::<8>().0.iter().zip(after.as_chunks::<8>().0);
+        for (number, (before, after)) in (0u64..).zip(entries) {
+            let on_host = |entry: &[u8; 8]| u64::from_le_bytes(*entry) >> 62 != 0;
+            if !on_host(before) || on_host(after) {
+                continue;
+            }
+            let begin = address.saturating_add(number.saturating_mul(self.page));
+            match touched.last_mut() {
+                Some(last) if last.end() == begin => last.bytes += self.page,
+                _ => touched.push(Touched {
+                    address: begin,
+                    bytes: self.page,
+                    access: Access::ReadWrite,
+                }),
+            }
+        }
+        match self.ready.back_mut() {
+            // Another range of the same launch.
+            Some((number, ranges)) if *number == launch => ranges.append(&mut touched),
+            _ => self.ready.push_back((launch, touched)),
+        }
+    }
+}
+
+impl Evidence for HostResidency {
+    fn granule(&self) -> u64 {
+        self.page
+    }
+
+    fn tells_access(&self) -> bool {
+        false
+    }
+
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool {
+        let Some(at) = self.ready.iter().position(|(number, _)| *number == launch) else {
+            return false;
+        };
+        for (_, touched) in self.ready.drain(..=at).filter(|(number, _)| *number == launch) {
+            into.extend(touched);
+        }
+        true
+    }
+}
+
+/// A range that was migrated to the device, from a record of CUPTI's unified-memory counters (kind: bytes transferred host to device, cause: GPU page faults).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MigratedRange {
+    /// Where it begins.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Begin and end of the transfer, on the clock of the launches.
+    pub time: (u64, u64),
+}
+
+/// CUPTI's records of one stretch of launches that ran one after the other.
+#[derive(Debug, Default)]
+pub struct CuptiRecords {
+    migrated: Vec<MigratedRange>,
+    /// By number, with begin and end.
+    launches: Vec<(u64, u64, u64)>,
+}
+
+impl CuptiRecords {
+    /// The driver migrates in blocks of 64 KB and less; ranges are as coarse as that.
+    pub const GRANULE: u64 = 64 << 10;
+
+    /// When a launch ran.
+    pub fn launched(&mut self, launch: u64, begin: u64, end: u64) {
+        self.launches.push((launch, begin, end));
+    }
+
+    /// A record.
+    pub fn migrated(&mut self, range: MigratedRange) {
+        self.migrated.push(range);
+    }
+}
+
+impl Evidence for CuptiRecords {
+    fn granule(&self) -> u64 {
+        CuptiRecords::GRANULE
+    }
+
+    fn tells_access(&self) -> bool {
+        false
+    }
+
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool {
+        let Some(at) = self.launches.iter().position(|(number, ..)| *number == launch) else {
+            return false;
+        };
+        let (_, begin, end) = self.launches.swap_remove(at);
+        self.migrated.retain(|range| {
+            // A fault's transfer begins while the kernel that faulted runs.
+            let mine = begin <= range.time.0 && range.time.0 < end;
+            if mine {
+                into.push(Touched {
+                    address: range.address,
+                    bytes: range.bytes,
+                    access: Access::ReadWrite,
+                });
+            }
+            !mine
+        });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(address: u64, bytes: u64) -> Touched {
+        Touched {
+            address,
+            bytes,
+            access: Access::ReadWrite,
+        }
+    }
+
+    #[test]
+    fn pages_that_left_the_host_were_touched() {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let bytes = |entries: &[u64]| -> Vec<u8> { entries.iter().flat_map(|entry| entry.to_le_bytes()).collect() };
+        let before = bytes(&[PRESENT | 7, PRESENT, SWAPPED | 5, 0, PRESENT, PRESENT]);
+        let after = bytes(&[PRESENT | 7, 0, 0, 0, PRESENT, 0]);
+        let mut evidence = HostResidency::new(4096);
+        evidence.compare(3, 0x10000, &before, &after);
+        evidence.compare(3, 0x90000, &before[..8], &after[8..16]);
+        evidence.compare(4, 0, &[1, 2, 3], &[]);
+        let mut touched = Vec::new();
+        assert!(!evidence.touched(9, &mut touched));
+        assert!(evidence.touched(3, &mut touched));
+        assert_eq!(
+            touched,
+            [range(0x11000, 8192), range(0x15000, 4096), range(0x90000, 4096)]
+        );
+        touched.clear();
+        assert!(
+            evidence.touched(4, &mut touched) && touched.is_empty(),
+            "known to have touched nothing"
+        );
+    }
+
+    #[test]
+    fn records_belong_to_the_launch_that_ran() {
+        let mut evidence = CuptiRecords::default();
+        evidence.launched(1, 0, 100);
+        evidence.launched(2, 100, 200);
+        for (address, at) in [(0x1000, 10), (0x2000, 99), (0x3000, 100), (0x4000, 500)] {
+            evidence.migrated(MigratedRange {
+                address,
+                bytes: 64,
+                time: (at, at + 50),
+            });
+        }
+        let mut touched = Vec::new();
+        assert!(evidence.touched(2, &mut touched));
+        assert_eq!(touched, [range(0x3000, 64)]);
+        touched.clear();
+        assert!(evidence.touched(1, &mut touched));
+        assert_eq!(touched, [range(0x1000, 64), range(0x2000, 64)]);
+        assert!(!evidence.touched(1, &mut touched));
+    }
+
+    #[test]
+    fn the_ledger_answers_for_its_own_launches() {
+        let mut ledger = SimulatedLedger::default();
+        ledger.record(1, vec![range(1, 1)]);
+        ledger.record(3, vec![range(3, 1)]);
+        let mut touched = Vec::new();
+        assert!(!ledger.touched(2, &mut touched));
+        assert!(ledger.touched(3, &mut touched));
+        assert_eq!(touched, [range(3, 1)]);
+    }
+}

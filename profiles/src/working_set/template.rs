@@ -1,0 +1,174 @@
+//! How what a kernel touches follows from its arguments, as it stands in a profile.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use super::{Access, Formula, Launch};
+
+/// Shapes that a [`Template::Recalled`] keeps at most.
+pub(super) const MAX_RECALLED: usize = 32;
+
+/// Pieces of one such shape at most.
+pub(super) const MAX_PIECES: usize = 16;
+
+/// Pointer words of one kernel at most; PyTorch's fused optimisers have some hundreds.
+pub(super) const MAX_WORDS: usize = 512;
+
+/// Kernels at most, as in a profile.
+const MAX_KERNELS: usize = crate::MAX_KERNELS;
+
+/// What is touched behind one pointer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Template {
+    /// Always the same (MSched's T1).
+    Fixed {
+        /// From the pointer to the region's begin.
+        offset: i64,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Contiguous, of a size that follows from the arguments (T2).
+    Linear {
+        /// From the pointer to the region's begin.
+        offset: Formula,
+        /// Its size.
+        bytes: Formula,
+    },
+    /// Chunks at a regular distance (T3).
+    Strided {
+        /// From the pointer to the first chunk.
+        offset: Formula,
+        /// Size of a chunk.
+        bytes: Formula,
+        /// From the begin of one to the begin of the next.
+        stride: Formula,
+        /// How many.
+        chunks: Formula,
+    },
+    /// No rule was found, but the same arguments always touched the same (not MSched's; it leaves these to demand paging). For arguments that were never seen,
+    /// what all that were seen had in common.
+    Recalled {
+        /// Hash of everything but the pointers, by value, and the pieces: offset and bytes.
+        seen: Vec<(u64, Vec<(i64, u64)>)>,
+        /// What all had in common.
+        common: Vec<(i64, u64)>,
+    },
+}
+
+impl Template {
+    /// For people: which one.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Template::Fixed { .. } => "fixed",
+            Template::Linear { .. } => "linear",
+            Template::Strided { .. } => "strided",
+            Template::Recalled { .. } => "recalled",
+        }
+    }
+}
+
+/// What is touched behind the pointer at one place of the parameter buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WordTemplate {
+    /// Where in the buffer.
+    pub offset: u16,
+    /// How.
+    pub access: Access,
+    /// What.
+    pub template: Template,
+}
+
+/// What one kernel touches.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelWorkingSet {
+    /// Module and symbol: [`weft_kernel_id::SymbolKey::to_word`].
+    pub kernel: u64,
+    /// Launches that it was learnt from.
+    pub observed: u64,
+    /// By offset. A pointer behind which nothing was ever touched is not here.
+    pub words: Vec<WordTemplate>,
+}
+
+/// What the kernels of a job touch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkingSets {
+    /// By kernel.
+    pub kernels: Vec<KernelWorkingSet>,
+}
+
+impl WorkingSets {
+    /// One kernel's.
+    pub fn kernel(&self, kernel: u64) -> Option<&KernelWorkingSet> {
+        let at = self.kernels.binary_search_by_key(&kernel, |known| known.kernel).ok()?;
+        self.kernels.get(at)
+    }
+
+    /// Templates of each kind: fixed, linear, strided, recalled.
+    pub fn counts(&self) -> [usize; 4] {
+        let mut counts = [0; 4];
+        for word in self.kernels.iter().flat_map(|kernel| &kernel.words) {
+            counts[match word.template {
+                Template::Fixed { .. } => 0,
+                Template::Linear { .. } => 1,
+                Template::Strided { .. } => 2,
+                Template::Recalled { .. } => 3,
+            }] += 1;
+        }
+        counts
+    }
+
+    /// Takes what another run learnt: of a kernel that both know, what rests on more launches.
+    pub fn merge(&mut self, other: &WorkingSets) {
+        for kernel in &other.kernels {
+            match self.kernels.binary_search_by_key(&kernel.kernel, |known| known.kernel) {
+                Ok(at) if self.kernels[at].observed <= kernel.observed => self.kernels[at] = kernel.clone(),
+                Ok(_) => {}
+                Err(at) if self.kernels.len() < MAX_KERNELS => self.kernels.insert(at, kernel.clone()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether the parts agree with each other. Says what does not.
+    pub(crate) fn unsound(&self) -> Option<&'static str> {
+        if self.kernels.len() > MAX_KERNELS {
+            return Some("more working sets than a profile may have");
+        }
+        if !self.kernels.windows(2).all(|pair| pair[0].kernel < pair[1].kernel) {
+            return Some("working sets out of order");
+        }
+        for kernel in &self.kernels {
+            let words = &kernel.words;
+            if words.len() > MAX_WORDS || !words.windows(2).all(|pair| pair[0].offset < pair[1].offset) {
+                return Some("the words of a working set");
+            }
+            for word in words {
+                if let Template::Recalled { seen, common } = &word.template {
+                    let long = |pieces: &Vec<_>| pieces.len() > MAX_PIECES;
+                    if seen.len() > MAX_RECALLED || long(common) || seen.iter().any(|(_, pieces)| long(pieces)) {
+                        return Some("a recalled working set");
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Hash of a launch without its pointers: equal for launches that differ only in where their data lies. `is_pointer` is told offset and value of each 64-bit
+/// word. `scratch` is overwritten; that it is kept spares an allocation.
+pub(super) fn signature(launch: &Launch, scratch: &mut Vec<u8>, mut is_pointer: impl FnMut(u16, u64) -> bool) -> u64 {
+    scratch.clear();
+    scratch.extend_from_slice(launch.parameters);
+    for offset in launch.pointer_offsets() {
+        if launch.word64(offset).is_some_and(|word| is_pointer(offset, word))
+            && let Some(word) = scratch.get_mut(usize::from(offset)..usize::from(offset) + 8)
+        {
+            word.fill(0);
+        }
+    }
+    for number in launch.grid.iter().chain(&launch.block) {
+        scratch.extend_from_slice(&number.to_le_bytes());
+    }
+    weft_kernel_id::image_hash(scratch)
+}

@@ -1,0 +1,395 @@
+//! Kernels whose accesses are known exactly, launched with arguments of all sizes: what is learnt from some is tested on others.
+#![forbid(unsafe_code)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A kernel: how its parameter buffer is laid out and what it touches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kernel {
+    /// `f(a, b, out, n)`: out = a + b, floats.
+    Add,
+    /// `f({out, in}, n)`: pointers in a struct by value, halves.
+    Copy,
+    /// `f(a, b, c, m, n, k)`: c = a b, floats.
+    Gemm,
+    /// `f(in, out, rows, columns, pitch)`: copies columns of a pitched matrix of floats.
+    Rows,
+    /// `f(w, x, y, n, k)`: w in blocks of 32 weights in 34 bytes.
+    Quantised,
+    /// `f(p)`: always 1 KB.
+    Constant,
+    /// `f(table, index, out, n)`: reads somewhere in the table.
+    Gather,
+}
+
+struct Job {
+    live: Allocations,
+    chance: u64,
+}
+
+struct One {
+    kernel: Kernel,
+    parameters: Vec<u8>,
+    grid: [u32; 3],
+    touched: Vec<Touched>,
+}
+
+impl One {
+    fn launch(&self) -> Launch<'_> {
+        Launch {
+            kernel: self.kernel as u64 + 100,
+            parameters: &self.parameters,
+            grid: self.grid,
+            block: [256, 1, 1],
+        }
+    }
+}
+
+fn parameters(longs: &[u64], words: &[u32]) -> Vec<u8> {
+    let longs = longs.iter().flat_map(|long| long.to_le_bytes());
+    longs.chain(words.iter().flat_map(|word| word.to_le_bytes())).collect()
+}
+
+fn touched(address: u64, bytes: u64, access: Access) -> Touched {
+    Touched { address, bytes, access }
+}
+
+impl Job {
+    /// One allocation of 8 GB, as a caching allocator has, and a small one.
+    fn new(seed: u64) -> Job {
+        let mut live = Allocations::new();
+        live.add(0x7f00_0000_0000, 8 << 30);
+        live.add(0x7e00_0000_0000, 1 << 20);
+        Job { live, chance: seed | 1 }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        // xorshift64
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance % below
+    }
+
+    /// A tensor somewhere in the allocation. Those of one launch never overlap: each has a gigabyte of its own.
+    fn tensor(&mut self, number: u64) -> u64 {
+        0x7f00_0000_0000 + (number << 30) + self.random(1 << 20) * 512
+    }
+
+    fn launch(&mut self, kernel: Kernel) -> One {
+        let [a, b, c] = [self.tensor(0), self.tensor(2), self.tensor(4)];
+        let n = 1 + self.random(100_000);
+        let (m, k) = (1 + self.random(500), 1 + self.random(500));
+        let word = |n: u64| n as u32;
+        let mut grid = [word(n.div_ceil(256)), 1, 1];
+        let (parameters, touched) = match kernel {
+            Kernel::Add => (
+                parameters(&[a, b, c], &[word(n)]),
+                vec![
+                    touched(a, n * 4, Access::Read),
+                    touched(b, n * 4, Access::Read),
+                    touched(c, n * 4, Access::Write),
+                ],
+            ),
+            Kernel::Copy => (
+                parameters(&[0x1234_5678, c, a], &[word(n), 7]),
+                vec![touched(c, n * 2, Access::Write), touched(a, n * 2, Access::Read)],
+            ),
+            Kernel::Gemm => {
+                let n = 1 + n % 700;
+                grid = [word(m.div_ceil(16)), word(n.div_ceil(16)), 1];
+                (
+                    parameters(&[a, b, c], &[word(m), word(n), word(k)]),
+                    vec![
+                        touched(a, m * k * 4, Access::Read),
+                        touched(b, k * n * 4, Access::Read),
+                        touched(c, m * n * 4, Access::Write),
+                    ],
+                )
+            }
+            Kernel::Rows => {
+                let (rows, columns) = (2 + m % 40, 1 + k % 64);
+                let pitch = columns + 1 + n % 1000;
+                let read = (0..rows).map(|row| touched(a + row * pitch * 4, columns * 4, Access::Read));
+                let written = touched(c, rows * columns * 4, Access::Write);
+                (
+                    parameters(&[a, c], &[word(rows), word(columns), word(pitch)]),
+                    read.chain([written]).collect(),
+                )
+            }
+            Kernel::Quantised => {
+                let (n, k) = (m, 32 * (1 + k % 64));
+                (
+                    parameters(&[a, b, c], &[word(n), word(k)]),
+                    vec![
+                        touched(a, n * k * 34 / 32, Access::Read),
+                        touched(b, k * 4, Access::Read),
+                        touched(c, n * 4, Access::Write),
+                    ],
+                )
+            }
+            Kernel::Constant => (
+                parameters(&[0x7e00_0000_0000 + 512 * (n % 1000)], &[]),
+                vec![touched(0x7e00_0000_0000 + 512 * (n % 1000), 1024, Access::ReadWrite)],
+            ),
+            Kernel::Gather => {
+                let row = self.random(1000);
+                (
+                    parameters(&[a, b, c], &[64]),
+                    vec![
+                        touched(a + row * 4096, 4096, Access::Read),
+                        touched(b, 256, Access::Read),
+                        touched(c, 256, Access::Write),
+                    ],
+                )
+            }
+        };
+        One {
+            kernel,
+            parameters,
+            grid,
+            touched,
+        }
+    }
+}
+
+const ALL: [Kernel; 7] = [
+    Kernel::Add,
+    Kernel::Copy,
+    Kernel::Gemm,
+    Kernel::Rows,
+    Kernel::Quantised,
+    Kernel::Constant,
+    Kernel::Gather,
+];
+
+/// What is learnt from `learnt` launches of each kernel.
+fn learn(job: &mut Job, kernels: &[Kernel], learnt: usize) -> WorkingSets {
+    let mut fitter = Fitter::default();
+    for kernel in kernels {
+        for _ in 0..learnt {
+            let one = job.launch(*kernel);
+            fitter.observe(&one.launch(), &job.live, &one.touched);
+        }
+    }
+    fitter.fit()
+}
+
+fn held_out(job: &mut Job, sets: WorkingSets, kernels: &[Kernel]) -> Evaluation {
+    let mut predictor = Predictor::new(sets);
+    let ones: Vec<One> = kernels
+        .iter()
+        .flat_map(|kernel| (0..50).map(|_| *kernel).collect::<Vec<_>>())
+        .map(|kernel| job.launch(kernel))
+        .collect();
+    let launches = ones.iter().map(|one| (one.launch(), &one.touched[..]));
+    evaluate(&mut predictor, &job.live, 1, launches)
+}
+
+#[test]
+fn what_follows_a_rule_is_predicted_to_the_byte() {
+    let mut job = Job::new(42);
+    let regular = &ALL[..6];
+    let sets = learn(&mut job, regular, 30);
+    for kernel in &sets.kernels {
+        for word in &kernel.words {
+            assert_ne!(word.template.name(), "recalled", "{} {}", kernel.kernel, word.offset);
+        }
+    }
+    assert_eq!(
+        sets.kernel(Kernel::Constant as u64 + 100).unwrap().words[0].template,
+        Template::Fixed { offset: 0, bytes: 1024 }
+    );
+    assert_eq!(
+        sets.kernel(Kernel::Rows as u64 + 100).unwrap().words[0].template.name(),
+        "strided"
+    );
+    assert_eq!(
+        sets.kernel(Kernel::Add as u64 + 100).unwrap().words[2].access,
+        Access::Write
+    );
+    let evaluation = held_out(&mut job, sets, regular);
+    assert_eq!(evaluation.launches, 300);
+    assert_eq!(evaluation.unknown, 0);
+    assert_eq!(
+        (evaluation.false_negative_bytes, evaluation.false_positive_bytes),
+        (0, 0),
+        "{evaluation:?}"
+    );
+    assert!(evaluation.touched_bytes > 1 << 20);
+}
+
+#[test]
+fn what_depends_on_data_is_left_to_paging() {
+    let mut job = Job::new(7);
+    let sets = learn(&mut job, &[Kernel::Gather], 30);
+    let evaluation = held_out(&mut job, sets, &[Kernel::Gather]);
+    assert_eq!(evaluation.false_positive_bytes, 0);
+    // The index and the output are known, the row is not.
+    assert_eq!(evaluation.false_negative_bytes, 50 * 4096);
+    assert!(evaluation.false_negatives() > 0.8 && evaluation.mean_false_negatives() > 0.8);
+}
+
+#[test]
+fn one_launch_is_enough_for_what_repeats_exactly() {
+    let mut job = Job::new(3);
+    let one = job.launch(Kernel::Gemm);
+    let mut fitter = Fitter::default();
+    fitter.observe(&one.launch(), &job.live, &one.touched);
+    let mut predictor = Predictor::new(fitter.fit());
+    let evaluation = evaluate(&mut predictor, &job.live, 4096, [(one.launch(), &one.touched[..])]);
+    assert_eq!(
+        (evaluation.false_negative_bytes, evaluation.false_positive_bytes),
+        (0, 0)
+    );
+}
+
+#[test]
+fn an_unknown_kernel_is_guessed_within_bounds() {
+    let mut job = Job::new(3);
+    let one = job.launch(Kernel::Add);
+    let mut predictor = Predictor::default();
+    let predicted = predictor.predict(&one.launch(), &job.live);
+    assert!(!predicted.known);
+    assert_eq!(predicted.regions.len(), 3);
+    assert!(predicted.regions.iter().all(|region| region.bytes == GUESS));
+    let end = 0x7e00_0000_0000 + (1 << 20);
+    let near_the_end = parameters(&[end - 100, end, 0], &[]);
+    let launch = Launch {
+        parameters: &near_the_end,
+        ..one.launch()
+    };
+    let predicted = predictor.predict(&launch, &job.live);
+    assert_eq!(
+        predicted.regions,
+        [Region::contiguous(end - 100, 100, Access::ReadWrite)]
+    );
+}
+
+#[test]
+fn evidence_in_pages_finds_the_same_rules() {
+    const PAGE: u64 = 65536;
+    let mut job = Job::new(11);
+    let mut fitter = Fitter::new(PAGE);
+    let kernels = [Kernel::Add, Kernel::Copy, Kernel::Constant];
+    for kernel in kernels {
+        for _ in 0..40 {
+            let one = job.launch(kernel);
+            let coarse: Vec<Touched> = one
+                .touched
+                .iter()
+                .map(|range| {
+                    let begin = range.address / PAGE * PAGE;
+                    touched(begin, range.end().div_ceil(PAGE) * PAGE - begin, Access::ReadWrite)
+                })
+                .collect();
+            fitter.observe(&one.launch(), &job.live, &coarse);
+        }
+    }
+    let sets = fitter.fit();
+    let linear = |kernel: Kernel, word: usize| match &sets.kernel(kernel as u64 + 100).unwrap().words[word].template {
+        Template::Linear { offset, bytes } => {
+            (offset.constant, bytes.numerator, bytes.denominator, bytes.terms.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(linear(Kernel::Add, 0), (0, 4, 1, vec![Term::Word32(24)]));
+    assert_eq!(linear(Kernel::Copy, 1), (0, 2, 1, vec![Term::Word32(24)]));
+    let evaluation = held_out(&mut job, sets, &kernels[..2]);
+    assert_eq!(
+        (evaluation.false_negative_bytes, evaluation.false_positive_bytes),
+        (0, 0),
+        "{evaluation:?}"
+    );
+}
+
+#[test]
+fn the_same_arguments_are_recalled_where_no_rule_is_found() {
+    let job = Job::new(1);
+    let base = 0x7f00_0000_0000u64;
+    let mut fitter = Fitter::default();
+    let sizes = [(3u32, 700u64), (5, 100), (9, 1300), (11, 20)];
+    let one = |n: u32| parameters(&[base], &[n]);
+    let launch = |parameters: &'static [u8]| Launch {
+        kernel: 1,
+        parameters,
+        grid: [1; 3],
+        block: [1; 3],
+    };
+    for (n, bytes) in sizes.into_iter().chain(sizes) {
+        fitter.observe(&launch(one(n).leak()), &job.live, &[touched(base, bytes, Access::Read)]);
+    }
+    let mut predictor = Predictor::new(fitter.fit());
+    for (n, bytes) in sizes {
+        let predicted = predictor.predict(&launch(one(n).leak()), &job.live);
+        assert_eq!(predicted.regions, [Region::contiguous(base, bytes, Access::Read)]);
+    }
+    let other = predictor.predict(&launch(one(4).leak()), &job.live);
+    assert_eq!(
+        other.regions,
+        [Region::contiguous(base, 20, Access::Read)],
+        "what all had in common"
+    );
+}
+
+#[test]
+fn adjacent_tensors_are_told_apart() {
+    // out lies directly behind in, so that what is touched is one range.
+    let job = Job::new(1);
+    let base = 0x7f00_0000_0000u64;
+    let mut fitter = Fitter::default();
+    for n in [10u64, 20, 35] {
+        let parameters = parameters(&[base, base + n * 4], &[n as u32]).leak();
+        let launch = Launch {
+            kernel: 1,
+            parameters,
+            grid: [1; 3],
+            block: [1; 3],
+        };
+        fitter.observe(&launch, &job.live, &[touched(base, n * 8, Access::ReadWrite)]);
+    }
+    let sets = fitter.fit();
+    for word in &sets.kernels[0].words {
+        let Template::Linear { bytes, .. } = &word.template else {
+            panic!("{word:?}")
+        };
+        assert_eq!((bytes.constant, bytes.numerator), (0, 4));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// However few launches there were, nothing that was not touched is predicted of launches with the arguments that were seen, and nothing is missed.
+    #[test]
+    fn what_was_seen_is_predicted(seed in 1u64.., learnt in 1usize..12, which in 0usize..6) {
+        let mut job = Job::new(seed);
+        let mut fitter = Fitter::default();
+        let ones: Vec<One> = (0..learnt).map(|_| job.launch(ALL[which])).collect();
+        for one in ones.iter().chain(&ones) {
+            fitter.observe(&one.launch(), &job.live, &one.touched);
+        }
+        let sets = fitter.fit();
+        prop_assert_eq!(sets.unsound(), None);
+        let mut predictor = Predictor::new(sets);
+        let evaluation = evaluate(&mut predictor, &job.live, 1, ones.iter().map(|one| (one.launch(), &one.touched[..])));
+        prop_assert_eq!(evaluation.false_negative_bytes, 0);
+        prop_assert_eq!(evaluation.false_positive_bytes, 0);
+    }
+
+    /// Anything may stand in parameters and in a file.
+    #[test]
+    fn no_launch_is_a_panic(seed in 1u64.., bytes in prop::collection::vec(any::<u8>(), 0..200), shape in any::<[u32; 3]>()) {
+        let mut job = Job::new(seed);
+        let sets = learn(&mut job, &ALL, 5);
+        let mut predictor = Predictor::new(sets);
+        for kernel in ALL {
+            let launch = Launch { kernel: kernel as u64 + 100, parameters: &bytes, grid: shape, block: shape };
+            for region in predictor.predict(&launch, &job.live).regions {
+                prop_assert!(job.live.find(region.address).is_some_and(|(_, end)| region.end() <= end));
+            }
+        }
+    }
+}
