@@ -24,6 +24,7 @@
 //! kernels, `pace` how long a filler's take, `device` what is still on the device by the clock. All three are blank under the other policies.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 mod client;
 mod config;
 mod decide;

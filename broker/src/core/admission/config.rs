@@ -1,0 +1,99 @@
+//! What the rules depend on.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::protocol::Ns;
+
+const SECOND: Ns = 1_000_000_000;
+
+/// In which order jobs are admitted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// The rule of this project (see the module).
+    #[default]
+    Weft,
+    /// Who came first; nobody passes anybody.
+    Fifo,
+    /// One job a device, who came first.
+    Exclusive,
+    /// Of those that fit the one that leaves least free; nothing is reserved.
+    BestFit,
+}
+
+impl Policy {
+    /// All, with their names.
+    pub const ALL: [(Policy, &'static str); 4] = [
+        (Policy::Weft, "weft"),
+        (Policy::Fifo, "fifo"),
+        (Policy::Exclusive, "exclusive"),
+        (Policy::BestFit, "best-fit"),
+    ];
+
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        let named = Policy::ALL.iter().find(|(policy, _)| *policy == self);
+        named.map_or("weft", |(_, name)| name)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let named = Policy::ALL.iter().find(|(_, name)| *name == text);
+        named.map(|(policy, _)| *policy).ok_or_else(|| {
+            let names: Vec<&str> = Policy::ALL.iter().map(|(_, name)| *name).collect();
+            format!("{text} is none of {}", names.join(", "))
+        })
+    }
+}
+
+/// What the rules depend on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The order.
+    pub policy: Policy,
+    /// A job may be passed for so long, however short it is. A minute: what a person who starts something short puts up with.
+    pub shortest_patience: Ns,
+    /// A job may be passed for no longer than this, however long it is. An hour: it runs for hours itself.
+    pub longest_patience: Ns,
+    /// How many times longer than expected a job may run that is let in before a promise: estimates are wrong by up to two.
+    pub doubt: f64,
+    /// After so long, what a user had counts half: an hour, so that the morning's work does not tell against the afternoon's.
+    pub half_life: Ns,
+    /// Bytes of the host that managed jobs may take together.
+    pub host_memory: u64,
+    /// The part of the link's time that moving managed memory between turns may take: half, so that turns are not all migration.
+    pub link_share: f64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            policy: Policy::Weft,
+            shortest_patience: 60 * SECOND,
+            longest_patience: 3600 * SECOND,
+            doubt: 2.0,
+            half_life: 3600 * SECOND,
+            host_memory: u64::MAX,
+            link_share: 0.5,
+        }
+    }
+}
+
+impl Config {
+    /// How long a job may be passed that is expected to run for so long.
+    pub fn patience(&self, expected: Ns) -> Ns {
+        expected
+            .max(self.shortest_patience)
+            .min(self.longest_patience.max(self.shortest_patience))
+    }
+}

@@ -1,0 +1,112 @@
+//! What the machine is told and what it answers.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use super::need::{Device, DeviceId, Job, Need, User};
+
+/// A job wants in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Which.
+    pub job: Job,
+    /// Whose.
+    pub user: User,
+    /// 0 (most important) to 9.
+    pub priority: u8,
+    /// What it takes.
+    pub need: Need,
+    /// Where it may run; empty: anywhere.
+    pub devices: Vec<DeviceId>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A device is there, or was measured anew.
+    Device(Device),
+    /// A user's weight; 1 where nothing is said. Never below 1.
+    Weight(User, u32),
+    /// A job wants in. One that is known already has asked; the second time changes nothing.
+    Asks(Ask),
+    /// A job runs already with this share (bytes, contexts included): the broker was started anew. A fact, whether it fits or not.
+    Holds(Ask, DeviceId, u64),
+    /// A further process of a job that is known has come.
+    Joins(Job),
+    /// A process of a job has gone; with its last one the job ends.
+    Leaves(Job),
+    /// A running job wants so many bytes more than its share.
+    Grows(Job, u64),
+    /// Another priority.
+    Priority(Job, u8),
+    /// A job ended, died, or no longer wants in.
+    Ends(Job),
+    /// Nothing happened, but time went by.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// The job may begin.
+    Admit {
+        /// Which.
+        job: Job,
+        /// Where.
+        device: DeviceId,
+        /// Bytes it may have, contexts included. For a managed job: what of it is no managed memory.
+        share: u64,
+    },
+    /// The job can never run here.
+    Refuse {
+        /// Which.
+        job: Job,
+        /// The figures.
+        why: Never,
+    },
+    /// The job may have so much more.
+    Grant {
+        /// Which.
+        job: Job,
+        /// Bytes more.
+        bytes: u64,
+    },
+    /// It may not: so much is free.
+    Deny {
+        /// Which.
+        job: Job,
+        /// Bytes that it asked for.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+}
+
+/// Why a job can never run: the best device that it may use has too little.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Never {
+    /// The device.
+    #[error("it needs {need} bytes ({contexts} of them for contexts), and the largest device it may use has {memory}")]
+    Device {
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        contexts: u64,
+        /// Bytes.
+        memory: u64,
+    },
+    /// The host.
+    #[error("it needs {need} bytes of the host, and managed jobs may take {memory}")]
+    Host {
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        memory: u64,
+    },
+    /// The link.
+    #[error("moving what it touches in a round takes longer than the link may be used")]
+    Link,
+    /// None of the devices that it may use is there.
+    #[error("none of the devices it may use is here")]
+    NoDevice,
+}

@@ -1,0 +1,51 @@
+//! Who may take device memory, and when: a pure state machine. Events and the time go in, decisions come out. No clock, no thread, no socket.
+//!
+//! The same machine runs in the daemon (real time) and in the lab (virtual time).
+//!
+//! # Words
+//!
+//! A *job* is what one person started: one process or a gang of them (ranks, workers), admitted as one. Its *need* is what it is expected to take; its
+//! *share* what it may have: the memory it was admitted with, and what it was granted since. A *waiter* is a job that asked and was not admitted yet. Jobs of a higher
+//! *priority* (a lower number) go first, always; what follows is said of jobs of one priority.
+//!
+//! # The rule of policy `weft`
+//!
+//! 1. A job may be passed by others for as long as it is itself expected to run, but for no less than [`Config::shortest_patience`] and no more than
+//!    [`Config::longest_patience`]. Then its turn has come: it is *due*.
+//! 2. Due jobs go first, users in turns by weight: a user's next job has its turn when his earlier ones were counted with what they take (bytes times time), and
+//!    the first job of a user is level with the foremost of the others.
+//! 3. The first due job that does not fit has a reservation on the device where it is expected to fit soonest; that time is its *promise* and never moves.
+//!    From then on a job that is not ahead of it starts there only if both fit beside what is expected to be left at that time, or if it ends before
+//!    the promise though it should run [`Config::doubt`] times as long as expected.
+//! 4. All others: those that are expected to be short before those that are not (by powers of four), then the user who had least of late for his weight,
+//!    then who came first. Whoever fits starts.
+//!
+//! **The bound**: the oldest waiter of a user begins at the latest when its patience is over, then all have ended that were admitted until then, and then one job of each other
+//! user (of as many as his weight) that was level with it. What is granted to running jobs does not extend that, but for what was let in beside the reservation.
+//!
+//! # What holds
+//!
+//! * What is admitted and granted fits the device at every moment ([`Load::fits`]): plain memory and contexts, and for managed jobs also the link and the host's
+//!   memory. Only facts may exceed it: jobs found running after a restart, memory that others than weft's jobs took.
+//! * A running job's share is never made smaller for another one.
+//! * A job is admitted once. A waiter is admitted, refused or withdrawn by itself: none is forgotten.
+//! * Only a job that could not run on an empty device either is refused.
+#![forbid(unsafe_code)]
+
+mod config;
+mod event;
+mod forecast;
+mod load;
+mod need;
+mod order;
+mod people;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, Policy};
+pub use event::{Ask, Decision, Event, Never};
+pub use forecast::Expectation;
+pub use load::{Lack, Load};
+pub use need::{Backing, Class, Device, DeviceId, Job, Need, User};
+pub use state::{Admission, RunningView, View, WaiterView};

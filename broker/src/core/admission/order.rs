@@ -1,0 +1,207 @@
+//! Who goes next: the policies.
+#![forbid(unsafe_code)]
+
+use std::cmp::Ordering;
+
+use super::config::Policy;
+use super::event::Decision;
+use super::load::{Lack, Load};
+use super::need::{Device, DeviceId, Job};
+use super::state::{Admission, Waiter, WaiterView};
+use crate::protocol::Ns;
+
+/// Jobs that are expected to run within a factor of four of one another are as short as each other: estimates are no better than that, and the order among
+/// users should not hang on them.
+const STEP: u32 = 4;
+
+/// A due job that does not fit, where it will, and when.
+#[derive(Debug, Clone, Copy)]
+struct Reservation {
+    job: Job,
+    device: DeviceId,
+    promise: Ns,
+}
+
+impl Admission {
+    /// Admits whoever may begin now.
+    pub(super) fn dispatch(&mut self, out: &mut Vec<Decision>) {
+        while let Some((at, device)) = self.next() {
+            self.admit(at, device, out);
+        }
+    }
+
+    fn next(&mut self) -> Option<(usize, DeviceId)> {
+        match self.config.policy {
+            Policy::Fifo => self.head(|_| true),
+            Policy::Exclusive => self.head(|load| *load == Load::default()),
+            Policy::BestFit => self.best_fit(),
+            Policy::Weft => self.by_turn(),
+        }
+    }
+
+    /// The first that came, if it fits where a device is as asked.
+    fn head(&self, suits: impl Fn(&Load) -> bool) -> Option<(usize, DeviceId)> {
+        let waiter = self.waiting.first()?;
+        let device = self.place(waiter, |device, _| suits(&self.load(device.id)))?;
+        Some((0, device))
+    }
+
+    fn best_fit(&self) -> Option<(usize, DeviceId)> {
+        let fits = |(at, waiter): (usize, &Waiter)| {
+            let device = self.place(waiter, |_, _| true)?;
+            let about = self.devices.get(&device)?;
+            let left = self.load(device).with(&waiter.ask.need, waiter.ask.need.fixed(about));
+            Some((left.free(about), at, device))
+        };
+        let best = self.waiting.iter().enumerate().filter_map(fits).min();
+        best.map(|(_, at, device)| (at, device))
+    }
+
+    /// The rule of policy `weft`.
+    fn by_turn(&mut self) -> Option<(usize, DeviceId)> {
+        let mut reserved: Option<Reservation> = None;
+        for at in self.sequence() {
+            let waiter = self.waiting.get(at)?;
+            let allowed = |device: &Device, load: &Load| match &reserved {
+                Some(reservation) if reservation.device == device.id => self.spares(reservation, waiter, device, load),
+                _ => true,
+            };
+            if let Some(device) = self.place(waiter, allowed) {
+                return Some((at, device));
+            }
+            if reserved.is_none() && self.due(waiter) <= self.now {
+                let promise = waiter.promise.or_else(|| self.foresee(waiter));
+                reserved = promise.map(|(device, promise)| Reservation {
+                    job: waiter.ask.job,
+                    device,
+                    promise,
+                });
+                if let Some(waiter) = self.waiting.get_mut(at) {
+                    waiter.promise = promise;
+                }
+            }
+        }
+        None
+    }
+
+    /// Waiters by number in the list, next first.
+    pub(super) fn sequence(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.waiting.len()).collect();
+        if self.config.policy != Policy::Weft {
+            return all;
+        }
+        all.sort_by(|a, b| self.compare(*a, *b));
+        all
+    }
+
+    fn compare(&self, a: usize, b: usize) -> Ordering {
+        let (Some(first), Some(second)) = (self.waiting.get(a), self.waiting.get(b)) else {
+            return Ordering::Equal;
+        };
+        let priority = first.ask.priority.cmp(&second.ask.priority);
+        let (due, other) = (self.due(first), self.due(second));
+        let rest = match (due <= self.now, other <= self.now) {
+            (true, true) => first.turn.total_cmp(&second.turn).then(due.cmp(&other)),
+            (true, false) => Ordering::Less,
+            (false, true) => Ordering::Greater,
+            (false, false) => {
+                let had = |waiter: &Waiter| self.people.had(waiter.ask.user);
+                step(first).cmp(&step(second)).then(had(first).total_cmp(&had(second)))
+            }
+        };
+        priority.then(rest).then(first.number.cmp(&second.number))
+    }
+
+    /// The device where a waiter fits and leaves least free, of those that are allowed.
+    fn place(&self, waiter: &Waiter, allowed: impl Fn(&Device, &Load) -> bool) -> Option<DeviceId> {
+        let fits = |device: &&Device| {
+            let load = self
+                .load(device.id)
+                .with(&waiter.ask.need, waiter.ask.need.fixed(device));
+            let fits = load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok();
+            (fits && allowed(device, &load)).then_some((load.free(device), device.id))
+        };
+        let best = self.allowed(&waiter.ask).filter_map(|device| fits(&device)).min();
+        best.map(|(_, device)| device)
+    }
+
+    /// Whether a job that would make `load` of the reserved device leaves the reservation what it needs.
+    fn spares(&self, reservation: &Reservation, candidate: &Waiter, device: &Device, _load: &Load) -> bool {
+        let long = candidate.ask.need.expected as f64 * self.config.doubt;
+        if self.now as f64 + long <= reservation.promise as f64 {
+            return true;
+        }
+        let Some(holder) = self.waiting.iter().find(|waiter| waiter.ask.job == reservation.job) else {
+            return true;
+        };
+        let left = self.load_of(device.id, |running| {
+            running.since.saturating_add(running.ask.need.expected) > reservation.promise
+        });
+        let both = left
+            .with(&holder.ask.need, holder.ask.need.fixed(device))
+            .with(&candidate.ask.need, candidate.ask.need.fixed(device));
+        both.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
+    }
+
+    /// Where and when a waiter will fit soonest, if jobs end as expected and nobody else begins.
+    fn foresee(&self, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
+        let when = |device: &Device| {
+            let mut ends: Vec<Ns> = self
+                .running
+                .values()
+                .filter(|it| it.device == device.id)
+                .map(|it| it.end(self.now))
+                .collect();
+            ends.sort_unstable();
+            let fits_after = |end: &Ns| {
+                let left = self.load_of(device.id, |running| running.end(self.now) > *end);
+                let load = left.with(&waiter.ask.need, waiter.ask.need.fixed(device));
+                load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
+            };
+            ends.into_iter().find(fits_after).map(|end| (end, device.id))
+        };
+        let soonest = self.allowed(&waiter.ask).filter_map(when).min();
+        soonest.map(|(end, device)| (device, end))
+    }
+
+    pub(super) fn view_of_waiters(&self) -> Vec<WaiterView> {
+        let sequence = self.sequence();
+        let mut views = Vec::with_capacity(sequence.len());
+        let mut reserved: Option<Job> = None;
+        for (place, at) in sequence.into_iter().enumerate() {
+            let Some(waiter) = self.waiting.get(at) else { continue };
+            let mut nearest: Option<(u64, u64, Option<Lack>)> = None;
+            for device in self.allowed(&waiter.ask) {
+                let before = self.load(device.id);
+                let load = before.with(&waiter.ask.need, waiter.ask.need.fixed(device));
+                let lack = load.fits(device, self.host_elsewhere(device.id), &self.config).err();
+                let free = before.free(device);
+                if nearest.is_none_or(|(most, _, had)| (lack.is_none(), free) > (had.is_none(), most)) {
+                    nearest = Some((free, waiter.ask.need.fixed(device), lack));
+                }
+            }
+            let (free, needs, lack) = nearest.unwrap_or((0, waiter.ask.need.peak, None));
+            let due = self.due(waiter) <= self.now;
+            views.push(WaiterView {
+                ask: waiter.ask.clone(),
+                came: waiter.came,
+                position: place + 1,
+                lack,
+                free,
+                needs,
+                due,
+                promise: waiter.promise,
+                behind: reserved.filter(|_| lack.is_none()),
+            });
+            if due && reserved.is_none() {
+                reserved = Some(waiter.ask.job);
+            }
+        }
+        views
+    }
+}
+
+/// How short a job is expected to be: equal within a factor of [`STEP`].
+fn step(waiter: &Waiter) -> u32 {
+    waiter.ask.need.expected.max(1).ilog2() / STEP.ilog2()
+}

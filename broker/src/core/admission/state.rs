@@ -1,0 +1,410 @@
+//! The machine: who waits, who runs with what share, and what each event changes.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::config::Config;
+use super::event::{Ask, Decision, Event, Never};
+use super::load::{Lack, Load};
+use super::need::{Backing, Device, DeviceId, Job};
+use super::people::People;
+use crate::protocol::Ns;
+
+/// A job that has run longer than expected is expected to run on for this part of what it ran so far.
+const OVERTIME: u64 = 4;
+
+/// A job that asked and was not admitted yet.
+#[derive(Debug, Clone)]
+pub(super) struct Waiter {
+    pub ask: Ask,
+    pub came: Ns,
+    /// Orders what came at the same time.
+    pub number: u64,
+    /// See [`People::turn`].
+    pub turn: f64,
+    pub present: u32,
+    /// Where and when it is expected to fit, from when it held a reservation first.
+    pub promise: Option<(DeviceId, Ns)>,
+}
+
+/// A job that was admitted.
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub ask: Ask,
+    pub device: DeviceId,
+    pub share: u64,
+    pub since: Ns,
+    pub present: u32,
+}
+
+impl Running {
+    /// When it is expected to end.
+    pub fn end(&self, now: Ns) -> Ns {
+        let end = self.since.saturating_add(self.ask.need.expected);
+        if end > now {
+            return end;
+        }
+        now + (now.saturating_sub(self.since) / OVERTIME).max(1)
+    }
+}
+
+/// A waiter, for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WaiterView {
+    /// What it asked.
+    pub ask: Ask,
+    /// When.
+    pub came: Ns,
+    /// 1 is who goes next.
+    pub position: usize,
+    /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its turn.
+    pub lack: Option<Lack>,
+    /// Bytes that are free on that device.
+    pub free: u64,
+    /// Bytes that it needs there.
+    pub needs: u64,
+    /// Its turn has come: nobody passes it any more but as the reservation allows.
+    pub due: bool,
+    /// Where and when it is expected to fit, if it holds a reservation.
+    pub promise: Option<(DeviceId, Ns)>,
+    /// The job whose reservation it must not delay, if it waits for that alone.
+    pub behind: Option<Job>,
+}
+
+/// A running job, for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunningView {
+    /// What it asked.
+    pub ask: Ask,
+    /// Where it runs.
+    pub device: DeviceId,
+    /// Bytes it may have.
+    pub share: u64,
+    /// Since when.
+    pub since: Ns,
+}
+
+/// Everything, for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View {
+    /// Devices, what they carry, and what is free.
+    pub devices: Vec<(Device, Load, u64)>,
+    /// Those who run.
+    pub running: Vec<RunningView>,
+    /// Those who wait, next first.
+    pub waiting: Vec<WaiterView>,
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    pub(super) config: Config,
+    pub(super) devices: BTreeMap<DeviceId, Device>,
+    pub(super) waiting: Vec<Waiter>,
+    pub(super) running: BTreeMap<Job, Running>,
+    pub(super) people: People,
+    pub(super) now: Ns,
+    numbers: u64,
+}
+
+impl Admission {
+    /// With no device and no job.
+    pub fn new(config: Config) -> Admission {
+        Admission {
+            config,
+            devices: BTreeMap::new(),
+            waiting: Vec::new(),
+            running: BTreeMap::new(),
+            people: People::default(),
+            now: 0,
+            numbers: 0,
+        }
+    }
+
+    /// Takes in what happened at `now`, and says what is to be done.
+    pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        self.pass(now);
+        match event {
+            Event::Device(device) => {
+                self.devices.insert(device.id, device);
+            }
+            Event::Weight(user, weight) => self.people.weigh(user, weight),
+            Event::Asks(ask) => self.asks(ask, out),
+            Event::Holds(ask, device, share) => self.holds(ask, device, share),
+            Event::Joins(job) => self.joins(job, out),
+            Event::Leaves(job) => self.leaves(job),
+            Event::Grows(job, bytes) => {
+                // Who asks for more is served from what is free now; what is freed by nobody cannot be given.
+                let decision = self.grows(job, bytes);
+                out.push(decision);
+                return;
+            }
+            Event::Priority(job, priority) => {
+                if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
+                    waiter.ask.priority = priority;
+                }
+                if let Some(running) = self.running.get_mut(&job) {
+                    running.ask.priority = priority;
+                }
+            }
+            Event::Ends(job) => self.ends(job),
+            Event::Tick => {}
+        }
+        self.dispatch(out);
+    }
+
+    /// When [`Event::Tick`] changes something at the latest: a waiter becomes due.
+    pub fn next_wake(&self) -> Option<Ns> {
+        let due = |waiter: &Waiter| Some(self.due(waiter)).filter(|due| *due > self.now);
+        self.waiting.iter().filter_map(due).min()
+    }
+
+    /// What a device carries.
+    pub fn load(&self, device: DeviceId) -> Load {
+        self.load_of(device, |_| true)
+    }
+
+    /// The devices.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices.values()
+    }
+
+    /// What a running job may have.
+    pub fn share(&self, job: Job) -> Option<(DeviceId, u64)> {
+        self.running.get(&job).map(|running| (running.device, running.share))
+    }
+
+    /// Whether it waits.
+    pub fn waits(&self, job: Job) -> bool {
+        self.waiting.iter().any(|waiter| waiter.ask.job == job)
+    }
+
+    /// How many wait and run.
+    pub fn count(&self) -> (usize, usize) {
+        (self.waiting.len(), self.running.len())
+    }
+
+    /// Everything, for people.
+    pub fn view(&self) -> View {
+        let devices = self.devices.values().map(|device| {
+            let load = self.load(device.id);
+            (*device, load, load.free(device))
+        });
+        let running = self.running.values().map(|running| RunningView {
+            ask: running.ask.clone(),
+            device: running.device,
+            share: running.share,
+            since: running.since,
+        });
+        View {
+            devices: devices.collect(),
+            running: running.collect(),
+            waiting: self.view_of_waiters(),
+        }
+    }
+
+    fn pass(&mut self, now: Ns) {
+        let time = now.saturating_sub(self.now);
+        let shares = self.running.values().map(|running| (running.ask.user, running.share));
+        self.people.pass(time, self.config.half_life, shares);
+        self.now = self.now.max(now);
+    }
+
+    fn asks(&mut self, ask: Ask, out: &mut Vec<Decision>) {
+        if self.running.contains_key(&ask.job) || self.waits(ask.job) {
+            return;
+        }
+        if let Err(why) = self.could_ever(&ask) {
+            out.push(Decision::Refuse { job: ask.job, why });
+            return;
+        }
+        self.numbers += 1;
+        let level = self.waiting.iter().map(|waiter| waiter.turn).min_by(f64::total_cmp);
+        let takes = ask.need.peak as f64 * ask.need.expected as f64;
+        self.waiting.push(Waiter {
+            turn: self.people.turn(ask.user, level, takes),
+            ask,
+            came: self.now,
+            number: self.numbers,
+            present: 1,
+            promise: None,
+        });
+    }
+
+    fn holds(&mut self, ask: Ask, device: DeviceId, share: u64) {
+        self.waiting.retain(|waiter| waiter.ask.job != ask.job);
+        match self.running.get_mut(&ask.job) {
+            // A further process of the same job.
+            Some(running) => {
+                running.share = running.share.saturating_add(share);
+                running.present = running.present.saturating_add(1);
+            }
+            None => {
+                let running = Running {
+                    device,
+                    share,
+                    since: self.now,
+                    present: 1,
+                    ask: ask.clone(),
+                };
+                self.running.insert(ask.job, running);
+            }
+        }
+    }
+
+    fn joins(&mut self, job: Job, out: &mut Vec<Decision>) {
+        if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
+            waiter.present += 1;
+            waiter.ask.need.processes = waiter.ask.need.processes.max(waiter.present);
+            let ask = waiter.ask.clone();
+            if let Err(why) = self.could_ever(&ask) {
+                self.ends(job);
+                out.push(Decision::Refuse { job, why });
+            }
+            return;
+        }
+        let Some(running) = self.running.get_mut(&job) else {
+            return;
+        };
+        running.present += 1;
+        if running.present <= running.ask.need.processes {
+            return;
+        }
+        running.ask.need.processes = running.present;
+        // One process more than was said: its context comes out of what is free, or out of the job's own share.
+        let device = running.device;
+        let context = self.devices.get(&device).map_or(0, |device| device.context);
+        if self.fits_more(device, context)
+            && let Some(running) = self.running.get_mut(&job)
+        {
+            running.share += context;
+        }
+    }
+
+    fn leaves(&mut self, job: Job) {
+        let present = match self.running.get_mut(&job) {
+            Some(running) => &mut running.present,
+            None => match self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
+                Some(waiter) => &mut waiter.present,
+                None => return,
+            },
+        };
+        *present = present.saturating_sub(1);
+        if *present == 0 {
+            self.ends(job);
+        }
+    }
+
+    fn ends(&mut self, job: Job) {
+        self.running.remove(&job);
+        self.waiting.retain(|waiter| waiter.ask.job != job);
+    }
+
+    fn grows(&mut self, job: Job, bytes: u64) -> Decision {
+        let Some(device) = self.running.get(&job).map(|running| running.device) else {
+            return Decision::Deny { job, bytes, free: 0 };
+        };
+        if self.fits_more(device, bytes)
+            && let Some(running) = self.running.get_mut(&job)
+        {
+            running.share = running.share.saturating_add(bytes);
+            return Decision::Grant { job, bytes };
+        }
+        let free = self.devices.get(&device).map_or(0, |it| self.load(device).free(it));
+        Decision::Deny { job, bytes, free }
+    }
+
+    fn fits_more(&self, device: DeviceId, bytes: u64) -> bool {
+        let Some(about) = self.devices.get(&device) else {
+            return false;
+        };
+        let mut load = self.load(device);
+        load.fixed = load.fixed.saturating_add(bytes);
+        load.fits(about, self.host_elsewhere(device), &self.config).is_ok()
+    }
+
+    /// What a device carries of the jobs that are meant.
+    pub(super) fn load_of(&self, device: DeviceId, meant: impl Fn(&Running) -> bool) -> Load {
+        let there = self.running.values().filter(|running| running.device == device);
+        there
+            .filter(|running| meant(running))
+            .fold(Load::default(), |load, running| {
+                load.with(&running.ask.need, running.share)
+            })
+    }
+
+    /// Host memory of managed jobs on other devices.
+    pub(super) fn host_elsewhere(&self, device: DeviceId) -> u64 {
+        let others = self.running.values().filter(|running| running.device != device);
+        others.fold(0, |sum: u64, running| match running.ask.need.backing {
+            Backing::Managed { .. } => sum.saturating_add(running.ask.need.peak),
+            Backing::Device => sum,
+        })
+    }
+
+    /// The devices that a job may use.
+    pub(super) fn allowed<'a>(&'a self, ask: &'a Ask) -> impl Iterator<Item = &'a Device> {
+        let devices = self.devices.values();
+        devices.filter(|device| ask.devices.is_empty() || ask.devices.contains(&device.id))
+    }
+
+    /// Whether an empty device could carry it. What others than weft's jobs hold may be given back.
+    fn could_ever(&self, ask: &Ask) -> Result<(), Never> {
+        let mut largest: Option<(&Device, Lack)> = None;
+        for device in self.allowed(ask) {
+            let bare = Device { foreign: 0, ..*device };
+            let load = Load::default().with(&ask.need, ask.need.fixed(&bare));
+            match load.fits(&bare, 0, &self.config) {
+                Ok(()) => return Ok(()),
+                Err(lack) if largest.is_none_or(|(best, _)| device.memory > best.memory) => {
+                    largest = Some((device, lack));
+                }
+                Err(_) => {}
+            }
+        }
+        let Some((device, lack)) = largest else {
+            return Err(Never::NoDevice);
+        };
+        let contexts = device.context.saturating_mul(u64::from(ask.need.processes));
+        Err(match lack {
+            Lack::Device => Never::Device {
+                need: match ask.need.backing {
+                    Backing::Device => ask.need.fixed(device),
+                    Backing::Managed { working_set } => working_set.saturating_add(contexts),
+                },
+                contexts,
+                memory: device.memory,
+            },
+            Lack::Host => Never::Host {
+                need: ask.need.peak,
+                memory: self.config.host_memory,
+            },
+            Lack::Link => Never::Link,
+        })
+    }
+
+    /// From when on nobody passes it.
+    pub(super) fn due(&self, waiter: &Waiter) -> Ns {
+        waiter
+            .came
+            .saturating_add(self.config.patience(waiter.ask.need.expected))
+    }
+
+    pub(super) fn admit(&mut self, at: usize, device: DeviceId, out: &mut Vec<Decision>) {
+        let waiter = self.waiting.remove(at);
+        let share = self.devices.get(&device).map_or(0, |it| waiter.ask.need.fixed(it));
+        out.push(Decision::Admit {
+            job: waiter.ask.job,
+            device,
+            share,
+        });
+        let running = Running {
+            device,
+            share,
+            since: self.now,
+            present: waiter.present,
+            ask: waiter.ask,
+        };
+        self.running.insert(running.ask.job, running);
+    }
+}
