@@ -8,6 +8,9 @@ use simgpu_device::Times;
 use crate::copy::{CopyJob, SetJob};
 use crate::event::Mark;
 
+/// From so many bytes on it takes a host longer to write them (some 50 us) than to wake the thread that does so.
+const LONG: u64 = 512 << 10;
+
 /// Runs when an operation has ended.
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 /// Asked again and again until it says true.
@@ -23,7 +26,7 @@ pub(crate) enum Effect {
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
     Run(Action),
-    /// The same, at once even if nobody waits: the host may be looking at what it writes.
+    /// The same, at once even if nobody waits: the host may be looking at what it writes, or it takes the host long.
     RunPromptly(Action),
     /// What needs to know when the operation ran; at once, even if nobody waits, where the flag says so.
     Timed(Box<dyn FnOnce(Times) + Send>, bool),
@@ -44,10 +47,12 @@ impl Effect {
     /// Must the effect be performed though no thread waits?
     pub(crate) fn is_prompt(&self) -> bool {
         match self {
-            Effect::Copy(job) => job.host_may_look,
+            // Memory that a device would write takes this host's time: it is spent while the device goes on, not by the thread that waits at last.
+            Effect::Copy(job) => job.host_may_look || job.bytes() >= LONG,
+            Effect::Set(job) => job.bytes() >= LONG,
             Effect::Timed(_, prompt) => *prompt,
             Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => true,
-            Effect::Set(_) | Effect::Mark(_) | Effect::Run(_) => false,
+            Effect::Mark(_) | Effect::Run(_) => false,
         }
     }
 

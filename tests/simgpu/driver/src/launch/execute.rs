@@ -1,7 +1,8 @@
 //! Kernels that are really executed: their launch gets an effect, made from its parameters.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use simgpu_device::{Launch as DeviceLaunch, Times};
 
@@ -11,6 +12,9 @@ use crate::kernels::{Call, Effect as Executed, Fault, Memory};
 use crate::launch::Params;
 use crate::memory::{self, Side, raw};
 use crate::module::function::Function;
+
+/// A kernel that takes this host longer is executed while the device goes on, not by the thread that waits at last. Waking another thread takes about as long.
+const LONG: Duration = Duration::from_micros(20);
 
 /// The memory a kernel sees: what the driver has handed out, and host memory the device can reach.
 struct Reachable;
@@ -51,7 +55,9 @@ pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLa
         Executed::Compute(compute) => {
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
-            Some(Effect::Run(Box::new(move || {
+            let (slow, was_slow) = (function.is_slow.clone(), function.is_slow.load(Ordering::Relaxed));
+            let run = Box::new(move || {
+                let begin = Instant::now();
                 let call = Call {
                     buffer: &params,
                     params: &layout,
@@ -59,7 +65,15 @@ pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLa
                 if let Err(fault) = compute(&call, &Reachable) {
                     missed(&name, fault);
                 }
-            })))
+                if begin.elapsed() >= LONG {
+                    slow.store(true, Ordering::Relaxed);
+                }
+            });
+            Some(if was_slow {
+                Effect::RunPromptly(run)
+            } else {
+                Effect::Run(run)
+            })
         }
         Executed::Clocked(clocked) => {
             let call = Call {

@@ -1,7 +1,7 @@
 //! Functions: what an image says about a kernel, what the client set, and what follows from both.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::NameId;
@@ -30,6 +30,8 @@ pub(crate) struct Function {
     kernel: Kernel,
     /// Set for the kernels that are really executed.
     pub(crate) executed: Option<kernels::Effect>,
+    /// Executing it was seen to take this host long.
+    pub(crate) is_slow: Arc<AtomicBool>,
     /// Dynamic shared memory that a launch may ask for.
     max_dynamic: AtomicU32,
     carveout: AtomicI32,
@@ -53,6 +55,7 @@ impl Function {
             module,
             name_id: driver.timeline.name(&kernel.name),
             executed: kernels::find(&kernel.name),
+            is_slow: Arc::default(),
             max_dynamic: AtomicU32::new(limits::SHARED_PER_BLOCK.saturating_sub(kernel.shared)),
             carveout: AtomicI32::new(-1),
             cluster: Default::default(),
