@@ -98,6 +98,7 @@ impl Aggregator {
             memory_peak: self.memory_peak,
             unlisted: self.unlisted,
             kernels,
+            working_sets: Default::default(),
         }
     }
 

@@ -9,10 +9,15 @@
 //! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
 //! | 32 | | the body: [`Profile`] by bincode 2's standard configuration |
 //!
-//! A field is added or changed only with a new version. The checksum is looked at before the body is decoded, the decoder is given a
+//! | version | what changed |
+//! |---|---|
+//! | 1 | the first |
+//! | 2 | working sets, behind the kernels. A body of version 1 is one of version 2 without them |
+//!
+//! A field is added or changed only with a new version; old ones are read, and written as the newest. The checksum is looked at before the body is decoded, the decoder is given a
 //! limit on what it may allocate, and what it yields is checked for sense.
 
-use std::path::Path;
+use std::{borrow::Cow, path::Path};
 
 use crate::envelope::{self, Broken, HEADER};
 use crate::{Error, Profile};
@@ -20,8 +25,14 @@ use crate::{Error, Profile};
 /// Tells a profile from other files.
 pub const MAGIC: [u8; 8] = *b"weftPROF";
 
-/// The format that this build writes and the only one that it reads.
-pub const VERSION: u8 = 1;
+/// The format that this build writes.
+pub const VERSION: u8 = 2;
+
+/// The oldest that it reads.
+pub const OLDEST: u8 = 1;
+
+/// No working sets, as they stand in a body: a list of none.
+const NO_WORKING_SETS: u8 = 0;
 
 /// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -53,7 +64,15 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
         path: path.to_owned(),
         why: why.to_owned(),
     };
-    let body = envelope::open(MAGIC, VERSION, file).map_err(|broken| match broken {
+    let opened = match envelope::open(MAGIC, VERSION, file) {
+        Err(Broken::Version(OLDEST)) => envelope::open(MAGIC, OLDEST, file).map(|body| {
+            let mut body = body.to_vec();
+            body.push(NO_WORKING_SETS);
+            Cow::Owned(body)
+        }),
+        opened => opened.map(Cow::Borrowed),
+    };
+    let body = opened.map_err(|broken| match broken {
         Broken::NotOurs => Error::NotAProfile(path.to_owned()),
         Broken::Version(found) => Error::Version {
             path: path.to_owned(),
@@ -68,7 +87,7 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
         Broken::Corrupt(why) => corrupt(why),
     })?;
     let (profile, used): (Profile, usize) =
-        bincode::serde::decode_from_slice(body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
+        bincode::serde::decode_from_slice(&body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
     if used != body.len() {
         return Err(corrupt("bytes left over"));
     }
@@ -136,11 +155,35 @@ mod tests {
     #[test]
     fn another_version_is_told() {
         let mut file = encode(&sample(), path()).unwrap();
-        file[8] = 2;
+        file[8] = 3;
         assert_eq!(
             decode(&file, path()).unwrap_err().to_string(),
-            "/p/resnet.profile has profile format 2, this weft reads 1: take the profile again with this weft"
+            "/p/resnet.profile has profile format 3, this weft reads 2: take the profile again with this weft"
         );
+    }
+
+    #[test]
+    fn a_profile_of_the_first_version_is_read() {
+        let mut file = encode(&sample(), path()).unwrap();
+        let body = &file[HEADER..file.len() - 1];
+        let old = envelope::seal(MAGIC, OLDEST, body);
+        assert_eq!(decode(&old, path()).unwrap(), sample());
+        // The same bytes under the new version's number end too early.
+        file.truncate(HEADER);
+        file[8] = OLDEST;
+        assert!(decode(&file, path()).is_err());
+        assert!(decode(&envelope::seal(MAGIC, VERSION, &old[HEADER..]), path()).is_err());
+    }
+
+    #[test]
+    fn working_sets_are_kept() {
+        let mut profile = sample();
+        profile.working_sets = crate::working_set::example();
+        let file = encode(&profile, path()).unwrap();
+        assert_eq!(decode(&file, path()).unwrap(), profile);
+        let mut twice = profile.clone();
+        twice.merge(&profile).unwrap();
+        assert_eq!(twice.working_sets, profile.working_sets);
     }
 
     #[test]
@@ -149,7 +192,12 @@ mod tests {
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
         let mut kernels = bincode::serde::encode_to_vec(Profile::default(), bincode_config()).unwrap();
-        assert_eq!(kernels.pop(), Some(0), "the last field is the list of kernels");
+        assert_eq!(
+            kernels.pop(),
+            Some(NO_WORKING_SETS),
+            "the last field is the list of working sets"
+        );
+        assert_eq!(kernels.pop(), Some(0), "the one before it the list of kernels");
         kernels.extend_from_slice(&huge);
         assert!(decode(&with_header(&kernels), path()).is_err());
     }

@@ -23,7 +23,19 @@ pub fn to_json(profile: &Profile) -> Value {
         "samples": profile.samples(),
         "unlisted": profile.unlisted,
         "idle_share": profile.idle_share(),
+        "working_sets": working_sets(profile),
         "kernels": kernels.into_iter().map(kernel).collect::<Vec<Value>>(),
+    })
+}
+
+fn working_sets(profile: &Profile) -> Value {
+    let [fixed, linear, strided, recalled] = profile.working_sets.counts();
+    json!({
+        "kernels": profile.working_sets.kernels.len(),
+        "fixed": fixed,
+        "linear": linear,
+        "strided": strided,
+        "recalled": recalled,
     })
 }
 
@@ -70,6 +82,7 @@ mod tests {
         assert_eq!(first["time"]["mean"], 100_004);
         assert_eq!(first["time"]["count"], 10);
         assert_eq!(first["hash"].as_str().map(str::len), Some(16));
+        assert_eq!(value["working_sets"]["kernels"], 0);
         assert!(to_json(&Profile::default())["idle_share"].is_null());
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 
-use crate::{Error, Ns, Sketch};
+use crate::{Error, Ns, Sketch, working_set::WorkingSets};
 
 /// Kernels that a profile holds at most. A tuner's run makes some thousands; what comes after these is counted, not kept.
 pub const MAX_KERNELS: usize = 65_536;
@@ -79,6 +79,8 @@ pub struct Profile {
     pub unlisted: u64,
     /// Its kernels, by hash.
     pub kernels: Vec<KernelProfile>,
+    /// What its kernels touch. Empty where nothing told.
+    pub working_sets: WorkingSets,
 }
 
 impl Profile {
@@ -175,6 +177,7 @@ impl Profile {
                 Err(at) => self.kernels.insert(at, kernel.clone()),
             }
         }
+        self.working_sets.merge(&other.working_sets);
         Ok(())
     }
 
@@ -212,7 +215,7 @@ impl Profile {
         if launches.is_none() {
             return Some("more launches than can be");
         }
-        None
+        self.working_sets.unsound()
     }
 }
 
@@ -259,6 +262,7 @@ pub(crate) mod tests {
             memory_peak: 3 << 30,
             unlisted: 0,
             kernels,
+            working_sets: Default::default(),
         }
     }
 

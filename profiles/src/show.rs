@@ -102,6 +102,7 @@ fn totals(out: &mut String, profile: &Profile, total: u128) -> std::fmt::Result 
             profile.unlisted
         )?;
     }
+    working_sets(out, profile)?;
     match profile.idle_share() {
         Some(idle) => writeln!(
             out,
@@ -110,6 +111,19 @@ fn totals(out: &mut String, profile: &Profile, total: u128) -> std::fmt::Result 
         ),
         None => writeln!(out, "no gap was seen"),
     }
+}
+
+fn working_sets(out: &mut String, profile: &Profile) -> std::fmt::Result {
+    let sets = &profile.working_sets;
+    if sets.kernels.is_empty() {
+        return Ok(());
+    }
+    let [fixed, linear, strided, recalled] = sets.counts();
+    writeln!(
+        out,
+        "what {} kernels touch is known: {fixed} regions of fixed size, {linear} by arguments, {strided} strided, {recalled} recalled",
+        sets.kernels.len()
+    )
 }
 
 fn gaps(out: &mut String, gaps: &Sketch) -> std::fmt::Result {
@@ -212,6 +226,19 @@ gaps
    >= 1s          0
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn working_sets_have_a_line() {
+        let mut profile = sample();
+        profile.working_sets = crate::working_set::example();
+        let text = table(&profile, 10);
+        assert!(
+            text.contains(
+                "what 7 kernels touch is known: 3 regions of fixed size, 12 by arguments, 1 strided, 0 recalled"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -35,3 +35,6 @@ pub use launch::Launch;
 pub use predict::{GUESS, Predicted, Predictor};
 pub use region::{Access, Region, Touched};
 pub use template::{KernelWorkingSet, Template, WordTemplate, WorkingSets};
+
+#[cfg(test)]
+pub(crate) use tests::example;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Formula, Launch};
+use super::{Access, Formula, Launch, formula::MAX_TERMS};
 
 /// Shapes that a [`Template::Recalled`] keeps at most.
 pub(super) const MAX_RECALLED: usize = 32;
@@ -56,6 +56,21 @@ pub enum Template {
 }
 
 impl Template {
+    /// Its formulas.
+    fn formulas(&self) -> impl Iterator<Item = &Formula> {
+        let all = match self {
+            Template::Linear { offset, bytes } => [Some(offset), Some(bytes), None, None],
+            Template::Strided {
+                offset,
+                bytes,
+                stride,
+                chunks,
+            } => [Some(offset), Some(bytes), Some(stride), Some(chunks)],
+            Template::Fixed { .. } | Template::Recalled { .. } => [None; 4],
+        };
+        all.into_iter().flatten()
+    }
+
     /// For people: which one.
     pub fn name(&self) -> &'static str {
         match self {
@@ -143,6 +158,9 @@ impl WorkingSets {
                 return Some("the words of a working set");
             }
             for word in words {
+                if word.template.formulas().any(|formula| formula.terms.len() > MAX_TERMS) {
+                    return Some("a formula of a working set");
+                }
                 if let Template::Recalled { seen, common } = &word.template {
                     let long = |pieces: &Vec<_>| pieces.len() > MAX_PIECES;
                     if seen.len() > MAX_RECALLED || long(common) || seen.iter().any(|(_, pieces)| long(pieces)) {

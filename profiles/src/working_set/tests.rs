@@ -177,6 +177,11 @@ fn learn(job: &mut Job, kernels: &[Kernel], learnt: usize) -> WorkingSets {
     fitter.fit()
 }
 
+/// Working sets with a template of each kind.
+pub(crate) fn example() -> WorkingSets {
+    learn(&mut Job::new(42), &ALL, 30)
+}
+
 fn held_out(job: &mut Job, sets: WorkingSets, kernels: &[Kernel]) -> Evaluation {
     let mut predictor = Predictor::new(sets);
     let ones: Vec<One> = kernels
