@@ -26,6 +26,7 @@ use weft_lab::speed::{self, Speed};
 ///
 ///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
 ///   weft-lab --quick --check
+///   weft-lab --full --threads 8 --page target/lab/full.html
 ///   weft-lab --page tests/lab/results/page.html --json target/lab.json
 ///   weft-lab --kind pair --device mps --model resnet50 --model lstm
 #[derive(Debug, Parser)]
@@ -34,9 +35,12 @@ struct Options {
     /// Run this scenario instead of the set
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// A tenth of the requests, one device, a few models: says whether it works, not whether aims are met
+    /// A tenth of the requests, a few models: says whether it works, not whether aims are met
     #[arg(long)]
     quick: bool,
+    /// Every service beside every batch job, every case with every seed: hours
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
     /// Exit 1 where an aim is missed; which, with figures, comes last
     #[arg(long)]
     check: bool,
@@ -52,8 +56,8 @@ struct Options {
     /// Threads to run on; all cores where 0
     #[arg(long, default_value_t = 0)]
     threads: usize,
-    /// Seeds
-    #[arg(long, value_delimiter = ',', default_value = "1")]
+    /// Seeds. Without --full each case has one of them
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     seeds: Vec<u64>,
     /// Requests a figure rests on
     #[arg(long)]
@@ -67,9 +71,9 @@ struct Options {
     /// Only these models
     #[arg(long)]
     model: Vec<String>,
-    /// Put each service beside so many batch jobs, not beside all
-    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
-    partners: usize,
+    /// Put each service beside so many batch jobs (of kind pair; 4, or all with --full or --model)
+    #[arg(long)]
+    partners: Option<usize>,
     /// Begin no case after so many minutes; the page then says how many of them it rests on
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
@@ -168,17 +172,25 @@ fn plan(options: &Options) -> Result<Plan> {
     Ok(Plan {
         modes,
         seeds: options.seeds.clone(),
+        every_seed: options.full,
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
-            (true, true) => ["pair", "several", "poisson", "shape", "predictor", "core"].map(String::from).to_vec(),
+            (true, true) => ["pair", "several", "poisson", "shape", "predictor", "core"]
+                .map(String::from)
+                .to_vec(),
             _ => options.kind.clone(),
         },
         models: match (options.quick, options.model.is_empty()) {
             (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
             _ => options.model.clone(),
         },
-        partners: options.partners,
+        partners: options
+            .partners
+            .unwrap_or(match options.full || options.quick || !options.model.is_empty() {
+                true => usize::MAX,
+                false => 4,
+            }),
         until: options
             .minutes
             .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),

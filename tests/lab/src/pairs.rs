@@ -75,6 +75,24 @@ pub struct Row {
     pub figures: Figures,
 }
 
+/// A kind of case in a sentence.
+pub fn describe(kind: &str) -> &'static str {
+    match kind {
+        "pair" => {
+            "Each model's inference beside other models' training, one batch job each; the next request comes 4 ms after the last answer."
+        }
+        "table" => {
+            "Every policy on the same cases: each model's inference beside one other model's training. <b>default</b> is the device without weft: MPS, or time slicing."
+        }
+        "several" => "Each model's inference beside three trainings, two of them of equal priority.",
+        "chatty" => "Each model's inference, waiting for the device after every kernel, beside one training.",
+        "poisson" => "Requests come on their own, at 40 % of what the service can bear.",
+        "bursts" => "Requests come four at a time, at 40 % of what the service can bear.",
+        "shape" => "Generated jobs: decoding by graphs, long kernels, data that comes late.",
+        _ => "",
+    }
+}
+
 /// A mode's name.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
@@ -90,6 +108,8 @@ pub struct Plan {
     pub modes: Vec<Mode>,
     /// Seeds.
     pub seeds: Vec<u64>,
+    /// Whether every case is run with every seed, or each with one of them in turn.
+    pub every_seed: bool,
     /// Requests a figure.
     pub requests: u64,
     /// Threads to run on.
@@ -252,13 +272,31 @@ pub fn cases(models: &[Model], plan: &Plan) -> Vec<Case> {
     let services = programs(|model| model.infer.as_ref(), "");
     let batches = programs(|model| model.train.as_ref(), " training");
     let mut out = Vec::new();
+    let seeds = if plan.every_seed {
+        &plan.seeds[..]
+    } else {
+        &plan.seeds[..1.min(plan.seeds.len())]
+    };
     for mode in &plan.modes {
-        for seed in &plan.seeds {
+        for seed in seeds {
             cases_of(&services, &batches, plan, *mode, *seed, &mut out);
         }
     }
     out.retain(|case: &Case| plan.kinds.is_empty() || plan.kinds.iter().any(|kind| kind == case.kind));
+    if !plan.every_seed {
+        take_turns(&mut out, &plan.seeds);
+    }
     out
+}
+
+/// Each case of a kind gets the next seed.
+fn take_turns(cases: &mut [Case], seeds: &[u64]) {
+    let mut turns: HashMap<(&str, &str), usize> = HashMap::new();
+    for case in cases {
+        let turn = turns.entry((case.kind, mode_name(case.mode))).or_default();
+        case.seed = seeds[*turn % seeds.len()];
+        *turn += 1;
+    }
 }
 
 type Named2 = (String, Arc<Program>);
@@ -326,6 +364,8 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
                 rules.push(Rule::Xsched(window));
                 rules.push(Rule::Count(window));
             }
+            rules.push(Rule::Core(Named::Timeslice, None));
+            rules.extend([100, 1_000, 5_000].map(Rule::Nvshare));
             case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
             let first = Job {
                 arrivals: Arrivals::Poisson {

@@ -52,8 +52,10 @@ const LAUNCH: usize = 1;
 const BEHIND: usize = 2;
 const ORDER: usize = 3;
 const NEWS: usize = 4;
-const GRANULARITY: usize = 10;
-const HOST: usize = 11;
+/// The place of `granularity` among the causes.
+pub const GRANULARITY: usize = 10;
+/// The place of `host`.
+pub const HOST: usize = 11;
 
 fn held(held: Held) -> usize {
     match held {

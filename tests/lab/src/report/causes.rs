@@ -4,9 +4,10 @@
 use std::fmt::Write;
 
 use super::length_name;
+use super::svg::escape;
 use crate::measure::Spent;
 use crate::pairs::Row;
-use crate::why::{CAUSES, Causes, Why};
+use crate::why::{CAUSES, Causes, GRANULARITY, HOST, Why};
 
 /// Sums over cases of one device and rule.
 #[derive(Debug, Clone)]
@@ -151,4 +152,96 @@ fn line(out: &mut String, causes: &Causes, of: f64) {
 /// So many per cent.
 pub(crate) fn per_cent(part: f64, of: f64) -> f64 {
     if of == 0.0 { 0.0 } else { 100.0 * part / of }
+}
+
+/// What the packer could have filled and the run did not, by what stood in the way: the largest two. What nobody could have filled is taken from what
+/// counts as nobody's fault first (`granularity`), then from the hosts'.
+pub(crate) fn mostly(row: &Row) -> String {
+    let figures = &row.figures;
+    let lost = figures.oracle_ms - figures.filled_ms;
+    if lost <= 0.02 * figures.oracle_ms {
+        return "-".into();
+    }
+    let mut causes = figures.why.sum().map(|time| time as f64 / 1e6);
+    let mut nobodys = figures.gap_ms - figures.oracle_ms;
+    for at in [GRANULARITY, HOST] {
+        let taken = causes[at].min(nobodys.max(0.0));
+        causes[at] -= taken;
+        nobodys -= taken;
+    }
+    let mut named: Vec<(f64, &str)> = causes.into_iter().zip(CAUSES.map(|(short, _)| short)).collect();
+    named.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let said = named.iter().take(2).filter(|(time, _)| *time > 0.05 * lost);
+    said.map(|(time, short)| format!("{short} {:.0} %", per_cent(*time, figures.oracle_ms)))
+        .collect::<Vec<String>>()
+        .join(", ")
+}
+
+/// For the page: why filling falls short of the packer.
+pub(crate) fn section(out: &mut String, rows: &[Row]) {
+    out.push_str(
+        "<h2>Why gap time was not filled</h2><p>Every moment of a gap in which the device ran nothing is put down to one cause; of several fillers the one counts that was nearest to \
+         running. In per cent of the gap time. A packer that knows everything in advance leaves what is missing from its own column to 100; what it leaves lies under granularity and host. \
+         A host that waited at its gate while the service worked is later in the next gap: what <b>host</b> has beyond what the packer leaves is due to that.</p><ul>",
+    );
+    for (short, what) in CAUSES {
+        let _ = writeln!(out, "<li><b>{short}</b>: {}</li>", escape(what));
+    }
+    out.push_str("</ul>\n");
+    let name = |row: &Row| (row.kind != "frontier" && row.closed).then(|| "closed loop".to_string());
+    for device in ["mps", "time-sliced"] {
+        let groups = groups(rows, name);
+        let mine: Vec<&Group> = groups.iter().filter(|group| group.device == device).collect();
+        if mine.is_empty() {
+            continue;
+        }
+        let _ = write!(
+            out,
+            "<h3>{device}: cases in a closed loop</h3><table><tr><th>policy</th><th>gaps</th><th>cases</th><th>seconds</th><th>filled</th><th>packer</th><th>gated packer</th>"
+        );
+        for (short, _) in CAUSES {
+            let _ = write!(out, "<th>{short}</th>");
+        }
+        out.push_str("</tr>\n");
+        for group in mine {
+            let _ = write!(
+                out,
+                "<tr><td>{}</td><td>all</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td>",
+                group.rule,
+                group.cases,
+                group.gap_ms / 1e3,
+                per_cent(group.filled_ms, group.gap_ms),
+                per_cent(group.packer_ms, group.gap_ms),
+                per_cent(group.gated_ms, group.gap_ms)
+            );
+            cells(out, &group.why.sum(), group.gap_ms * 1e6);
+            if group.rule != "weft" && group.rule != "fikit" {
+                continue;
+            }
+            for (at, (spent, causes)) in group.spent.iter().zip(&group.why.0).enumerate() {
+                let there = spent.there as f64;
+                if spent.there == 0 {
+                    continue;
+                }
+                let _ = write!(
+                    out,
+                    "<tr><td>{}</td><td>{}</td><td></td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td></td>",
+                    group.rule,
+                    escape(&length_name(at)),
+                    there / 1e9,
+                    per_cent(spent.filled as f64, there),
+                    per_cent(spent.packer as f64, there)
+                );
+                cells(out, causes, there);
+            }
+        }
+        out.push_str("</table>\n");
+    }
+}
+
+fn cells(out: &mut String, causes: &Causes, of: f64) {
+    for time in causes {
+        let _ = write!(out, "<td>{:.1}</td>", per_cent(*time as f64, of));
+    }
+    out.push_str("</tr>\n");
 }

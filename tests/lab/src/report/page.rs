@@ -66,6 +66,7 @@ pub fn page(made: &Made<'_>, rows: &[Row], aims: &[Aim], foresight: &[Foresight]
     }
     section_aims(&mut out, aims);
     section_rules(&mut out, rows);
+    super::causes::section(&mut out, rows);
     section_not_best(&mut out, rows);
     section_frontier(&mut out, rows);
     section_cases(&mut out, rows);
@@ -117,11 +118,14 @@ fn section_rules(out: &mut String, rows: &[Row]) {
             kinds.push(key);
         }
     }
+    // All policies on the same cases first.
+    kinds.sort_by_key(|(_, kind)| *kind != "table");
     for (device, kind) in kinds {
         let _ = writeln!(
             out,
-            "<h3>{device}: {kind}</h3><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th><th>gated packer</th></tr>"
+            "<h3>{device}: {kind}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
+             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th><th>gated packer</th></tr>",
+            crate::pairs::describe(kind)
         );
         for summary in summaries
             .iter()
@@ -200,7 +204,7 @@ fn section_frontier(out: &mut String, rows: &[Row]) {
         return;
     }
     out.push_str(
-        "<h2>Frontier</h2><p>Each policy with its one parameter swept (weft and fikit: the delay bound, 50 us to 4 ms; xsched and count: the window, 1 to 32). Up and left is better.</p>\n",
+        "<h2>Frontier</h2><p>Each policy with its one parameter swept (weft and fikit: the delay bound, 50 us to 4 ms; xsched and count: the window, 1 to 32; nvshare: turns of 0.1 to 5 s). Up and left is better.</p>\n",
     );
     for ((name, device, closed), rows) in plots {
         let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -265,7 +269,7 @@ fn section_cases(out: &mut String, rows: &[Row]) {
         let _ = writeln!(
             out,
             "<details><summary>{} cases under {device}</summary><table><tr><th>kind: service beside batch</th><th>seed</th><th>alone ms</th><th>mean</th><th>p50</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>kernel us</th></tr>",
+             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>kernel us</th><th class=l>mostly lost to</th></tr>",
             mine.len()
         );
         for row in mine {
@@ -276,7 +280,7 @@ fn section_cases(out: &mut String, rows: &[Row]) {
             let _ = writeln!(
                 out,
                 "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
-                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{:.3}</td><td>{:.1}</td><td>{:.0}</td></tr>",
+                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{:.3}</td><td>{:.1}</td><td>{:.0}</td><td class=l>{}</td></tr>",
                 row.kind,
                 escape(&row.service),
                 escape(&row.batch.join(" + ")),
@@ -298,7 +302,8 @@ fn section_cases(out: &mut String, rows: &[Row]) {
                 class(figures.efficiency >= 0.9),
                 figures.efficiency,
                 figures.gate_us,
-                figures.floor.kernel / 1e3
+                figures.floor.kernel / 1e3,
+                super::causes::mostly(row)
             );
         }
         out.push_str("</table></details>\n");

@@ -6,11 +6,14 @@ use std::time::Duration;
 use weft_broker::core::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 use weft_broker::daemon::by_hand::{Scene, Wait, Waiting};
 
+use super::gate::Bell;
 use super::{What, World};
 use crate::{Ns, US};
 
 /// The scheduler's.
 const ROUNDS: usize = 16;
+/// The lanes': a holder is asked to ring for its idleness no more often.
+const RING_PAUSE: Ns = 1_000 * US;
 /// A turn of a spinning broker: lanes are read that often.
 const TURN: Ns = US;
 
@@ -20,6 +23,8 @@ pub(super) struct Broker {
     core: Core,
     waiting: Waiting,
     wait: Wait,
+    /// It napped last, and will probably do so again.
+    naps: bool,
     /// The turn that counts, and when it is.
     token: u32,
     next: Ns,
@@ -37,6 +42,7 @@ impl Broker {
             core: Core::new(config),
             waiting: Waiting::new(spin, reaction),
             wait: Wait::Sleep(Duration::ZERO),
+            naps: false,
             token: 0,
             next: Ns::MAX,
             last_record: 0,
@@ -114,17 +120,51 @@ impl World {
         self.plan_turn();
     }
 
-    /// A client rings: a filler that begins to wait, or anybody after a silence.
-    pub(super) fn ring(&mut self, filler: bool) {
+    /// A client has something to say, or has become idle: it rings if it is asked to.
+    pub(super) fn ring(&mut self, job: usize, idle: bool) {
         let Some(broker) = &self.broker else { return };
-        let heard = match broker.wait {
-            Wait::Sleep(_) => true,
-            Wait::Doze(_) => filler,
-            Wait::Spin | Wait::Nap(_) => false,
-        };
-        if heard {
+        let wanted = &mut self.processes[job].lane.bell;
+        let rings = *wanted == Bell::All || (idle && *wanted == Bell::Idle);
+        if !rings {
+            return;
+        }
+        *wanted = Bell::None;
+        if broker.wait != Wait::Spin {
             let at = self.wake_up();
             self.turn_at(at);
+        }
+    }
+
+    /// Before a turn after which the broker may nap.
+    fn want_bells_in_nap(&mut self) {
+        let now = self.now;
+        for process in &mut self.processes {
+            let lane = &mut process.lane;
+            let wanted = if lane.mode == Mode::Filler {
+                Bell::All
+            } else {
+                Bell::Idle
+            };
+            let asked = lane.bell_asked.filter(|_| wanted == Bell::Idle);
+            if lane.bell == wanted || asked.is_some_and(|asked| now - asked < RING_PAUSE) {
+                continue;
+            }
+            if wanted == Bell::Idle {
+                lane.bell_asked = Some(now);
+            }
+            lane.bell = wanted;
+        }
+    }
+
+    /// Before a sleep (`Some`: by anybody, or by fillers alone) and after it.
+    fn want_bells(&mut self, by_anybody: Option<bool>) {
+        for process in &mut self.processes {
+            let lane = &mut process.lane;
+            lane.bell_asked = None;
+            lane.bell = match by_anybody {
+                Some(by_anybody) if by_anybody || lane.mode != Mode::Holder => Bell::All,
+                _ => Bell::None,
+            };
         }
     }
 
@@ -152,14 +192,25 @@ impl World {
         let Some(broker) = &mut self.broker else { return };
         let (wait, at) = broker.choose(now, alone);
         broker.wait = wait;
+        broker.naps = matches!(wait, Wait::Nap(_));
         broker.next = Ns::MAX;
         let late = if wait == Wait::Spin { 0 } else { late };
+        match wait {
+            Wait::Sleep(_) => self.want_bells(Some(true)),
+            Wait::Doze(_) => self.want_bells(Some(false)),
+            Wait::Spin | Wait::Nap(_) => {}
+        }
         self.turn_at(at + late);
     }
 
     pub(super) fn broker_turn(&mut self, token: u32) {
-        if self.broker.as_ref().is_none_or(|broker| broker.token != token) {
+        let Some(broker) = self.broker.as_ref().filter(|broker| broker.token == token) else {
             return;
+        };
+        if broker.naps {
+            self.want_bells_in_nap();
+        } else if broker.wait != Wait::Spin {
+            self.want_bells(None);
         }
         self.read_lanes();
         self.carry_out();

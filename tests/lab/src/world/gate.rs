@@ -39,6 +39,16 @@ pub(super) struct Waiting {
     pub(super) since: Ns,
 }
 
+/// When a client rings for the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bell {
+    None,
+    /// When it becomes idle.
+    Idle,
+    /// Whenever it has something to say.
+    All,
+}
+
 /// A job's lane, and what its client keeps beside it.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -54,6 +64,9 @@ pub(super) struct Lane {
     pub(super) waiting: Option<Waiting>,
     pub(super) told: (Ns, Ns),
     pub(super) told_wait: Option<Waiting>,
+    /// When the broker wants to be rung, and when it last asked for a holder's idleness.
+    pub(super) bell: Bell,
+    pub(super) bell_asked: Option<Ns>,
     /// Whether the last that was told of it is that its work has ended.
     pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
@@ -82,6 +95,8 @@ impl Lane {
             waiting: None,
             told: (0, 0),
             told_wait: None,
+            bell: Bell::None,
+            bell_asked: None,
             told_idle: false,
             records: Vec::new(),
             busy: vec![None; streams],
@@ -167,7 +182,7 @@ impl World {
                 since: now,
             });
             self.mark_all(job);
-            self.ring(true);
+            self.ring(job, false);
             self.look_later(job, now + gate_spin);
         }
         false
@@ -212,7 +227,7 @@ impl World {
         };
         let now = self.now;
         if self.poll(job) {
-            self.ring(true);
+            self.ring(job, false);
         }
         let passes = if self.processes[job].lane.mode != Mode::Filler || self.take_credit(job, waiting.cost) {
             true
@@ -330,7 +345,7 @@ impl World {
         }
         self.news();
         if was_idle {
-            self.ring(mode == Mode::Filler);
+            self.ring(job, false);
         }
         if charged && kernel != HOST_COPY {
             self.mark_now(job, stream);
@@ -420,7 +435,7 @@ impl World {
             self.processes[job].lane.records.push((now, event));
             self.news();
             if mode != Mode::Filler {
-                self.ring(false);
+                self.ring(job, true);
             }
         }
     }
