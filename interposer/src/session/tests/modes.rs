@@ -4,7 +4,7 @@
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::lane::{Kind, Mode};
+use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
 use super::super::{SESSION, StreamOp, Synced, in_child, session};
 use super::{attached, kernel, launch};
@@ -38,6 +38,40 @@ fn alone_it_counts_and_writes_nothing() {
 }
 
 #[test]
+fn a_broker_that_naps_is_rung_for_by_an_idle_holder_and_not_by_its_launches() {
+    let (session, broker) = attached(Mode::Holder);
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
+    session.bell.hang(bell.try_clone().expect("dup"));
+    let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
+    let sleeps = &broker.lane.broker_sleeps;
+    sleeps.store(bells::IDLE, Ordering::SeqCst);
+    launch(session, &kernel(7, 0));
+    launch(session, &kernel(7, 0));
+    assert!(!rang(), "a launch after a silence is no gap");
+    session.synced(Synced::Stream(0));
+    assert!(rang());
+    assert_eq!(sleeps.load(Ordering::SeqCst), bells::NONE, "once");
+    launch(session, &kernel(7, 0));
+    session.synced(Synced::Stream(0));
+    assert!(!rang(), "nobody asked");
+}
+
+#[test]
+fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
+    let (session, mut broker) = attached(Mode::Holder);
+    for dilation in [0, DILATION_ONE, 20 * DILATION_ONE] {
+        broker.lane.orders.dilation.store(dilation, Ordering::Relaxed);
+        session.before_stream_op(StreamOp::CopyToDevice, 2_000_000, 0);
+    }
+    let records = broker.records().into_iter();
+    let costs: Vec<u64> = records
+        .filter(|record| record.kind == Kind::Transfer)
+        .map(|record| record.a)
+        .collect();
+    assert_eq!(costs, [100_000, 100_000, 2_000_000]);
+}
+
+#[test]
 fn a_holder_raises_its_sign_and_records_and_never_waits() {
     let (session, mut broker) = attached(Mode::Holder);
     broker.lane.orders.priority.store(2, Ordering::Relaxed);
@@ -45,12 +79,12 @@ fn a_holder_raises_its_sign_and_records_and_never_waits() {
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
     session.bell.hang(bell.try_clone().expect("dup"));
     let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
-    broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
+    broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
     for _ in 0..3 {
         launch(session, &kernel(7, 0));
     }
     assert!(rang(), "the first launch after a silence is told");
-    broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
+    broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
     launch(session, &kernel(7, 0));
     assert!(!rang(), "the others are not");
     assert_eq!(broker.board.above(2), 0);

@@ -136,6 +136,47 @@ fn a_context_that_ends_takes_its_events_along() {
 }
 
 #[test]
+fn every_launch_is_counted_once_alone_and_beside_others() {
+    for mode in [Mode::Alone, Mode::Holder] {
+        let (session, mut broker) = profiled();
+        broker.order(mode);
+        let mut counted = std::collections::HashMap::<u64, u64>::new();
+        let mut others = 0;
+        let mut read = |broker: &mut Broker| {
+            for record in broker.records() {
+                match record.kind {
+                    Kind::Counted => *counted.entry(record.kernel).or_default() += record.a,
+                    Kind::Launch | Kind::Idle => others += 1,
+                    _ => {}
+                }
+            }
+        };
+        for step in 0..50u64 {
+            for hash in 1..=10 {
+                run(session, 0x100 * hash, 0xd600, 2_000);
+            }
+            run(session, 7 + step, 0xd600, 2_000);
+            fake::catch_up();
+            session.synced(Synced::Context);
+            if step % 9 == 0 {
+                session.sampler.tell_launches(session);
+            }
+            read(&mut broker);
+        }
+        session.sampler.farewell(session);
+        session.sampler.farewell(session);
+        read(&mut broker);
+        assert_eq!(counted.len(), 60, "{mode:?}");
+        assert!(
+            (1..=10).all(|hash| counted.get(&(0x100 * hash)) == Some(&50)),
+            "{mode:?}: {counted:?}"
+        );
+        assert_eq!(counted.values().sum::<u64>(), 550);
+        assert_eq!(others, if mode == Mode::Alone { 0 } else { 550 + 50 }, "{mode:?}");
+    }
+}
+
+#[test]
 fn a_device_that_never_gets_there_costs_a_bounded_number_of_events() {
     let (session, mut broker) = profiled();
     fake::at_once(false);

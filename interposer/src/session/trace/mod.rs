@@ -8,7 +8,7 @@
 //! * Each piece of work is put between two events ([`recorder`]). That is heavy (some microseconds a launch), and its host time is kept out of the
 //!   gaps that are recorded; the job is slower meanwhile, what it does is unchanged.
 //! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job leaves what it did. `weft profile --trace` makes the trace.
-//! * Whatever goes wrong here, the job's call goes on to the driver. A full disk ends the recording with one line.
+//! * Whatever goes wrong here, the job's call goes on to the driver. A full disk, or one that does not keep up, ends the recording with one line; a thread of our own waits for it.
 //!
 //! A launch into a capture is not recorded, and while anybody captures no event of ours is recorded: work then has no time.
 //! Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host time; so are copies of arrays and copies in batches.

@@ -256,7 +256,7 @@ impl Recorder {
         while let Some(pending) = inside.pending.pop_front() {
             inside.tell(pending, None);
         }
-        inside.writer.flush();
+        inside.writer.finish();
     }
 }
 
