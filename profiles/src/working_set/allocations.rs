@@ -43,6 +43,20 @@ impl Allocations {
         (address < end).then_some((begin, end))
     }
 
+    /// As [`Allocations::find`], from where it was found last: `near` is a guess of its place in the list, and becomes the right one.
+    #[inline]
+    pub(super) fn find_near(&self, address: u64, near: &mut u32) -> Option<(u64, u64)> {
+        if let Some((begin, end)) = self.by_address.get(*near as usize)
+            && (*begin..*end).contains(&address)
+        {
+            return Some((*begin, *end));
+        }
+        let at = self.by_address.partition_point(|(begin, _)| *begin <= address);
+        let (begin, end) = *self.by_address.get(at.checked_sub(1)?)?;
+        *near = (at - 1) as u32;
+        (address < end).then_some((begin, end))
+    }
+
     /// All, by address: begin and end.
     pub fn all(&self) -> &[(u64, u64)] {
         &self.by_address

@@ -34,7 +34,12 @@ pub struct Predictor {
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
     regions: Vec<Region>,
     scratch: Vec<u8>,
+    /// Where in the list of allocations addresses were found last, by some of their bits: a search costs 30 ns, a look 3.
+    near: Vec<u32>,
 }
+
+/// Places in `near`: allocations of a busy job, a few times over.
+const NEAR: usize = 1024;
 
 /// Kernel numbers are hashes already.
 #[derive(Debug, Default)]
@@ -70,6 +75,7 @@ impl Predictor {
             places,
             regions: Vec::new(),
             scratch: Vec::new(),
+            near: vec![0; NEAR],
         }
     }
 
@@ -98,7 +104,13 @@ impl Predictor {
                 continue;
             };
             // A null pointer, or one into memory that is not this job's.
-            let Some(bounds) = live.find(pointer) else { continue };
+            // Large blocks are two megabytes and more; the higher bits keep neighbours in a big address space apart.
+            let place = (pointer >> 21 ^ pointer >> 31) as usize % NEAR;
+            let bounds = match self.near.get_mut(place) {
+                Some(near) => live.find_near(pointer, near),
+                None => live.find(pointer),
+            };
+            let Some(bounds) = bounds else { continue };
             let put = Put {
                 pointer,
                 bounds,
