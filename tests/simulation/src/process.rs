@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weft_broker::core::{Client, Mode, Ns};
-use weft_broker::protocol::lane::{Kind, Lane, Record, flags};
+use weft_broker::protocol::lane::{Kind, Lane, Record, bells, flags};
 use weft_broker::transport::map::SharedLane;
 use weft_broker::transport::server::Host;
 
@@ -213,7 +213,13 @@ impl Process {
     /// `Session::ring`: true if the broker's bell is to be rung.
     pub(crate) fn ring(&self) -> bool {
         let sleeps = &self.lane.broker_sleeps;
-        sleeps.load(Ordering::Relaxed) == 1 && sleeps.swap(0, Ordering::AcqRel) == 1
+        sleeps.load(Ordering::Relaxed) == bells::ALL && sleeps.swap(bells::NONE, Ordering::AcqRel) == bells::ALL
+    }
+
+    /// `Session::ring_idle`: the same where the process has become idle.
+    pub(crate) fn ring_idle(&self) -> bool {
+        let sleeps = &self.lane.broker_sleeps;
+        sleeps.load(Ordering::Relaxed) != bells::NONE && sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
     }
 
     pub(crate) fn take_credit(&mut self, cost: Ns) -> bool {

@@ -486,7 +486,7 @@ fn syncs(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
         process.write(Kind::Idle, at, clock, 0, 0, 0);
         process.lane().reports.last_idle.swap(clock, Ordering::SeqCst);
         if mode != Mode::Filler {
-            stepped.rings = process.ring();
+            stepped.rings = process.ring_idle();
         }
     }
     advance(process, at)

@@ -51,6 +51,7 @@ pub(crate) struct World {
     broker_offset: i64,
     broker_at: Ns,
     broker_sleeps: bool,
+    broker_naps: bool,
     chance: Chance,
     visitors: Option<Visitors>,
     pub(crate) processes: Vec<Process>,
@@ -119,6 +120,7 @@ pub(crate) fn start(scenario: &Scenario, manner: Manner, prepare: impl FnOnce(&m
         }
         let wait = broker.turn();
         world.borrow_mut().after_turn(broker.core());
+        world.borrow_mut().broker_naps = matches!(wait, Wait::Nap(_));
         let (time, by_anybody) = match wait {
             Wait::Spin => (0, None),
             Wait::Nap(time) => (time.as_nanos() as Ns, None),
@@ -158,6 +160,7 @@ impl World {
             broker_offset: 0,
             broker_at: clock::BEGIN,
             broker_sleeps: false,
+            broker_naps: false,
             chance: Chance::new(scenario.seed, CHANCE_OF_BROKER),
             visitors: None,
             processes: Vec::new(),
@@ -312,7 +315,7 @@ impl World {
     }
 
     fn rings(&mut self) {
-        if self.broker_sleeps {
+        if self.broker_sleeps || self.broker_naps {
             let latency = self.chance.between(2 * US, 60 * US);
             self.broker_at = self.broker_at.min(self.now + latency);
         }

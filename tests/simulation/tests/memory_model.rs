@@ -62,10 +62,15 @@ fn credit_is_void_after_the_sign() {
 #[test]
 fn nobody_waits_for_a_broker_that_sleeps() {
     // Rests on the order of sequentially consistent accesses, which loom takes for less: on C11 it finds a false alarm, so the check is known to bite.
-    for model in [sleep::a_filler_waits, sleep::a_holder_ends_a_silence] {
+    for model in [
+        sleep::a_filler_waits,
+        sleep::a_holder_ends_a_silence,
+        sleep::a_holder_becomes_idle,
+    ] {
         check(Machine::X86, 2, model);
         assert!(fails(Machine::C11, 2, model));
     }
+    on_both(2, sleep::a_launch_ends_no_nap);
 }
 
 #[test]

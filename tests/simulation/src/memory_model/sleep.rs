@@ -1,5 +1,5 @@
-//! The broker falls asleep while a client reports: `LaneWatch::want_bell` and a turn of the broker on one side, the gate (`wait_for_credit`) or the holder's launch
-//! (`hold_now`), and `ring`, on the other. The words are the lane's own; the few lines that use them are written down again here, because they stand among code that
+//! The broker falls asleep while a client reports: `LaneWatch::want_bell` or `want_bell_in_nap` and a turn of the broker on one side, the gate (`wait_for_credit`), the holder's launch
+//! (`hold_now`) and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other. The words are the lane's own; the few lines that use them are written down again here, because they stand among code that
 //! waits for real.
 //!
 //! It rests on x86: the broker's store is an exchange there and so a full barrier before its look. C11 alone would want a fence between the two.
@@ -10,18 +10,26 @@ use loom::thread;
 
 use super::atomic::Ordering;
 use super::protocol::board::Board;
-use super::protocol::lane::{Kind, Lane, Reader, Record};
+use super::protocol::lane::{Kind, Lane, Reader, Record, bells};
 use super::shared;
 
 /// `Session::ring`. True if the broker's bell is rung.
 fn ring(lane: &Lane) -> bool {
-    let sleeps = &lane.broker_sleeps;
-    sleeps.load(Ordering::SeqCst) == 1 && sleeps.swap(0, Ordering::AcqRel) == 1
+    lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL && wake(lane)
 }
 
-/// The beginning of `Scheduler::sleep`: asks to be rung, and begins a turn.
-fn asks_to_be_rung(lane: &Lane, board: &Board) -> u64 {
-    lane.broker_sleeps.store(1, Ordering::SeqCst);
+/// `Session::ring_idle`.
+fn ring_idle(lane: &Lane) -> bool {
+    lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE && wake(lane)
+}
+
+fn wake(lane: &Lane) -> bool {
+    lane.broker_sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
+}
+
+/// The beginning of `Scheduler::sleep`, or of a turn among naps: asks to be rung for that, and begins a turn.
+fn asks_to_be_rung(lane: &Lane, board: &Board, for_what: u32) -> u64 {
+    lane.broker_sleeps.store(for_what, Ordering::SeqCst);
     board.heartbeat.fetch_add(1, Ordering::Relaxed);
     board.above(1)
 }
@@ -37,7 +45,7 @@ pub fn a_filler_waits() {
             ring(&lane)
         })
     };
-    asks_to_be_rung(&lane, &board);
+    asks_to_be_rung(&lane, &board, bells::ALL);
     let seen = lane.reports.waiting.load(Ordering::Acquire) == 1;
     assert!(!seen || lane.reports.wanted_kernel.load(Ordering::Relaxed) == 7);
     let rung = filler.join().expect("it ends");
@@ -62,8 +70,49 @@ pub fn a_holder_ends_a_silence() {
             ring(&lane)
         })
     };
-    asks_to_be_rung(&lane, &board);
+    asks_to_be_rung(&lane, &board, bells::ALL);
     let seen = Reader::default().next(&lane).is_some();
     let rung = holder.join().expect("it ends");
     assert!(seen || rung, "the broker sleeps and a silence is over");
+}
+
+/// A holder becomes idle while the broker naps between two turns: the broker sees its record or is rung.
+pub fn a_holder_becomes_idle() {
+    let (lane, board) = (shared(Lane::default()), shared(Board::default()));
+    let holder = {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || {
+            lane.record(Record {
+                kind: Kind::Idle,
+                thread: 1,
+                at: 1,
+                kernel: 0,
+                a: 0,
+                b: 0,
+            });
+            lane.reports.last_idle.swap(1, Ordering::SeqCst);
+            ring_idle(&lane)
+        })
+    };
+    asks_to_be_rung(&lane, &board, bells::IDLE);
+    let seen = Reader::default().next(&lane).is_some();
+    let rung = holder.join().expect("it ends");
+    assert!(seen || rung, "the broker naps and a gap is open");
+}
+
+/// What is no idleness does not end such a nap.
+pub fn a_launch_ends_no_nap() {
+    let (lane, board) = (shared(Lane::default()), shared(Board::default()));
+    let holder = {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || {
+            board.raise(0);
+            ring(&lane)
+        })
+    };
+    asks_to_be_rung(&lane, &board, bells::IDLE);
+    assert!(
+        !holder.join().expect("it ends"),
+        "a holder that launches pays for no ring"
+    );
 }
