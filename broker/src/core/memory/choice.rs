@@ -128,8 +128,9 @@ impl Planner {
         choice.unspent = 0;
         choice.planned = None;
         choice.cycle = self.timeline.iter().map(|turn| turn.length).sum();
+        let last = self.options().victims == Victims::Lru;
         for (_, held) in &mut self.clients {
-            held.order_now();
+            held.order_now(last);
         }
         let mut start = 0;
         for (place, turn) in self.timeline.iter().enumerate() {

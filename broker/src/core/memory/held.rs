@@ -200,29 +200,30 @@ impl Held {
                 slot.copy = false;
             }
         }
-        self.now.of = None;
-        self.after.of = None;
+        self.now.forget();
+        self.after.forget();
     }
 
-    /// Brings `now` up to date.
-    pub fn order_now(&mut self) {
-        if self.now.of == Some(self.position) {
+    /// Brings `now` up to date; its order of last uses only if that is asked for.
+    pub fn order_now(&mut self, last: bool) {
+        let known = |order: &Order| order.is_of(&self.uses, self.position);
+        if known(&self.now) && !(last && self.now.last.is_empty()) {
             return;
         }
-        if self.after.of == Some(self.position) {
+        if known(&self.after) {
             std::mem::swap(&mut self.now, &mut self.after);
-            self.after.of = None;
+            self.after.forget();
             return;
         }
         self.now
-            .compute(&self.uses, self.period, self.position, self.slots.len());
+            .compute(&self.uses, self.period, self.position, self.slots.len(), last);
     }
 
     /// Brings `after` up to date, for a turn of this length.
     pub fn order_after(&mut self, length: Ns) {
         let end = self.position.saturating_add(length) % self.period;
-        if self.after.of != Some(end) {
-            self.after.compute(&self.uses, self.period, end, self.slots.len());
+        if !self.after.is_of(&self.uses, end) {
+            self.after.compute(&self.uses, self.period, end, self.slots.len(), true);
         }
     }
 }

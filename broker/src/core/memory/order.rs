@@ -36,23 +36,33 @@ pub(super) struct Order {
     pub access: Vec<Access>,
     /// Every used slot once, the one last used first. No slot that is never used.
     pub last: Vec<Due>,
-    /// Of which point, if of any.
-    pub of: Option<Ns>,
+    /// Of which point, if of any: the place of the next use in the list. Between two uses nothing changes but how far away all are, by less than a kernel.
+    of: Option<usize>,
     /// How far away the next use is, by slot.
     away: Vec<Ns>,
     seen: Vec<bool>,
 }
 
 impl Order {
+    /// Whether it was computed for a point between the same two uses.
+    pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
+        self.of == Some(next_use(uses, position))
+    }
+
+    /// The slots have changed.
+    pub fn forget(&mut self) {
+        self.of = None;
+    }
+
     /// How far away the next use of this slot is.
     pub fn away(&self, slot: usize) -> Ns {
         self.away.get(slot).copied().unwrap_or(NEVER)
     }
 
-    /// Computes the orders around `position`, a time inside the period, for `slots` slots.
-    pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize) {
-        self.of = Some(position);
-        let split = uses.partition_point(|one| one.at < position);
+    /// Computes the orders around `position`, a time inside the period, for `slots` slots; the one of last uses only if it is asked for.
+    pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
+        let split = next_use(uses, position);
+        self.of = Some(split);
         let (before, after) = uses.split_at(split);
 
         self.next.clear();
@@ -83,6 +93,9 @@ impl Order {
         }
 
         self.last.clear();
+        if !last {
+            return;
+        }
         self.seen.fill(false);
         let backward = before.iter().rev().map(|one| (one, position - one.at));
         let around = after.iter().rev().map(|one| (one, position + (period - one.at)));
@@ -99,6 +112,10 @@ impl Order {
             }
         }
     }
+}
+
+fn next_use(uses: &[SlotUse], position: Ns) -> usize {
+    uses.partition_point(|one| one.at < position)
 }
 
 #[cfg(test)]
@@ -127,7 +144,7 @@ mod tests {
             used(30, 3, 1, Access::Read),
         ];
         let mut order = Order::default();
-        order.compute(&uses, 40, 0, 5);
+        order.compute(&uses, 40, 0, 5, true);
         assert_eq!(slots(&order.next), [0, 1, 2, 3, 4]);
         assert_eq!(order.next[2].away, 10);
         assert_eq!(order.next[4].away, NEVER);
@@ -135,7 +152,8 @@ mod tests {
         assert_eq!(order.last[0].away, 10);
         assert_eq!(order.access[0], Access::Write);
 
-        order.compute(&uses, 40, 15, 5);
+        order.compute(&uses, 40, 15, 5, true);
+        assert!(order.is_of(&uses, 20) && !order.is_of(&uses, 21));
         assert_eq!(slots(&order.next), [0, 3, 1, 2, 4]);
         assert_eq!(order.next[0].away, 5);
         assert_eq!(order.next[2].away, 25);
