@@ -15,6 +15,7 @@ pub mod foresight;
 pub mod generate;
 pub mod job;
 pub mod measure;
+pub mod memory;
 pub mod oracle;
 pub mod pairs;
 pub mod policy;

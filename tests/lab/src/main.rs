@@ -112,6 +112,10 @@ struct Results {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|first| first == "memory") {
+        return weft_lab::memory::command::main(arguments.skip(1));
+    }
     match run(&Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

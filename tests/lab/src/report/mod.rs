@@ -3,7 +3,7 @@
 
 pub mod causes;
 mod page;
-mod svg;
+pub(crate) mod svg;
 
 use std::fmt::Write;
 

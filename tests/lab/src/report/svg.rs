@@ -5,22 +5,22 @@ use std::fmt::Write;
 
 /// Points of one name.
 #[derive(Debug, Clone)]
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Joined by a line, in their order.
-    pub(super) line: bool,
+    pub(crate) line: bool,
 }
 
 /// A plot.
 #[derive(Debug)]
-pub(super) struct Plot {
-    pub(super) title: String,
-    pub(super) x: String,
-    pub(super) y: String,
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    pub(crate) x: String,
+    pub(crate) y: String,
     /// The horizontal axis is logarithmic; what is not above 0 stands at its left end.
-    pub(super) log_x: bool,
-    pub(super) series: Vec<Series>,
+    pub(crate) log_x: bool,
+    pub(crate) series: Vec<Series>,
 }
 
 const WIDTH: f64 = 640.0;
@@ -34,7 +34,7 @@ const COLOURS: [&str; 8] = [
 ];
 
 /// Characters that mean something in SVG and HTML.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -111,7 +111,7 @@ fn label(value: f64) -> String {
 
 impl Plot {
     /// As an SVG element.
-    pub(super) fn draw(&self) -> String {
+    pub(crate) fn draw(&self) -> String {
         let points = || self.series.iter().flat_map(|series| series.points.iter());
         let x = Axis::of(points().map(|point| point.0), self.log_x);
         let y = Axis::of(points().map(|point| point.1), false);

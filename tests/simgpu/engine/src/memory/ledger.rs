@@ -303,6 +303,16 @@ impl Ledger {
         })
     }
 
+    /// The number of the first block of a range for which [`Ledger::is_ready`] does not hold: its address over the block size.
+    pub fn first_unready(&self, owner: Owner, range: Range, write: bool) -> Option<u64> {
+        let unready = |(at, part, pages): (u32, Part, u32)| {
+            let block = &self.blocks[at as usize];
+            let ready = block.device & pages == pages && !(write && block.host & pages != 0);
+            (!ready).then_some(part.number)
+        };
+        self.each(owner, range).find_map(unready)
+    }
+
     /// Bytes of a range that are not on the device.
     pub fn missing(&self, owner: Owner, range: Range) -> u64 {
         let missing = |(at, _, pages): (u32, Part, u32)| bytes(pages & !self.blocks[at as usize].device);

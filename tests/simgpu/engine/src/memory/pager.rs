@@ -58,6 +58,8 @@ pub struct Pager {
     waits: bool,
     /// How long each direction moved data.
     busy: [Ns; 2],
+    /// Blocks that the driver evicted to make room, where somebody wants to know.
+    evictions: Option<Vec<(Owner, u64)>>,
 }
 
 impl Pager {
@@ -75,6 +77,7 @@ impl Pager {
             ended: VecDeque::new(),
             waits,
             busy: [0; 2],
+            evictions: None,
         }
     }
 
@@ -101,6 +104,16 @@ impl Pager {
     /// How long each direction moved data: towards the device, towards the host.
     pub fn busy(&self) -> [Ns; 2] {
         self.busy
+    }
+
+    /// From here on it is kept which blocks the driver evicts to make room; [`Pager::take_evictions`] has them.
+    pub fn keep_evictions(&mut self) {
+        self.evictions.get_or_insert_default();
+    }
+
+    /// Blocks that the driver has evicted to make room since this was last asked: whose, and their addresses over the block size.
+    pub fn take_evictions(&mut self) -> Vec<(Owner, u64)> {
+        self.evictions.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Whether anything waits to move or moves.
@@ -386,7 +399,8 @@ impl Pager {
             self.end_piece(piece);
             return true;
         };
-        let block = &self.ledger.blocks[victim as usize];
+        let block = self.ledger.blocks[victim as usize];
+        self.tell_eviction(block.owner, block.number);
         let piece = Piece {
             owner: block.owner,
             number: block.number,
@@ -508,7 +522,11 @@ impl Pager {
                     None => break,
                 }
             };
-            let owner = self.ledger.blocks[victim as usize].owner;
+            let (owner, number) = {
+                let block = &self.ledger.blocks[victim as usize];
+                (block.owner, block.number)
+            };
+            self.tell_eviction(owner, number);
             let (copied, _) = self.ledger.begin_departure(victim, u32::MAX);
             self.ledger.usage_mut(owner).evicted += copied;
             time += self.ledger.settings.evict_block;
@@ -518,6 +536,12 @@ impl Pager {
             self.ledger.end_departure(copied);
         }
         time
+    }
+
+    fn tell_eviction(&mut self, owner: Owner, number: u64) {
+        if let Some(evictions) = &mut self.evictions {
+            evictions.push((owner, number));
+        }
     }
 
     /// Moves a fault's data as soon as the piece on the link is through.

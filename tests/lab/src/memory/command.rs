@@ -1,0 +1,161 @@
+//! `weft-lab memory`, which `scripts/lab memory` builds and starts.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use serde::Serialize;
+use simgpu_engine::memory::MemorySettings;
+
+use super::contender::ALL;
+use super::study::{Plan, Study};
+use super::workload::NAMES;
+use super::{aims, report, study};
+use crate::aims::Aim;
+use crate::{MS, Ns};
+
+/// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft without each of its ideas, a model of MSched, others.
+///
+///   scripts/lab memory                                         everything: tables, aims, plots under target/lab (minutes)
+///   scripts/lab memory --check --json target/lab/memory.json   exit 1 where an aim is missed
+///   scripts/lab memory --quick                                 two workloads at 100 and 200 %: says whether it works
+///   scripts/lab memory --workload decoders --share 200 --slice 100
+#[derive(Debug, Parser)]
+#[command(name = "weft-lab memory", verbatim_doc_comment)]
+struct Options {
+    /// Exit 1 where an aim is missed; which, with figures, comes last
+    #[arg(long)]
+    check: bool,
+    /// Everything, for programs
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where plots of efficiency against slice length go
+    #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
+    plots: PathBuf,
+    /// Two workloads, two shares, no plots
+    #[arg(long)]
+    quick: bool,
+    /// Only these workloads (decoders, vectors, rodinia, cnns, hybrid)
+    #[arg(long)]
+    workload: Vec<String>,
+    /// Only these contenders, by name
+    #[arg(long)]
+    contender: Vec<String>,
+    /// Only these shares of the device, per cent
+    #[arg(long)]
+    share: Vec<u64>,
+    /// The common slice in ms, rather than the one that the model of MSched says
+    #[arg(long, value_name = "MS")]
+    slice: Option<f64>,
+    /// Seeds
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    seeds: Vec<u64>,
+    /// Threads to run on; all cores where 0
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+}
+
+/// What is written as JSON.
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    command: String,
+    aims: &'a [Aim],
+    #[serde(flatten)]
+    study: &'a Study,
+}
+
+fn plan(options: &Options) -> Result<Plan> {
+    // The device's own slice: the middle of what is said of it, as in the standard calibration.
+    let device_slice: Ns = MS * 3 / 2;
+    let mut plan = Plan::new(MemorySettings::default(), device_slice, options.quick);
+    let known = |name: &String| {
+        let found = NAMES.into_iter().find(|known| known == name);
+        found.with_context(|| format!("--workload {name}: choose of {}", NAMES.join(", ")))
+    };
+    if !options.workload.is_empty() {
+        plan.workloads = options.workload.iter().map(known).collect::<Result<_>>()?;
+    }
+    if !options.contender.is_empty() {
+        let known = |name: &String| {
+            let found = ALL.into_iter().find(|known| known.name() == name);
+            let names = ALL.map(|contender| format!("{:?}", contender.name()));
+            found.with_context(|| format!("--contender {name}: choose of {}", names.join(", ")))
+        };
+        plan.contenders = options.contender.iter().map(known).collect::<Result<_>>()?;
+    }
+    if !options.share.is_empty() {
+        if let Some(share) = options.share.iter().find(|share| !(100..=1000).contains(*share)) {
+            bail!("--share {share}: per cent of the device, 100 to 1000");
+        }
+        plan.shares = options.share.clone();
+    }
+    if let Some(slice) = options.slice {
+        if !(1.0..=60_000.0).contains(&slice) {
+            bail!("--slice {slice}: milliseconds, 1 to 60000");
+        }
+        plan.slice = Some((slice * MS as f64) as Ns);
+    }
+    plan.seeds = options.seeds.clone();
+    if options.threads > 0 {
+        plan.threads = options.threads;
+    }
+    Ok(plan)
+}
+
+fn run(options: &Options) -> Result<bool> {
+    let plan = plan(options)?;
+    let start = Instant::now();
+    let told = Mutex::new(Instant::now());
+    let study = study::make(&plan, &|what, done, of| {
+        let Ok(mut told) = told.lock() else { return };
+        if told.elapsed().as_secs() >= 5 || done == of {
+            *told = Instant::now();
+            eprintln!("{what}: {done} of {of} after {:.0} s", start.elapsed().as_secs_f64());
+        }
+    });
+    let aims = aims::judge(&study);
+    if let Some(path) = &options.json {
+        let command = std::env::args().collect::<Vec<String>>().join(" ");
+        let results = Results {
+            command,
+            aims: &aims,
+            study: &study,
+        };
+        write(path, &serde_json::to_string_pretty(&results)?)?;
+    }
+    if plan.curves {
+        for (share, svg) in report::plots(&study) {
+            let path = options.plots.join(format!("memory-{share}.svg"));
+            write(&path, &svg)?;
+            eprintln!("{}", path.display());
+        }
+    }
+    print!("{}", report::text(&study));
+    println!();
+    print!("{}", crate::report::text_of_aims(&aims));
+    Ok(!options.check || aims.iter().all(|aim| aim.met))
+}
+
+fn write(path: &std::path::Path, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// Runs the command with the program's arguments behind `memory`.
+pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    let options = Options::parse_from(std::iter::once("weft-lab memory".to_owned()).chain(arguments));
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("weft-lab memory: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

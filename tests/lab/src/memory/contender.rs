@@ -1,0 +1,134 @@
+//! What is compared.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+use weft_broker::core::memory::{Options, Overlap, Victims};
+
+use crate::{MS, Ns};
+
+/// A way to run jobs that do not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// Everything fits: what there would be to gain.
+    Ideal,
+    /// The stock driver: demand paging under the device's own time slices. What published ratios are over.
+    Stock,
+    /// The same with the density prefetcher's threshold at 1 %.
+    StockTuned,
+    /// Demand paging in turns of the common slice.
+    StockTurns,
+    /// Demand paging in turns of 30 s, as nvshare takes them.
+    Nvshare,
+    /// A model of MSched: its template prediction, OPT, both directions at once at a switch, the first kernel starts early. Always on the duplex link that its changed driver has.
+    Msched,
+    /// weft, moving whole allocations rather than what is touched.
+    WholeAllocations,
+    /// weft with LRU in place of OPT.
+    Lru,
+    /// weft.
+    Weft,
+    /// weft moving nothing ahead of the switch, and starting when all is in.
+    NoPipelining,
+    /// weft copying dead data.
+    NoDiscard,
+    /// weft copying what nobody writes.
+    NoDuplication,
+}
+
+/// All of them.
+pub const ALL: [Contender; 12] = [
+    Contender::Ideal,
+    Contender::Stock,
+    Contender::StockTuned,
+    Contender::StockTurns,
+    Contender::Nvshare,
+    Contender::Msched,
+    Contender::WholeAllocations,
+    Contender::Lru,
+    Contender::Weft,
+    Contender::NoPipelining,
+    Contender::NoDiscard,
+    Contender::NoDuplication,
+];
+
+/// How long a turn is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// So long on the clock.
+    Wall(Ns),
+    /// So long of the job's own time; what it waits for memory comes on top.
+    Own(Ns),
+}
+
+impl Contender {
+    /// How it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Contender::Ideal => "ideal",
+            Contender::Stock => "stock",
+            Contender::StockTuned => "stock, tuned",
+            Contender::StockTurns => "stock, in turns",
+            Contender::Nvshare => "nvshare's turns",
+            Contender::Msched => "MSched (model)",
+            Contender::WholeAllocations => "whole allocations",
+            Contender::Lru => "LRU",
+            Contender::Weft => "weft",
+            Contender::NoPipelining => "no pipelining",
+            Contender::NoDiscard => "no discard",
+            Contender::NoDuplication => "no duplication",
+        }
+    }
+
+    /// What the planner is set to; none where nothing is planned.
+    pub fn options(self) -> Option<Options> {
+        let weft = Options::default();
+        Some(match self {
+            Contender::Ideal
+            | Contender::Stock
+            | Contender::StockTuned
+            | Contender::StockTurns
+            | Contender::Nvshare => return None,
+            Contender::Msched => Options {
+                overlap: Overlap::AtSwitch,
+                victims: Victims::Opt,
+                discard: false,
+                read_duplication: false,
+                whole_allocations: false,
+            },
+            Contender::WholeAllocations => Options {
+                whole_allocations: true,
+                ..weft
+            },
+            Contender::Lru => Options {
+                victims: Victims::Lru,
+                ..weft
+            },
+            Contender::Weft => weft,
+            Contender::NoPipelining => Options {
+                overlap: Overlap::Nothing,
+                ..weft
+            },
+            Contender::NoDiscard => Options { discard: false, ..weft },
+            Contender::NoDuplication => Options {
+                read_duplication: false,
+                ..weft
+            },
+        })
+    }
+
+    /// How long its turns are where the common slice is `slice` and the device's own is `device`.
+    pub fn turn(self, slice: Ns, device: Ns) -> Length {
+        match self {
+            Contender::Stock | Contender::StockTuned => Length::Wall(device),
+            // nvshare's default quantum.
+            Contender::Nvshare => Length::Wall(30_000 * MS),
+            _ => Length::Own(slice),
+        }
+    }
+
+    /// Whether the link's kind makes a difference to it.
+    pub fn moves_ahead(self) -> bool {
+        self.options().is_some() && self != Contender::Msched
+    }
+}

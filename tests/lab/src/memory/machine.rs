@@ -1,0 +1,548 @@
+//! The machine: jobs take turns on a device whose memory they exceed.
+//!
+//! One job runs at a time. A kernel uses its regions block by block, its time spread over them by size; at a block that is not there it faults, or, where the planner says that the block is on its
+//! way, waits for it as a launch behind its prefetch's event does. Everything that moves goes through the simulated GPU's page ledger; what is to move when is decided by the broker's own planner
+//! ([`weft_broker::core::memory`]), told what the daemon would tell it. An order takes effect [`ORDER_LATENCY`] after it was given.
+//!
+//! What holds: the same workload, contender and setting give the same figures to the last digit. What is not modelled: the host's side of launches, switches of context (the same for all),
+//! kernels of two jobs side by side.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+
+use serde::Serialize;
+use simgpu_engine::memory::{BLOCK, MemorySettings, Pager, Range, Ticket};
+use weft_broker::core::Client;
+use weft_broker::core::memory::{
+    self as plan, Config, Link, Order, OrderId, Outcome, Place, Planner, Turn, Use, What, WorkingSet,
+};
+use weft_profiles::working_set::Access;
+
+use super::contender::{Contender, Length};
+use super::workload::{Job, Workload};
+use crate::{MS, Ns, US};
+
+/// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a core that sleeps).
+const ORDER_LATENCY: Ns = 50 * US;
+
+/// What the planner is told of a running job's progress at a time, at least.
+const PROGRESS: Ns = 100 * US;
+
+/// How a run is set.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setting {
+    /// The device's memory and link.
+    pub memory: MemorySettings,
+    /// The common slice.
+    pub slice: Ns,
+    /// The device's own slice.
+    pub device_slice: Ns,
+    /// Have the planner choose slices for this efficiency, no job away for longer than this.
+    pub adaptive: Option<(f64, Ns)>,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Figures {
+    /// Of the time that passed, what jobs ran: throughput as a share of what it is when everything fits.
+    pub efficiency: f64,
+    /// Seconds that passed.
+    pub seconds: f64,
+    /// The mean length of a turn on the clock, ms.
+    pub turn_ms: f64,
+    /// The longest that a job was away: from its turn's end to its next first step, ms.
+    pub away_ms: f64,
+    /// Copied to the device, GB: prefetched and faulted.
+    pub prefetched_gb: f64,
+    /// See above.
+    pub faulted_gb: f64,
+    /// Copied to the host, GB.
+    pub out_gb: f64,
+    /// Left for nothing, since the host had it, GB.
+    pub dropped_gb: f64,
+    /// Given up, GB.
+    pub discarded_gb: f64,
+    /// Batches of faults.
+    pub faults: u64,
+    /// What the device held at most, of its memory.
+    pub fullest: f64,
+}
+
+struct Task {
+    job: Job,
+    /// Where it is: kernel, touch, bytes of the touch.
+    at: (usize, usize, u64),
+    own: Ns,
+    /// Own time that is less than a nanosecond.
+    rest: f64,
+    /// When its last turn ended.
+    left: Option<Ns>,
+    /// Bytes of each kernel.
+    sizes: Vec<u64>,
+    /// Faults when its present period began, and whether that was in the present turn.
+    begun: Option<u64>,
+}
+
+/// What of the books counts at a moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    prefetched: u64,
+    faulted: u64,
+    out: u64,
+    dropped: u64,
+    discarded: u64,
+    faults: u64,
+}
+
+/// The planner and its orders on their way.
+struct Weft {
+    planner: Planner,
+    given: Vec<Order>,
+    pending: VecDeque<(Ns, Order)>,
+    tickets: HashMap<Ticket, OrderId>,
+    /// Own time of the running job that the planner was not told.
+    untold: Ns,
+}
+
+struct Machine {
+    pager: Pager,
+    now: Ns,
+    tasks: Vec<Task>,
+    weft: Option<Weft>,
+    fullest: u64,
+    away: Ns,
+}
+
+/// Whose memory a task's is, for the planner.
+fn client(task: usize) -> Client {
+    Client(task as u64)
+}
+
+fn granules(range: Range) -> plan::Range {
+    let first = range.start / BLOCK;
+    plan::Range {
+        first,
+        count: (range.end().div_ceil(BLOCK) - first) as u32,
+    }
+}
+
+fn bytes(range: plan::Range) -> Range {
+    Range::new(range.first * BLOCK, u64::from(range.count) * BLOCK)
+}
+
+/// What a job's kernels are predicted to touch.
+pub fn working_set(job: &Job) -> WorkingSet {
+    let (mut at, mut uses) = (0, Vec::new());
+    for kernel in &job.kernels {
+        for touch in kernel.touches.iter().filter(|touch| !touch.hidden) {
+            let all = granules(touch.range);
+            let mut add = |first: u64, end: u64, access| {
+                if first < end {
+                    let count = (end - first) as u32;
+                    uses.push(Use {
+                        at,
+                        range: plan::Range { first, count },
+                        access,
+                    });
+                }
+            };
+            if touch.access != Access::Write {
+                add(all.first, all.end(), touch.access);
+                continue;
+            }
+            // Granules at the ends that are written in part keep the rest of what they hold.
+            let whole = (touch.range.start.div_ceil(BLOCK), touch.range.end() / BLOCK);
+            let whole = if whole.0 < whole.1 {
+                whole
+            } else {
+                (all.end(), all.end())
+            };
+            add(all.first, whole.0, Access::ReadWrite);
+            add(whole.0, whole.1, Access::Write);
+            add(whole.1, all.end(), Access::ReadWrite);
+        }
+        at += kernel.time;
+    }
+    WorkingSet { period: at, uses }
+}
+
+impl Weft {
+    fn new(contender: Contender, setting: &Setting, jobs: &[Job]) -> Option<Weft> {
+        let options = contender.options()?;
+        let memory = setting.memory;
+        // Both ways at once each direction gets its part of the sum.
+        let rate = |alone: u64| {
+            let sum = memory.to_device + memory.to_host;
+            let rate = if memory.duplex {
+                memory.both_ways as f64 * alone as f64 / sum as f64
+            } else {
+                alone as f64
+            };
+            rate * 1e6
+        };
+        let link = Link {
+            inward: rate(memory.to_device),
+            outward: rate(memory.to_host),
+            duplex: memory.duplex,
+        };
+        let config = Config {
+            options,
+            ..Config::new(memory.capacity, memory.host_limit, link)
+        };
+        let mut planner = Planner::new(config);
+        for (number, job) in jobs.iter().enumerate() {
+            planner.join(client(number));
+            for range in &job.allocations {
+                planner.placed(client(number), granules(*range), Place::Host);
+            }
+            planner.learn(client(number), working_set(job), 0);
+        }
+        Some(Weft {
+            planner,
+            given: Vec::new(),
+            pending: VecDeque::new(),
+            tickets: HashMap::new(),
+            untold: 0,
+        })
+    }
+
+    /// Takes what the planner orders now.
+    fn take_orders(&mut self, now: Ns) {
+        self.planner.orders(&mut self.given);
+        self.pending
+            .extend(self.given.drain(..).map(|order| (now + ORDER_LATENCY, order)));
+    }
+}
+
+impl Machine {
+    fn new(contender: Contender, workload: &Workload, setting: &Setting) -> Machine {
+        let mut memory = setting.memory;
+        match contender {
+            Contender::StockTuned => memory.threshold = 1,
+            Contender::Ideal => memory.capacity = 1 << 50,
+            _ => {}
+        }
+        if contender == Contender::Msched {
+            memory.duplex = true;
+        }
+        let setting = Setting { memory, ..*setting };
+        // Waits are the planner's business here: what it does not promise is faulted for.
+        let mut pager = Pager::new(memory, false);
+        pager.keep_evictions();
+        for (owner, job) in (0..).zip(&workload.jobs) {
+            for range in &job.allocations {
+                // Room on the host was looked at before.
+                let _ = pager.allocate(owner, *range);
+                pager.fill_from_host(owner, *range);
+            }
+        }
+        let task = |job: &Job| Task {
+            sizes: job
+                .kernels
+                .iter()
+                .map(|kernel| kernel.touches.iter().map(|touch| touch.range.len).sum())
+                .collect(),
+            job: job.clone(),
+            at: (0, 0, 0),
+            own: 0,
+            rest: 0.0,
+            left: None,
+            begun: None,
+        };
+        Machine {
+            pager,
+            now: 0,
+            tasks: workload.jobs.iter().map(task).collect(),
+            weft: Weft::new(contender, &setting, &workload.jobs),
+            fullest: 0,
+            away: 0,
+        }
+    }
+
+    fn next_event(&self) -> Option<Ns> {
+        let pending = self
+            .weft
+            .as_ref()
+            .and_then(|weft| weft.pending.front())
+            .map(|(at, _)| *at);
+        match (self.pager.next_event(), pending) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Lets the link and the planner work up to a time.
+    fn pump(&mut self, to: Ns) {
+        while let Some(next) = self.next_event() {
+            if next > to {
+                break;
+            }
+            self.pager.advance_to(next);
+            self.carry_out(next);
+            self.hear(next);
+        }
+        self.pager.advance_to(to);
+        self.now = self.now.max(to);
+    }
+
+    /// Carries out the orders that are due.
+    fn carry_out(&mut self, now: Ns) {
+        let Some(weft) = &mut self.weft else { return };
+        let mut ended = false;
+        while let Some(&(at, order)) = weft.pending.front() {
+            if at > now {
+                break;
+            }
+            weft.pending.pop_front();
+            let (owner, range) = (order.client.0 as u32, bytes(order.range));
+            let pager = &mut self.pager;
+            let ticket = match order.what {
+                What::Prefetch => pager.prefetch(now, owner, range, false),
+                What::Populate => {
+                    pager.discard(now, owner, range);
+                    pager.prefetch(now, owner, range, false)
+                }
+                What::Evict | What::Release => pager.prefetch(now, owner, range, true),
+                What::Discard => {
+                    pager.discard(now, owner, range);
+                    weft.planner.done(order.id, Outcome::Done);
+                    ended = true;
+                    continue;
+                }
+                What::Advise(on) => {
+                    pager.advise_read_mostly(now, owner, range, on);
+                    continue;
+                }
+            };
+            weft.tickets.insert(ticket, order.id);
+        }
+        if ended {
+            weft.take_orders(now);
+        }
+    }
+
+    /// Tells the planner what has ended, and what the driver evicted by itself.
+    fn hear(&mut self, now: Ns) {
+        self.fullest = self.fullest.max(self.pager.ledger().used());
+        let evicted = self.pager.take_evictions();
+        let Some(weft) = &mut self.weft else {
+            while self.pager.next_ended().is_some() {}
+            return;
+        };
+        let mut news = !evicted.is_empty();
+        for (owner, number) in evicted {
+            let range = plan::Range {
+                first: number,
+                count: 1,
+            };
+            weft.planner.placed(Client(owner.into()), range, Place::Host);
+        }
+        while let Some((ticket, _)) = self.pager.next_ended() {
+            if let Some(id) = weft.tickets.remove(&ticket) {
+                weft.planner.done(id, Outcome::Done);
+                news = true;
+            }
+        }
+        if news {
+            weft.take_orders(now);
+        }
+    }
+
+    /// Has a part of a task's memory be on the device.
+    fn get(&mut self, task: usize, range: Range, write: bool) {
+        let owner = task as u32;
+        if self.weft.is_none() {
+            self.now = self.pager.touch(self.now, owner, range, write);
+            self.fullest = self.fullest.max(self.pager.ledger().used());
+            self.pager.take_evictions();
+            return;
+        }
+        while let Some(number) = self.pager.ledger().first_unready(owner, range, write) {
+            let promised = self
+                .weft
+                .as_ref()
+                .is_some_and(|weft| weft.planner.promised(client(task), number));
+            if promised && let Some(next) = self.next_event() {
+                self.pump(next);
+                continue;
+            }
+            let base = number * BLOCK;
+            let (start, end) = (range.start.max(base), range.end().min(base + BLOCK));
+            let end = self.pager.touch(self.now, owner, Range::new(start, end - start), write);
+            self.now = end;
+            if let Some(weft) = &mut self.weft {
+                weft.planner.faulted(
+                    client(task),
+                    plan::Range {
+                        first: number,
+                        count: 1,
+                    },
+                );
+            }
+            self.carry_out(end);
+            self.hear(end);
+            if self.pager.ledger().room() < 2 * BLOCK {
+                return;
+            }
+        }
+    }
+
+    /// Runs one block of a task's work.
+    fn step(&mut self, task: usize) {
+        let state = &self.tasks[task];
+        let (number, which, done) = state.at;
+        let kernel = &state.job.kernels[number];
+        let touch = kernel.touches[which];
+        let from = touch.range.start + done;
+        let to = (from / BLOCK * BLOCK + BLOCK).min(touch.range.end());
+        let share = kernel.time as f64 * (to - from) as f64 / state.sizes[number].max(1) as f64;
+        let (touches, kernels) = (kernel.touches.len(), state.job.kernels.len());
+        let begins = state.at == (0, 0, 0);
+        if begins {
+            self.tasks[task].begun = Some(self.pager.usage(task as u32).faults);
+        }
+        self.get(task, Range::new(from, to - from), touch.access.writes());
+        let state = &mut self.tasks[task];
+        if let Some(left) = state.left.take() {
+            self.away = self.away.max(self.now.saturating_sub(left));
+        }
+        let time = share + state.rest;
+        state.rest = time.fract();
+        let time = time as Ns;
+        state.own += time;
+        state.at.2 += to - from;
+        if to == touch.range.end() {
+            state.at = if which + 1 < touches {
+                (number, which + 1, 0)
+            } else {
+                ((number + 1) % kernels, 0, 0)
+            };
+        }
+        let to = self.now + time;
+        if let Some(weft) = &mut self.weft {
+            weft.untold += time;
+            if weft.untold >= PROGRESS {
+                weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
+                weft.take_orders(self.now);
+            }
+            self.pump(to);
+        } else {
+            self.now = to;
+        }
+    }
+}
+
+impl Machine {
+    /// A turn of a task.
+    fn turn(&mut self, task: usize, length: Length, setting: &Setting) {
+        let own = match (length, setting.adaptive, &self.weft) {
+            (Length::Own(_), Some((efficiency, away)), Some(weft)) => {
+                Length::Own(weft.planner.slice(efficiency, LEAST, away))
+            }
+            (length, ..) => length,
+        };
+        let count = self.tasks.len();
+        if let (Some(weft), Length::Own(length)) = (&mut self.weft, own) {
+            let order = (0..count).map(|n| Turn {
+                client: client((task + n) % count),
+                length,
+            });
+            weft.planner.switch(&order.collect::<Vec<_>>());
+            weft.take_orders(self.now);
+            while !self
+                .weft
+                .as_mut()
+                .is_some_and(|weft| weft.planner.may_start(client(task)))
+            {
+                let Some(next) = self.next_event() else { break };
+                self.pump(next);
+            }
+        }
+        let (start, before) = (self.now, self.tasks[task].own);
+        self.tasks[task].begun = None;
+        loop {
+            let left = match own {
+                Length::Wall(length) => (start + length).saturating_sub(self.now),
+                Length::Own(length) => (before + length).saturating_sub(self.tasks[task].own),
+            };
+            if left == 0 {
+                break;
+            }
+            if self.weft.is_none() && self.tasks[task].at == (0, 0, 0) {
+                // A period with no fault is followed by others: nothing moves but by faults.
+                let period = self.tasks[task].job.period();
+                let faults = self.pager.usage(task as u32).faults;
+                if self.tasks[task].begun == Some(faults) && left > period {
+                    let skipped = left / period * period;
+                    self.now += skipped;
+                    self.tasks[task].own += skipped;
+                    continue;
+                }
+            }
+            self.step(task);
+        }
+        if let Some(weft) = &mut self.weft {
+            weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
+        }
+        self.tasks[task].left = Some(self.now);
+    }
+
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for owner in 0..self.tasks.len() as u32 {
+            let usage = self.pager.usage(owner);
+            sums.prefetched += usage.prefetched;
+            sums.faulted += usage.faulted;
+            sums.out += usage.returned + usage.evicted;
+            sums.dropped += usage.dropped;
+            sums.discarded += usage.discarded;
+            sums.faults += usage.faults;
+        }
+        sums
+    }
+}
+
+/// The shortest slice that the planner may choose.
+const LEAST: Ns = 5 * MS;
+
+/// Runs a workload under a contender: first until each job has been through a period (and two turns), then over at least another one (and three turns).
+pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> Figures {
+    let mut machine = Machine::new(contender, workload, setting);
+    let length = contender.turn(setting.slice, setting.device_slice);
+    let count = machine.tasks.len();
+    let rounds = |machine: &mut Machine, least: u32, periods: f64| {
+        let begun: Vec<Ns> = machine.tasks.iter().map(|task| task.own).collect();
+        let mut turns = 0;
+        loop {
+            for task in 0..count {
+                machine.turn(task, length, setting);
+                turns += 1;
+            }
+            let through = |(task, begun): (&Task, &Ns)| (task.own - begun) as f64 >= periods * task.job.period() as f64;
+            if turns >= least as usize * count && machine.tasks.iter().zip(&begun).all(through) {
+                return turns;
+            }
+        }
+    };
+    rounds(&mut machine, 2, 1.0);
+    let (start, before) = (machine.now, machine.sums());
+    let own = |machine: &Machine| machine.tasks.iter().map(|task| task.own).sum::<Ns>();
+    let own_before = own(&machine);
+    (machine.away, machine.fullest) = (0, 0);
+    let turns = rounds(&mut machine, 3, 1.0);
+    let (after, passed) = (machine.sums(), machine.now - start);
+    let gb = |after: u64, before: u64| (after - before) as f64 / 1e9;
+    Figures {
+        efficiency: (own(&machine) - own_before) as f64 / passed.max(1) as f64,
+        seconds: passed as f64 / 1e9,
+        turn_ms: passed as f64 / turns as f64 / MS as f64,
+        away_ms: machine.away as f64 / MS as f64,
+        prefetched_gb: gb(after.prefetched, before.prefetched),
+        faulted_gb: gb(after.faulted, before.faulted),
+        out_gb: gb(after.out, before.out),
+        dropped_gb: gb(after.dropped, before.dropped),
+        discarded_gb: gb(after.discarded, before.discarded),
+        faults: after.faults - before.faults,
+        fullest: machine.fullest as f64 / machine.pager.ledger().room().max(1) as f64,
+    }
+}

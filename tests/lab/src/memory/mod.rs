@@ -1,0 +1,22 @@
+//! Memory beyond the device in virtual time: jobs that together exceed it, under the stock driver, weft, weft without each of its ideas, and others.
+//!
+//! | file | what |
+//! |---|---|
+//! | `workload.rs` | jobs and what their kernels touch |
+//! | `contender.rs` | what is compared |
+//! | `machine.rs` | turns, kernels, the page ledger of the simulated GPU, the broker's own planner |
+//! | `study.rs` | which runs are made, and the slice |
+//! | `aims.rs` | what is to be reached |
+//! | `report.rs` | tables and plots |
+//! | `command.rs` | `weft-lab memory` |
+//!
+//! What holds: all contenders meet the same jobs; the planner is the broker's, never a copy.
+#![forbid(unsafe_code)]
+
+pub mod aims;
+pub mod command;
+pub mod contender;
+pub mod machine;
+pub mod report;
+pub mod study;
+pub mod workload;

@@ -1,0 +1,456 @@
+//! Jobs that compete for memory: what each allocates, and what its kernels touch in what order for how long.
+//!
+//! A job repeats a period (a decoded token, a training step, a batch). Its kernels' regions follow the proportions that MSched (arXiv 2512.24637, section 2.1 of the project's facts) measured:
+//! most are *fixed*, some *linear* in a launch argument (a growing KV cache, a batch), a few *strided*; under one per cent of Rodinia's accesses go through
+//! pointers that no template predicts. Weights are only read; activations are overwritten whole, read, and then dead; training reads them once more, backwards.
+//!
+//! Kernel times are what an RTX 5080 takes for the bytes (960 GB/s, of which kernels reach three quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
+#![forbid(unsafe_code)]
+
+use simgpu_engine::memory::{BLOCK, Range};
+use weft_profiles::working_set::Access;
+
+use crate::Ns;
+use crate::random::{at as draw, factor};
+
+/// Bytes a kernel moves in a nanosecond: three quarters of an RTX 5080's 960 GB/s.
+const BYTES_A_NS: f64 = 720.0;
+/// Operations a kernel does in a nanosecond.
+const FLOP_A_NS: f64 = 40_000.0;
+/// The smallest kernel.
+const SMALLEST: f64 = 2_500.0;
+
+/// A region that a kernel uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touch {
+    /// Where, in the job's own addresses.
+    pub range: Range,
+    /// How.
+    pub access: Access,
+    /// No template predicts it.
+    pub hidden: bool,
+}
+
+/// A launch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kernel {
+    /// How long it runs when all is there.
+    pub time: Ns,
+    /// What it touches, in order; its time is spread over them by size.
+    pub touches: Vec<Touch>,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// What it is.
+    pub name: String,
+    /// Its allocations.
+    pub allocations: Vec<Range>,
+    /// One period.
+    pub kernels: Vec<Kernel>,
+}
+
+impl Job {
+    /// How long a period takes when all is there.
+    pub fn period(&self) -> Ns {
+        self.kernels.iter().map(|kernel| kernel.time).sum()
+    }
+
+    /// All that it has.
+    pub fn bytes(&self) -> u64 {
+        self.allocations.iter().map(|range| range.len).sum()
+    }
+}
+
+/// Jobs that share a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// What it is.
+    pub name: &'static str,
+    /// Whether the aims for decoders hold for it, or those for mixes.
+    pub decoders: bool,
+    /// Per cent of the device that all jobs have together.
+    pub share: u64,
+    /// The jobs.
+    pub jobs: Vec<Job>,
+}
+
+/// Which workloads there are.
+pub const NAMES: [&str; 5] = ["decoders", "vectors", "rodinia", "cnns", "hybrid"];
+
+/// A workload of which all jobs together have `share` per cent of `capacity` bytes.
+pub fn generate(name: &'static str, capacity: u64, share: u64, seed: u64) -> Workload {
+    let total = capacity / 100 * share;
+    let jobs = match name {
+        // MSched's own: eight of 8 GB on 16 GB in its demonstration, two for each 100 % here.
+        "decoders" => {
+            let count = share / 50;
+            (0..count).map(|n| decoder(total / count, place(seed, n))).collect()
+        }
+        "vectors" => {
+            let each = total / 4;
+            vec![
+                vectors(each, place(seed, 0)),
+                matmul(each, place(seed, 1)),
+                vectors(each, place(seed, 2)),
+                matmul(each, place(seed, 3)),
+            ]
+        }
+        "rodinia" => (0..4).map(|n| stencil(total / 4, n, place(seed, n))).collect(),
+        "cnns" => (0..4).map(|n| network(total / 4, n, false, place(seed, n))).collect(),
+        _ => (0..4).map(|n| network(total / 4, n, n < 2, place(seed, n))).collect(),
+    };
+    Workload {
+        name,
+        decoders: name == "decoders",
+        share,
+        jobs,
+    }
+}
+
+fn place(seed: u64, job: u64) -> [u64; 2] {
+    [seed, job]
+}
+
+/// Lays allocations out one after the other, each from a block's begin on.
+#[derive(Default)]
+struct Builder {
+    next: u64,
+    allocations: Vec<Range>,
+    kernels: Vec<Kernel>,
+    /// Decides by how much kernels differ.
+    seed: [u64; 2],
+}
+
+impl Builder {
+    fn new(seed: [u64; 2]) -> Builder {
+        Builder {
+            seed,
+            ..Builder::default()
+        }
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Range {
+        let range = Range::new(self.next, whole(bytes));
+        self.next += range.len;
+        self.allocations.push(range);
+        range
+    }
+
+    /// A kernel that moves what it touches and does so many operations.
+    fn kernel(&mut self, flop: f64, touches: &[(Range, Access)]) {
+        let bytes: u64 = touches.iter().map(|(range, _)| range.len).sum();
+        let time = (bytes as f64 / BYTES_A_NS).max(flop / FLOP_A_NS).max(SMALLEST);
+        let word = draw(self.seed[0], [self.seed[1], self.kernels.len() as u64, 7]);
+        self.kernels.push(Kernel {
+            time: (time * factor(word, 0.03)) as Ns,
+            touches: touches
+                .iter()
+                .map(|&(range, access)| Touch {
+                    range,
+                    access,
+                    hidden: false,
+                })
+                .collect(),
+        });
+    }
+
+    fn done(self, name: String) -> Job {
+        Job {
+            name,
+            allocations: self.allocations,
+            kernels: self.kernels,
+        }
+    }
+}
+
+fn whole(bytes: u64) -> u64 {
+    bytes.next_multiple_of(BLOCK)
+}
+
+/// A part of a range by per mille.
+fn part(range: Range, from: u64, to: u64) -> Range {
+    let at = |n: u64| range.len / 1000 * n;
+    Range::new(range.start + at(from), at(to) - at(from))
+}
+
+use Access::{Read, ReadWrite, Write};
+
+/// A decoder of so many bytes in the likeness of Llama3-8B in 8 bits under llama.cpp: 32 layers, one monolithic block of weights (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that touch
+/// 16 KB to 60 MB), a cache of keys and values of which a quarter is filled, and scratch.
+fn decoder(bytes: u64, seed: [u64; 2]) -> Job {
+    const LAYERS: u64 = 32;
+    let mut b = Builder::new(seed);
+    let cache_bytes = bytes / 1000 * 40;
+    let scratch_bytes = bytes / 1000 * 8;
+    let weights = b.allocate(bytes - whole(cache_bytes) - whole(scratch_bytes));
+    let cache = b.allocate(cache_bytes);
+    let scratch = b.allocate(scratch_bytes);
+    // Of 8.03 GB: 32 layers of 218 MB, and 525 MB of words at each end, of which the first are looked up one at a time.
+    let ends = weights.len / 1000 * 65;
+    let layer_bytes = (weights.len - 2 * ends) / LAYERS;
+    let x = part(scratch, 0, 125);
+    let hidden = part(scratch, 125, 500);
+    let line = |range: Range| Range::new(range.start, range.len.min(64 << 10));
+    b.kernel(0.0, &[(Range::new(weights.start, 64 << 10), Read), (line(x), Write)]);
+    for layer in 0..LAYERS {
+        let base = Range::new(weights.start + ends + layer * layer_bytes, layer_bytes);
+        // q, k, v, o: 77, 19, 19, 77 of 1000; gate, up, down: 269 each.
+        let cuts = [0, 77, 96, 115, 192, 461, 730, 1000];
+        let weight = |n: usize| part(base, cuts[n], cuts[n + 1]);
+        let of_layer = Range::new(cache.start + layer * (cache.len / LAYERS), cache.len / LAYERS);
+        let (keys, values) = (part(of_layer, 0, 500), part(of_layer, 500, 1000));
+        b.kernel(0.0, &[(line(x), ReadWrite)]);
+        for n in 0..3 {
+            b.kernel(0.0, &[(weight(n), Read), (line(x), ReadWrite)]);
+        }
+        b.kernel(0.0, &[(line(x), ReadWrite)]);
+        b.kernel(0.0, &[(line(keys), ReadWrite), (line(values), ReadWrite)]);
+        // Linear in the number of words so far; strided over heads.
+        b.kernel(
+            0.0,
+            &[
+                (part(keys, 0, 250), Read),
+                (part(values, 0, 250), Read),
+                (line(hidden), Write),
+            ],
+        );
+        b.kernel(0.0, &[(weight(3), Read), (line(x), ReadWrite)]);
+        b.kernel(0.0, &[(line(x), ReadWrite)]);
+        b.kernel(0.0, &[(weight(4), Read), (line(hidden), ReadWrite)]);
+        b.kernel(0.0, &[(weight(5), Read), (line(hidden), ReadWrite)]);
+        b.kernel(0.0, &[(line(hidden), ReadWrite)]);
+        b.kernel(0.0, &[(weight(6), Read), (line(x), ReadWrite)]);
+    }
+    let last = Range::new(weights.end() - ends, ends);
+    b.kernel(0.0, &[(last, Read), (line(hidden), ReadWrite)]);
+    b.done("decoder".to_owned())
+}
+
+/// `c = a + b` over and over, in 16 launches each over a part.
+fn vectors(bytes: u64, seed: [u64; 2]) -> Job {
+    let mut b = Builder::new(seed);
+    let arrays = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
+    for n in 0..16 {
+        let part = arrays.map(|array| Range::new(array.start + array.len / 16 * n, array.len / 16));
+        b.kernel(0.0, &[(part[0], Read), (part[1], Read), (part[2], Write)]);
+    }
+    b.done("vectors".to_owned())
+}
+
+/// A square product in 16 launches, each of some rows of the first factor by the whole second one.
+fn matmul(bytes: u64, seed: [u64; 2]) -> Job {
+    let mut b = Builder::new(seed);
+    let [first, second, product] = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
+    let side = ((bytes / 3) as f64 / 4.0).sqrt();
+    for n in 0..16 {
+        let rows = |array: Range| Range::new(array.start + array.len / 16 * n, array.len / 16);
+        b.kernel(
+            2.0 * side.powi(3) / 16.0,
+            &[(rows(first), Read), (second, Read), (rows(product), Write)],
+        );
+    }
+    b.done("matmul".to_owned())
+}
+
+/// Iterations over grids as in Rodinia: `hotspot` (two inputs, one output, which change places), `srad` (six grids), `kmeans` (one large array that is only read), `bfs` (edges that no template predicts).
+fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> Job {
+    let mut b = Builder::new(seed);
+    match which {
+        0 => {
+            let [one, other, power] = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
+            for (from, to) in [(one, other), (other, one)] {
+                b.kernel(
+                    from.len as f64 / 4.0 * 15.0,
+                    &[(from, Read), (power, Read), (to, Write)],
+                );
+            }
+            b.done("hotspot".to_owned())
+        }
+        1 => {
+            let grids = [bytes / 6; 6].map(|bytes| b.allocate(bytes));
+            let cells = grids[0].len as f64 / 4.0;
+            let [image, north, south, east, west, factor] = grids;
+            b.kernel(cells * 2.0, &[(image, Read)]);
+            b.kernel(
+                cells * 40.0,
+                &[
+                    (image, Read),
+                    (north, Write),
+                    (south, Write),
+                    (east, Write),
+                    (west, Write),
+                    (factor, Write),
+                ],
+            );
+            b.kernel(
+                cells * 12.0,
+                &[
+                    (north, Read),
+                    (south, Read),
+                    (east, Read),
+                    (west, Read),
+                    (factor, Read),
+                    (image, ReadWrite),
+                ],
+            );
+            b.done("srad".to_owned())
+        }
+        2 => {
+            let points = b.allocate(bytes / 100 * 98);
+            let centres = b.allocate(bytes / 100);
+            let found = b.allocate(bytes / 100);
+            // 32 centres; each point's distance to each.
+            b.kernel(
+                points.len as f64 / 4.0 * 96.0,
+                &[(points, Read), (centres, Read), (found, Write)],
+            );
+            b.kernel(0.0, &[(found, Read), (centres, ReadWrite)]);
+            b.done("kmeans".to_owned())
+        }
+        _ => {
+            let nodes = b.allocate(bytes / 4);
+            let edges = b.allocate(bytes / 2);
+            let state = b.allocate(bytes / 4);
+            for level in 0..12 {
+                b.kernel(
+                    0.0,
+                    &[
+                        (nodes, Read),
+                        (part(edges, level * 80, level * 80 + 80), Read),
+                        (state, ReadWrite),
+                    ],
+                );
+                // The neighbours of a few: where they lie stands in device memory. 0.92 % of what Rodinia touches is of this kind.
+                let hidden = Range::new(edges.start + edges.len / 13 * level, edges.len / 100);
+                if let Some(kernel) = b.kernels.last_mut() {
+                    kernel.touches.push(Touch {
+                        range: hidden,
+                        access: Read,
+                        hidden: true,
+                    });
+                }
+            }
+            b.done("bfs".to_owned())
+        }
+    }
+}
+
+/// A convolutional network on large batches: 120 layers, activations that are written whole, read by the next layer, and dead; in training kept and read once more, backwards, with gradients and the
+/// optimiser's state. ResNet-like: 0.7 ms of a batch's picture for 230 MB of activations moved.
+fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> Job {
+    const LAYERS: u64 = 120;
+    /// Operations for each byte of activations that a convolution reads and writes: 23 GFLOP for 230 MB.
+    const FLOP_A_BYTE: f64 = 100.0;
+    let mut b = Builder::new(seed);
+    // Weights of 60 to 140 MB beside batches of gigabytes: a fiftieth, of VGG more.
+    let weights = b.allocate(bytes / if which == 1 { 20 } else { 50 });
+    let of = |n: u64, range: Range| Range::new(range.start + range.len / LAYERS * n, range.len / LAYERS);
+    if training {
+        let optimiser = b.allocate(2 * weights.len);
+        let gradients = b.allocate(weights.len);
+        let kept = b.allocate((bytes - 4 * weights.len) / 10 * 9);
+        let flow = b.allocate((bytes - 4 * weights.len) / 10);
+        let halves = [part(flow, 0, 500), part(flow, 500, 1000)];
+        let flop = 2.0 * (kept.len / LAYERS) as f64 * FLOP_A_BYTE;
+        for n in 0..LAYERS {
+            let before = of(n.max(1) - 1, kept);
+            b.kernel(flop, &[(of(n, weights), Read), (before, Read), (of(n, kept), Write)]);
+        }
+        for n in (0..LAYERS).rev() {
+            let (from, to) = (halves[(n % 2) as usize], halves[((n + 1) % 2) as usize]);
+            let size = of(0, kept).len.min(from.len);
+            let (from, to) = (Range::new(from.start, size), Range::new(to.start, size));
+            let read = [(of(n, weights), Read), (of(n, kept), Read), (from, Read)];
+            b.kernel(
+                2.0 * flop,
+                &[read[0], read[1], read[2], (to, Write), (of(n, gradients), ReadWrite)],
+            );
+        }
+        for n in 0..8 {
+            let eighth = |range: Range| Range::new(range.start + range.len / 8 * n, range.len / 8);
+            b.kernel(
+                0.0,
+                &[
+                    (eighth(gradients), Read),
+                    (eighth(optimiser), ReadWrite),
+                    (eighth(weights), ReadWrite),
+                ],
+            );
+        }
+        return b.done("cnn training".to_owned());
+    }
+    // What the allocator keeps for inference: four parts that layers take in turns (a block's input stays for its sum).
+    let pool = b.allocate(bytes - weights.len);
+    let parts: Vec<Range> = (0..4).map(|n| part(pool, n * 250, n * 250 + 250)).collect();
+    for n in 0..LAYERS {
+        // Early layers have the largest activations; ResNet halves them four times.
+        let size = |n: u64| whole(parts[0].len >> (n / 30).min(3)).min(parts[0].len / BLOCK * BLOCK);
+        let from = parts[(n % 3) as usize];
+        let to = parts[((n + 1) % 3) as usize];
+        let read = Range::new(from.start, size(n.max(1) - 1));
+        let write = Range::new(to.start.next_multiple_of(BLOCK), size(n).saturating_sub(BLOCK));
+        let mut touches = vec![(of(n, weights), Read), (read, Read)];
+        if n % 3 == 2 {
+            touches.push((Range::new(parts[3].start, size(n)), Read));
+        }
+        touches.push((write, Write));
+        b.kernel((read.len + write.len) as f64 * FLOP_A_BYTE, &touches);
+        if n % 3 == 0 {
+            let stays = Range::new(parts[3].start.next_multiple_of(BLOCK), size(n).saturating_sub(BLOCK));
+            b.kernel(0.0, &[(write, Read), (stays, Write)]);
+        }
+    }
+    b.done("cnn inference".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_have_the_memory_asked_for_and_touch_what_they_have() {
+        let capacity = 16 << 30;
+        for name in NAMES {
+            for share in [100, 150, 200, 300] {
+                let workload = generate(name, capacity, share, 1);
+                let total: u64 = workload.jobs.iter().map(Job::bytes).sum();
+                let asked = capacity / 100 * share;
+                assert!(
+                    total.abs_diff(asked) < asked / 100,
+                    "{name} {share}: {total} of {asked}"
+                );
+                for job in &workload.jobs {
+                    let touches = job.kernels.iter().flat_map(|kernel| &kernel.touches);
+                    for touch in touches {
+                        let inside =
+                            |range: &&Range| range.start <= touch.range.start && touch.range.end() <= range.end();
+                        assert!(
+                            job.allocations.iter().any(|range| inside(&range)),
+                            "{}: {touch:?}",
+                            job.name
+                        );
+                    }
+                    assert!(job.period() > 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_decoded_word_takes_what_the_paper_says() {
+        let workload = generate("decoders", 16 << 30, 100, 1);
+        // 12.7 ms for 8.5 GB touched.
+        for job in &workload.jobs {
+            let period = job.period() as f64 / 1e6;
+            assert!((11.0..14.5).contains(&period), "{period} ms");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_is_the_same_workload() {
+        assert_eq!(generate("hybrid", 1 << 34, 200, 3), generate("hybrid", 1 << 34, 200, 3));
+        assert_ne!(generate("hybrid", 1 << 34, 200, 3), generate("hybrid", 1 << 34, 200, 4));
+    }
+}
