@@ -112,8 +112,9 @@ impl Planner {
         held.note_allocation(range);
         if held.add(range) {
             held.index();
+            self.choice.forget_plan();
         }
-        for slot in held.slots_of(range) {
+        for slot in self.clients[at].1.slots_of(range) {
             self.change(at, slot, |slot| {
                 if slot.moving != Moving::In || place == Place::Device {
                     slot.copy &= slot.place == Place::Device && place == Place::Device;
@@ -123,7 +124,6 @@ impl Planner {
             });
         }
         self.choice.rewind();
-        self.choice.forget_plan();
     }
 
     /// Granules came to the device by faults.
@@ -216,6 +216,7 @@ impl Planner {
     /// The timeline: element 0 runs from now on, then element 1, and so on. Where the client that ran until now stands was told by [`Planner::ran`].
     /// Turns of clients that never joined are passed over.
     pub fn switch(&mut self, timeline: &[Turn]) {
+        self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
         self.timeline.clear();
         for turn in timeline {
@@ -236,7 +237,7 @@ impl Planner {
             }
         }
         self.choice.any_refused = false;
-        self.replan();
+        self.plan();
     }
 
     /// The running client has spent so much more of its own time.
@@ -245,25 +246,35 @@ impl Planner {
         let held = &mut self.clients[at].1;
         held.ran = held.ran.saturating_add(by);
         if self.choice.outrun(at, held.ran) {
-            if let Some(turn) = self.timeline.first_mut() {
-                turn.length = turn.length.saturating_sub(held.ran);
-            }
             self.replan();
         }
     }
 
     /// Starts the choice anew, from where everybody stands.
     pub(super) fn replan(&mut self) {
+        self.advance();
+        self.plan();
+    }
+
+    /// Moves everybody's position on by what it ran, and shortens the present turn by it.
+    fn advance(&mut self) {
         let mut ran = 0;
-        for (_, held) in &mut self.clients {
-            if held.ran > 0 {
-                held.position = held.position.saturating_add(held.ran) % held.period.max(1);
-                ran += std::mem::take(&mut held.ran);
-                held.ended = self.clock + ran;
+        let running = self.timeline.first().map(|turn| turn.client);
+        for (client, held) in &mut self.clients {
+            if held.ran == 0 {
+                continue;
+            }
+            let by = std::mem::take(&mut held.ran);
+            held.position = held.position.saturating_add(by) % held.period.max(1);
+            ran += by;
+            held.ended = self.clock + ran;
+            if running == Some(*client)
+                && let Some(turn) = self.timeline.first_mut()
+            {
+                turn.length = turn.length.saturating_sub(by);
             }
         }
         self.clock += ran;
-        self.plan();
     }
 
     /// Books one slot anew.
