@@ -126,6 +126,10 @@ real! {
     fn cuMemHostUnregister(address: *mut c_void);
     /// The device's address of registered host memory.
     fn cuMemHostGetDevicePointer_v2(device: *mut CuDevicePtr, address: *mut c_void, flags: u32);
+    /// Where a function's parameter stands (CUDA 12.4).
+    fn cuFuncGetParamInfo(function: CuFunction, at: usize, offset: *mut usize, size: *mut usize);
+    /// Where a kernel's parameter stands (CUDA 12.4).
+    fn cuKernelGetParamInfo(kernel: CuKernel, at: usize, offset: *mut usize, size: *mut usize);
     /// A function's symbol (CUDA 12.3).
     fn cuFuncGetName(name: *mut *const c_char, function: CuFunction);
     /// The module a function is of.

@@ -210,6 +210,7 @@ impl Control {
             }
             ToBroker::Backed { start, bytes } => self.memory.tell(memory::Tell::Backed(client, start, bytes)),
             ToBroker::Unbacked { start } => self.memory.tell(memory::Tell::Unbacked(client, start)),
+            ToBroker::Touched { starts } => self.memory.tell(memory::Tell::Touched(client, starts)),
             // It lies where it lay; who is given it again says so.
             ToBroker::Resting { .. } => {}
             ToBroker::Note(line) => {

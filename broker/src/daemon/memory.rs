@@ -7,7 +7,7 @@
 //!   counts as refused: it holds up nobody else.
 //! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in number and size.
 //!
-//! What a job touches is taken to be all that it has allocated: templates of kernels are not used here yet.
+//! What a job touches is taken to be the ranges that its launches named in the last [`ROUNDS`] rounds, whole: templates of kernels are not used here yet.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -39,8 +39,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A client whose errands were given up gets none for so long.
 const PENANCE: Duration = Duration::from_secs(5);
 
-/// Of each device so much stays free of the plan: contexts and code of the clients, and what demand paging needs to turn round in.
-const RESERVE: u64 = 32;
+/// Of each device so much stays free of the plan for what demand paging needs to turn round in.
+const RESERVE: u64 = 64;
+
+/// What a client's context and code take of the device: 0.4 to 0.5 GB where it was measured on large devices; a small device has smaller ones.
+const CONTEXT: u64 = 450 << 20;
+
+/// No context takes more than this part of the device.
+const CONTEXT_PART: u64 = 4;
 
 /// A job's working set is taken to be touched so many times in a turn: what it has touched once in its turn it will touch again in it.
 const TIMES_A_TURN: u64 = 16;
@@ -51,6 +57,9 @@ const LINK: Link = Link {
     outward: 22.2e9,
     duplex: false,
 };
+
+/// A range that was not named in so many rounds (of half a second, in which something was named) is not part of what the job touches: a training step may take seconds.
+const ROUNDS: u64 = 8;
 
 /// Ranges of one client that are kept; an allocator that makes more is left to demand paging.
 const RANGES: usize = 65_536;
@@ -69,6 +78,8 @@ pub enum Tell {
     Device(u64, String, u64),
     /// A client's range came to be managed.
     Backed(u64, u64, u64),
+    /// A round of a client has ended, in which it named these ranges, or all.
+    Touched(u64, Option<Vec<u64>>),
     /// It is no more.
     Unbacked(u64, u64),
     /// The device is this client's from now on.
@@ -114,8 +125,12 @@ struct Known {
     entry: Arc<Entry>,
     giver: Giver,
     device: Option<String>,
-    /// By start, with sizes.
-    ranges: BTreeMap<u64, u64>,
+    /// By start, with sizes and the round in which they were named last.
+    ranges: BTreeMap<u64, (u64, u64)>,
+    /// Rounds so far.
+    round: u64,
+    /// The ranges that it touches, as the planner was told.
+    touches: usize,
     /// What does not fit into the lane yet.
     waiting: VecDeque<Order>,
     /// Errands that are out.
@@ -130,6 +145,38 @@ struct Known {
     pinned: bool,
 }
 
+impl Known {
+    /// Whether a range that was named last in this round counts as touched.
+    fn is_touched(&self, named: u64) -> bool {
+        named + ROUNDS >= self.round
+    }
+
+    /// A round in which these were named, or all.
+    fn touched(&mut self, starts: Option<Vec<u64>>) {
+        if starts.as_ref().is_some_and(Vec::is_empty) {
+            // It did nothing: what it touches when it goes on is what it touched before.
+            return;
+        }
+        self.round += 1;
+        match starts {
+            None => self.ranges.values_mut().for_each(|(_, named)| *named = self.round),
+            Some(starts) => {
+                for start in starts {
+                    if let Some((_, named)) = self.ranges.get_mut(&start) {
+                        *named = self.round;
+                    }
+                }
+            }
+        }
+        let touches = self
+            .ranges
+            .values()
+            .filter(|(_, named)| self.is_touched(*named))
+            .count();
+        self.dirty |= touches != self.touches;
+    }
+}
+
 struct Thread {
     turn: Ns,
     planner: Option<Planner>,
@@ -139,6 +186,8 @@ struct Thread {
     running: Option<(u64, Instant)>,
     /// Sizes of devices.
     sizes: HashMap<String, u64>,
+    /// Managed clients that the planner's capacity leaves room for, and device memory of clients that is not managed.
+    beside: (usize, u64),
     orders: Vec<Order>,
 }
 
@@ -151,6 +200,7 @@ impl Thread {
             clients: BTreeMap::new(),
             running: None,
             sizes: HashMap::new(),
+            beside: (0, 0),
             orders: Vec::new(),
         }
     }
@@ -186,6 +236,8 @@ impl Thread {
                     giver: Giver::default(),
                     device: None,
                     ranges: BTreeMap::new(),
+                    round: 0,
+                    touches: 0,
                     waiting: VecDeque::new(),
                     out: HashMap::new(),
                     penance: None,
@@ -212,8 +264,13 @@ impl Thread {
                     && bytes <= LARGEST
                     && start.checked_add(bytes).is_some()
                 {
-                    known.ranges.insert(start, bytes);
+                    known.ranges.insert(start, (bytes, known.round));
                     known.dirty = true;
+                }
+            }
+            Tell::Touched(client, starts) => {
+                if let Some(known) = self.clients.get_mut(&client) {
+                    known.touched(starts);
                 }
             }
             Tell::Unbacked(client, start) => self.unbacked(client, start),
@@ -252,7 +309,7 @@ impl Thread {
         let Some(known) = self.clients.get_mut(&client) else {
             return;
         };
-        let Some(bytes) = known.ranges.remove(&start) else {
+        let Some((bytes, _)) = known.ranges.remove(&start) else {
             return;
         };
         known.dirty = true;
@@ -261,7 +318,7 @@ impl Thread {
         let taken = |granule: u64| {
             let (from, to) = (granule * GRANULE, (granule + 1) * GRANULE);
             let before = known.ranges.range(..to).next_back();
-            before.is_some_and(|(start, bytes)| start + bytes > from)
+            before.is_some_and(|(start, (bytes, _))| start + bytes > from)
         };
         let mut first = gone.first;
         let mut end = gone.end();
@@ -315,10 +372,22 @@ impl Thread {
     /// Tells the planner what has changed of clients' memory.
     fn learn(&mut self) {
         let mut changed = false;
+        let beside = self.beside();
+        if beside != self.beside {
+            // The plan begins anew with another capacity; what it orders once more that lies there already moves nothing.
+            self.beside = beside;
+            self.planner = None;
+        }
         let begins = self.planner.is_none();
         if begins {
-            self.clients.values_mut().for_each(|known| known.told.clear());
+            for known in self.clients.values_mut() {
+                known.told.clear();
+                known.waiting.clear();
+                known.out.clear();
+                known.dirty |= !known.ranges.is_empty();
+            }
         }
+        let (contexts, plain) = self.beside;
         for (client, known) in &mut self.clients {
             if !known.dirty {
                 continue;
@@ -330,26 +399,31 @@ impl Thread {
             }
             known.dirty = false;
             changed = true;
-            let planner = self.planner.get_or_insert_with(|| Planner::new(config(*bytes)));
+            let planner = self
+                .planner
+                .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain)));
             planner.join(Client(*client));
             planner.pin(Client(*client), known.pinned);
             let mut set = WorkingSet {
                 period: (self.turn / TIMES_A_TURN).max(1),
                 uses: Vec::new(),
             };
-            for (start, bytes) in &known.ranges {
-                let range = granules(*start, *bytes);
-                set.uses.push(Use {
-                    at: 0,
-                    range,
-                    access: Access::ReadWrite,
-                });
+            known.touches = 0;
+            for (start, (bytes, round)) in &known.ranges {
+                if known.is_touched(*round) {
+                    known.touches += 1;
+                    set.uses.push(Use {
+                        at: 0,
+                        range: granules(*start, *bytes),
+                        access: Access::ReadWrite,
+                    });
+                }
             }
             // What was told before keeps its place.
-            let new: BTreeSet<u64> = set
-                .uses
+            let new: BTreeSet<u64> = known
+                .ranges
                 .iter()
-                .flat_map(|one| one.range.granules())
+                .flat_map(|(start, (bytes, _))| granules(*start, *bytes).granules())
                 .filter(|granule| !known.told.contains(granule))
                 .collect();
             known.told.extend(&new);
@@ -364,6 +438,19 @@ impl Thread {
         if changed || (begins && self.planner.is_some()) {
             self.switch();
         }
+    }
+
+    /// What the device holds beside managed memory: contexts, and memory that is not managed, in steps so coarse that a plan seldom begins anew.
+    fn beside(&self) -> (usize, u64) {
+        const STEP: u64 = 128 << 20;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let managed = self.clients.values().filter(|known| !known.ranges.is_empty());
+        let plain = |known: &Known| {
+            let counters = &known.entry.lane.counters;
+            read(&counters.memory).saturating_sub(read(&counters.managed))
+        };
+        let sum = managed.clone().map(plain).fold(0, u64::saturating_add);
+        (managed.count(), sum / STEP * STEP)
     }
 
     /// Hears how errands ended.
@@ -485,9 +572,14 @@ fn errand(order: &Order) -> Errand {
     }
 }
 
-/// For a device of so many bytes.
-fn config(bytes: u64) -> Config {
-    Config::new(bytes - bytes / RESERVE, host_memory(), LINK)
+/// For a device of so many bytes that holds so many contexts and so much memory that is not managed.
+fn config(bytes: u64, contexts: usize, plain: u64) -> Config {
+    let context = CONTEXT.min(bytes / CONTEXT_PART);
+    let beside = context
+        .saturating_mul(contexts as u64)
+        .saturating_add(plain)
+        .saturating_add(bytes / RESERVE);
+    Config::new(bytes.saturating_sub(beside), host_memory(), LINK)
 }
 
 /// Bytes that the host has to spare now.
@@ -500,161 +592,4 @@ fn host_memory() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::registry::Newcomer;
-    use super::*;
-    use crate::protocol::errands::Taker;
-    use crate::transport::map::SharedLane;
-
-    const MB: u64 = 1 << 20;
-
-    fn entry(client: u64) -> Arc<Entry> {
-        let entry = Entry::new(Newcomer {
-            client,
-            pid: 1,
-            command: String::new(),
-            profile: None,
-            loaded: None,
-            trouble: None,
-            profiling: false,
-            priority: 5,
-            lane: Arc::new(SharedLane::lane().expect("a lane")),
-        });
-        entry.lane.errands.served.store(1, Ordering::Relaxed);
-        Arc::new(entry)
-    }
-
-    /// A thread that is turned by hand, with clients that carry out what they are told, or not.
-    struct Scene {
-        thread: Thread,
-        clients: Vec<(Arc<Entry>, Taker)>,
-    }
-
-    impl Scene {
-        fn new(device: u64, clients: u64) -> Scene {
-            let mut thread = Thread::new(100_000_000);
-            let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
-            for (entry, _) in &clients {
-                thread.take(Tell::Joined(Arc::clone(entry)));
-                thread.take(Tell::Device(entry.client, "gpu".into(), device));
-            }
-            Scene { thread, clients }
-        }
-
-        /// Until nothing is given any more; errands of each client in order.
-        fn settle(&mut self, outcome: errands::Outcome) -> Vec<(u64, Errand)> {
-            let mut seen = Vec::new();
-            loop {
-                self.thread.learn();
-                self.thread.hear();
-                self.thread.order();
-                self.thread.show();
-                let before = seen.len();
-                for (entry, taker) in &mut self.clients {
-                    while let Some((number, errand)) = taker.next(&entry.lane.errands) {
-                        seen.push((entry.client, errand));
-                        entry.lane.errands.end(number, outcome);
-                    }
-                }
-                if seen.len() == before {
-                    return seen;
-                }
-            }
-        }
-
-        fn resident(&self, client: u64) -> u64 {
-            self.clients[client as usize - 1]
-                .0
-                .figures
-                .resident
-                .load(Ordering::Relaxed)
-        }
-    }
-
-    fn sum(seen: &[(u64, Errand)], client: u64, inward: bool) -> u64 {
-        let of = |(whose, errand): &&(u64, Errand)| *whose == client && errand.what.is_inward() == inward;
-        seen.iter().filter(of).map(|(_, errand)| errand.bytes).sum()
-    }
-
-    #[test]
-    fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
-        let mut scene = Scene::new(128 * MB, 2);
-        let base = 1 << 40;
-        scene.thread.take(Tell::Backed(1, base, 100 * MB));
-        scene.thread.take(Tell::Backed(2, base, 100 * MB));
-        scene.settle(errands::Outcome::Done);
-        assert_eq!(scene.resident(1), 100 * MB);
-        let there = scene.resident(2);
-        assert!(there <= 24 * MB, "{there}");
-        scene.thread.take(Tell::Runs(2));
-        let seen = scene.settle(errands::Outcome::Done);
-        assert_eq!(scene.resident(2), 100 * MB);
-        assert_eq!(sum(&seen, 2, true), 100 * MB - there);
-        assert!(sum(&seen, 1, false) >= 76 * MB);
-        assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 128 * MB / RESERVE);
-        // Each stays within what its client holds.
-        for (_, errand) in &seen {
-            assert!(errand.start >= base && errand.start + errand.bytes <= base + 100 * MB);
-        }
-    }
-
-    #[test]
-    fn clients_that_fit_together_are_left_where_they_are() {
-        let mut scene = Scene::new(256 * MB, 2);
-        for client in [1, 2] {
-            scene.thread.take(Tell::Backed(client, 1 << 40, 100 * MB));
-        }
-        scene.settle(errands::Outcome::Done);
-        for turn in 0..6 {
-            scene.thread.take(Tell::Runs(1 + turn % 2));
-            assert_eq!(scene.settle(errands::Outcome::Done), []);
-        }
-        assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
-    }
-
-    #[test]
-    fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
-        let mut scene = Scene::new(128 * MB, 2);
-        scene.clients[0].0.lane.errands.served.store(0, Ordering::Relaxed);
-        scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
-        scene.thread.take(Tell::Backed(2, 1 << 40, 100 * MB));
-        scene.thread.take(Tell::Runs(2));
-        let seen = scene.settle(errands::Outcome::Done);
-        assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
-        assert_eq!(scene.resident(2), 100 * MB);
-        scene.thread.take(Tell::Runs(1));
-        scene.settle(errands::Outcome::Refused);
-        assert_eq!(scene.resident(1), 0);
-    }
-
-    #[test]
-    fn shared_granules_go_with_the_last_of_them() {
-        let mut scene = Scene::new(128 * MB, 1);
-        let base = 1 << 40;
-        for part in 0..4 {
-            scene.thread.take(Tell::Backed(1, base + part * MB, MB));
-        }
-        scene.settle(errands::Outcome::Done);
-        assert_eq!(scene.resident(1), 4 * MB);
-        scene.thread.take(Tell::Unbacked(1, base));
-        scene.settle(errands::Outcome::Done);
-        assert_eq!(scene.resident(1), 4 * MB);
-        scene.thread.take(Tell::Unbacked(1, base + MB));
-        scene.settle(errands::Outcome::Done);
-        assert_eq!(scene.resident(1), 2 * MB);
-        scene.thread.take(Tell::Left(1));
-        assert!(scene.thread.planner.is_none());
-    }
-
-    #[test]
-    fn nonsense_about_memory_is_not_believed() {
-        let mut scene = Scene::new(128 * MB, 1);
-        scene.thread.take(Tell::Backed(1, u64::MAX - 5, 100));
-        scene.thread.take(Tell::Backed(1, 0, u64::MAX));
-        scene.thread.take(Tell::Backed(1, 1 << 30, 0));
-        scene.thread.take(Tell::Backed(7, 1 << 30, MB));
-        scene.thread.take(Tell::Unbacked(1, 5));
-        scene.thread.take(Tell::Runs(9));
-        assert_eq!(scene.settle(errands::Outcome::Done), []);
-    }
-}
+mod tests;

@@ -65,6 +65,11 @@ pub enum ToBroker {
         /// First address.
         start: u64,
     },
+    /// The managed ranges that the job's launches, copies and fills have named since the last such message.
+    Touched {
+        /// Their first addresses; `None`: what was launched does not say, so all of them.
+        starts: Option<Vec<u64>>,
+    },
     /// A managed range is no more.
     Unbacked {
         /// First address.

@@ -9,7 +9,7 @@ use crate::session::{self, LaunchInfo, LaunchKind};
 
 /// Tells the session about a launch, around it. The shape goes by single numbers: see [`names::identify`].
 #[inline(always)]
-fn launch(
+pub(super) fn launch(
     function: CuFunction,
     (gx, gy, gz): (u32, u32, u32),
     (bx, by, bz): (u32, u32, u32),
@@ -38,7 +38,7 @@ fn told(info: &LaunchInfo, real: impl FnOnce() -> CuResult) -> CuResult {
 /// # Safety
 /// `config` is null or a launch configuration.
 #[inline(always)]
-unsafe fn launch_ex(
+pub(super) unsafe fn launch_ex(
     config: *const LaunchConfig,
     function: CuFunction,
     stream: fn(CuStream) -> CuStream,
@@ -59,7 +59,7 @@ unsafe fn launch_ex(
 }
 
 #[inline(always)]
-fn launch_graph(exec: CuGraphExec, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+pub(super) fn launch_graph(exec: CuGraphExec, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let info = LaunchInfo {
         kernel_hash: graph::identity(exec),
         stream,
@@ -70,7 +70,7 @@ fn launch_graph(exec: CuGraphExec, stream: CuStream, real: impl FnOnce() -> CuRe
     told(&info, real)
 }
 
-fn as_is(stream: CuStream) -> CuStream {
+pub(super) fn as_is(stream: CuStream) -> CuStream {
     stream
 }
 

@@ -17,6 +17,7 @@ mod memory;
 pub mod module;
 pub mod ordered;
 mod sync;
+mod touching;
 
 use std::sync::LazyLock;
 
@@ -69,8 +70,10 @@ pub fn usual(at: usize) -> Option<*const ()> {
         context::find,
         init::find,
     ];
-    let found = modules.into_iter().find_map(|find| find(at));
-    found.or_else(|| memory_managed().then(|| backed::find(at)).flatten())
+    // Of two hooks for a symbol, a managed job gets its own.
+    let managed = memory_managed().then(|| touching::find(at).or_else(|| backed::find(at)));
+    let managed = managed.flatten();
+    managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
 }
 
 /// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and every other call passes straight

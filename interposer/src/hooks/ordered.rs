@@ -6,6 +6,7 @@
 
 use super::{capture, per_thread};
 use crate::abi::{Copy2d, Copy3d, MEMORY_HOST};
+use crate::memory::{self, touch};
 use crate::session::{self, StreamOp};
 use crate::table::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 
@@ -53,6 +54,12 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
         arguments.get(entry, entry.stream)
     };
     let stream = if entry.per_thread { per_thread(stream) } else { stream };
+    if memory::managed() {
+        // Addresses stand among the first two arguments: target and source, or what is filled.
+        for at in 0..2 {
+            touch::address(arguments.get(entry, at) as u64);
+        }
+    }
     // What goes into a capture takes no place among the launches now.
     if !capture::on(stream) {
         let (op, bytes) = what(entry, arguments);

@@ -17,6 +17,8 @@
 //! | `ranges` | what was handed out |
 //! | `pool` | stream-ordered allocation |
 //! | `answers` | what the job is told about its memory |
+//! | `layout` | where kernels' parameters stand |
+//! | `touch` | which ranges launches name |
 //! | `mover` | the thread that carries out the broker's errands |
 //!
 //! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
@@ -24,9 +26,11 @@
 pub mod answers;
 pub mod backing;
 pub mod capacity;
+pub mod layout;
 pub mod mover;
 pub mod pool;
 pub mod ranges;
+pub mod touch;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -16,7 +16,7 @@ use weft_broker::protocol::Ns;
 use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
 
 use super::pool::Spare;
-use super::{pool, ranges};
+use super::{pool, ranges, touch};
 use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
 use crate::hooks::capture;
 use crate::session::MemorySession;
@@ -54,6 +54,10 @@ const READ_MOSTLY: u32 = 1;
 const NOT_READ_MOSTLY: u32 = 2;
 /// CU_DEVICE_CPU, for the older prefetch.
 const HOST: CuDevice = -1;
+
+/// How long a round is after which the broker is told what was named: a training step takes a tenth to a few seconds, and what is told
+/// counts for some rounds.
+const ROUND: Ns = 500_000_000;
 
 /// The thread's stack: it holds some lists and calls the driver.
 const STACK: usize = 256 * 1024;
@@ -156,6 +160,9 @@ struct Mover {
     events: Vec<(CuContext, CuEvent)>,
     out: Vec<Out>,
     current: CuContext,
+    /// When a round was ended last, and what was named in it.
+    told: Ns,
+    touched: Option<Vec<u64>>,
 }
 
 impl Mover {
@@ -169,6 +176,8 @@ impl Mover {
             events: Vec::new(),
             out: Vec::new(),
             current: 0,
+            told: 0,
+            touched: None,
         }
     }
 
@@ -181,6 +190,7 @@ impl Mover {
             // The bell first: a gift after this look changes it, and the nap does not begin.
             let bell = errands.bell.load(Ordering::Acquire);
             self.look_round(errands);
+            self.tell_touched();
             let nap = match Leave::take() {
                 None => CAPTURED,
                 Some(_leave) => {
@@ -199,6 +209,7 @@ impl Mover {
         if attachment != self.attachment {
             self.attachment = attachment;
             self.taker.begin_anew();
+            self.touched = None;
             // Nobody waits for these any more.
             for out in std::mem::take(&mut self.out) {
                 pool::put_back(out.borrowed);
@@ -216,6 +227,20 @@ impl Mover {
             for out in std::mem::take(&mut self.out) {
                 errands.end(out.number, Outcome::Gone);
             }
+        }
+    }
+
+    /// Tells the broker now and then which ranges the job has named.
+    fn tell_touched(&mut self) {
+        let now = self.session.now();
+        if now.saturating_sub(self.told) < ROUND || !self.session.is_attached() {
+            return;
+        }
+        self.told = now;
+        let touched = touch::end_round();
+        if touched != self.touched {
+            self.session.touched(touched.clone());
+            self.touched = touched;
         }
     }
 

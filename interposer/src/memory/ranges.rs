@@ -1,11 +1,11 @@
 //! The managed memory that a job holds: by address, with what the job thinks it is.
 //!
-//! Two views of one list. [`of`] and the like lock, and serve calls that take memory, give it back or ask about it. [`place_of`] is for launches: it takes no lock
-//! and writes nothing; it searches a sorted table whose writers count a version up before and after each change, and gives up where it meets one.
+//! Two views of one list. [`of`] and the like lock, and serve calls that take memory, give it back or ask about it. [`name`] is for launches: it takes no lock;
+//! it searches a sorted table whose writers count a version up before and after each change, and gives up where it meets one.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::CuContext;
@@ -45,6 +45,9 @@ struct Table {
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
+    /// The round in which a range was named last. Beside the others, without their rule: a mark that goes to a neighbour while the table changes costs a
+    /// needless move, or one on demand.
+    rounds: [AtomicU32; PLACES],
 }
 
 static TABLE: Table = Table::new();
@@ -56,25 +59,50 @@ impl Table {
             count: AtomicUsize::new(0),
             starts: [const { AtomicU64::new(0) }; PLACES],
             ends: [const { AtomicU64::new(0) }; PLACES],
+            rounds: [const { AtomicU32::new(0) }; PLACES],
         }
     }
 
-    /// Called under the lock of [`ALL`]: one writer at a time.
+    /// Called under the lock of [`ALL`]: one writer at a time. Everything from `from` on is written anew.
     fn write(&self, all: &BTreeMap<u64, Range>, from: u64) {
+        let marks: Vec<(u64, u32)> = self.marks().filter(|(start, _)| *start >= from).collect();
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         let kept = all.range(..from).count();
-        let places = self.starts.iter().zip(&self.ends).skip(kept);
-        for ((start, end), (at, range)) in places.zip(all.range(from..)) {
+        let places = self.starts.iter().zip(&self.ends).zip(&self.rounds).skip(kept);
+        for (((start, end), round), (at, range)) in places.zip(all.range(from..)) {
             start.store(*at, Ordering::Relaxed);
             end.store(at.saturating_add(range.room), Ordering::Relaxed);
+            let known = marks.binary_search_by_key(at, |(start, _)| *start);
+            let known = known.ok().and_then(|at| marks.get(at));
+            round.store(known.map_or(0, |(_, round)| *round), Ordering::Relaxed);
         }
         self.count.store(all.len().min(PLACES), Ordering::Relaxed);
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    fn find(&self, address: u64) -> Option<(u64, u64)> {
+    /// Starts with their marks.
+    fn marks(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let both = self.starts.iter().zip(&self.rounds);
+        both.take(self.count.load(Ordering::Relaxed))
+            .map(|(start, round)| (start.load(Ordering::Relaxed), round.load(Ordering::Relaxed)))
+    }
+
+    /// Marks the range an address lies in.
+    #[inline]
+    fn name(&self, address: u64, round: u32) {
+        if let Some((at, _, _)) = self.find(address)
+            && let Some(mark) = self.rounds.get(at)
+            && mark.load(Ordering::Relaxed) != round
+        {
+            mark.store(round, Ordering::Relaxed);
+        }
+    }
+
+    /// Place, start and end.
+    #[inline]
+    fn find(&self, address: u64) -> Option<(usize, u64, u64)> {
         let before = self.version.load(Ordering::Acquire);
         if before % 2 == 1 {
             return None;
@@ -87,7 +115,7 @@ impl Table {
         let start = starts.get(at)?.load(Ordering::Relaxed);
         let end = self.ends.get(at)?.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        (self.version.load(Ordering::Relaxed) == before && (start..end).contains(&address)).then_some((start, end))
+        (self.version.load(Ordering::Relaxed) == before && (start..end).contains(&address)).then_some((at, start, end))
     }
 }
 
@@ -140,10 +168,19 @@ pub fn all() -> Vec<(u64, Range)> {
     locked().iter().map(|(start, range)| (*start, *range)).collect()
 }
 
-/// Start and end of the range an address lies in, for launches: no lock. `None` also where the list is changing just now.
+/// The range that an address lies in, if any, is named in this round. For launches: no lock.
 #[inline]
-pub fn place_of(address: u64) -> Option<(u64, u64)> {
-    TABLE.find(address)
+pub fn name(address: u64, round: u32) {
+    TABLE.name(address, round);
+}
+
+/// Ranges that were named last in this round, or taken and never named.
+pub fn named_in(round: u32) -> Vec<u64> {
+    // Under the lock: nothing changes the table meanwhile.
+    let all = locked();
+    let named = TABLE.marks().filter(|(_, mark)| *mark == round || *mark == 0);
+    let beyond = all.keys().skip(PLACES).copied();
+    named.map(|(start, _)| start).chain(beyond).collect()
 }
 
 #[cfg(test)]
@@ -177,6 +214,30 @@ mod tests {
         }
     }
 
+    fn place(table: &Table, address: u64) -> Option<(u64, u64)> {
+        table.find(address).map(|(_, start, end)| (start, end))
+    }
+
+    #[test]
+    fn marks_stay_with_their_ranges() {
+        static TABLE: Table = Table::new();
+        let mut own = Own::new(&TABLE);
+        for n in [1, 3, 5, 7] {
+            own.add(n * 0x1000);
+        }
+        TABLE.name(0x3000 + 1000, 4);
+        TABLE.name(0x7000, 5);
+        TABLE.name(0x7000 + 1024, 6);
+        TABLE.name(0x9000, 6);
+        own.add(0x2000);
+        own.remove(0x5000);
+        let marks: Vec<_> = TABLE.marks().collect();
+        assert_eq!(marks, [(0x1000, 0), (0x2000, 0), (0x3000, 4), (0x7000, 5)]);
+        own.remove(0x3000);
+        own.add(0x3000);
+        assert_eq!(TABLE.marks().nth(2), Some((0x3000, 0)), "another range");
+    }
+
     #[test]
     fn the_table_follows_the_list() {
         static TABLE: Table = Table::new();
@@ -187,7 +248,7 @@ mod tests {
             own.add(*start);
         }
         for start in &starts {
-            assert_eq!(TABLE.find(start + 1023), Some((*start, start + 1024)));
+            assert_eq!(place(&TABLE, start + 1023), Some((*start, start + 1024)));
             assert_eq!(TABLE.find(start + 1024), None);
         }
         assert_eq!(TABLE.find(base - 1), None);
@@ -196,7 +257,7 @@ mod tests {
             assert_eq!(TABLE.find(*start), None);
         }
         for start in starts.iter().skip(1).step_by(2) {
-            assert_eq!(TABLE.find(*start), Some((*start, start + 1024)));
+            assert_eq!(place(&TABLE, *start), Some((*start, start + 1024)));
         }
     }
 
@@ -208,7 +269,7 @@ mod tests {
             own.1.insert(0x1000 * (n + 1), range(1000));
         }
         TABLE.write(&own.1, 0);
-        assert_eq!(TABLE.find(0x1000), Some((0x1000, 0x1400)));
+        assert_eq!(place(&TABLE, 0x1000), Some((0x1000, 0x1400)));
         assert_eq!(TABLE.find(0x1000 * (PLACES as u64 + 1)), None);
     }
 
@@ -244,7 +305,7 @@ mod tests {
         while !writer.is_finished() {
             for n in 0..7 {
                 let at = base + n * 0x1000;
-                if let Some(seen) = TABLE.find(at + 5) {
+                if let Some(seen) = place(&TABLE, at + 5) {
                     assert_eq!(seen, (at, at + 1024));
                 }
             }

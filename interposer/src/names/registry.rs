@@ -83,6 +83,7 @@ pub fn code_unloaded(handle: usize) {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
                 INDEX.forget(inner);
+                crate::memory::layout::forget(inner);
                 FUNCTIONS.remove(&inner);
                 ending.push(inner);
             }
@@ -143,6 +144,7 @@ pub fn named(handle: usize) -> Option<Named> {
 
 fn enter(handle: usize, key: SymbolKey) {
     // 0 and 1 mean something else in the table; a key that is one of them (one in 2^63) goes the slow way.
+    crate::memory::layout::forget(handle);
     if key.to_word() > UNNAMED {
         INDEX.set(handle, key.to_word());
     }

@@ -304,7 +304,7 @@ impl Helper {
                     self.known.remove(&Key::Memory(*start));
                     continue;
                 }
-                ToBroker::Note(_) | ToBroker::Goodbye => continue,
+                ToBroker::Note(_) | ToBroker::Goodbye | ToBroker::Touched { .. } => continue,
             };
             if self.known.len() < KNOWN {
                 self.known.insert(key, message);

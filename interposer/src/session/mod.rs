@@ -335,6 +335,9 @@ fn told_of_memory(message: ToBroker) {
     }
 }
 
+/// Ranges of a round that the broker is told: a message must fit one packet of the channel.
+const RANGES_TOLD: usize = 4096;
+
 /// What the memory thread needs of the session.
 #[derive(Debug, Clone, Copy)]
 pub struct MemorySession(&'static Session);
@@ -358,6 +361,15 @@ impl MemorySession {
     /// Whether there is one.
     pub fn is_attached(self) -> bool {
         self.0.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
+    }
+
+    /// Tells which ranges the job has named of late; `None`: all may have been.
+    pub fn touched(self, starts: Option<Vec<u64>>) {
+        let starts = starts.map(|mut starts| {
+            starts.truncate(RANGES_TOLD);
+            starts
+        });
+        tell(self.0, ToBroker::Touched { starts });
     }
 
     /// Wakes a broker that sleeps: something has ended.

@@ -1,0 +1,194 @@
+//! The memory thread, turned by hand, with clients that do as they are told or do not.
+
+use super::*;
+use crate::daemon::registry::Newcomer;
+use crate::protocol::errands::Taker;
+use crate::transport::map::SharedLane;
+
+const MB: u64 = 1 << 20;
+
+fn entry(client: u64) -> Arc<Entry> {
+    let entry = Entry::new(Newcomer {
+        client,
+        pid: 1,
+        command: String::new(),
+        profile: None,
+        loaded: None,
+        trouble: None,
+        profiling: false,
+        priority: 5,
+        lane: Arc::new(SharedLane::lane().expect("a lane")),
+    });
+    entry.lane.errands.served.store(1, Ordering::Relaxed);
+    Arc::new(entry)
+}
+
+/// A thread that is turned by hand, with clients that carry out what they are told, or not.
+struct Scene {
+    thread: Thread,
+    clients: Vec<(Arc<Entry>, Taker)>,
+}
+
+impl Scene {
+    /// Each client's context takes a quarter of so small a device.
+    fn new(device: u64, clients: u64) -> Scene {
+        let mut thread = Thread::new(100_000_000);
+        let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
+        for (entry, _) in &clients {
+            thread.take(Tell::Joined(Arc::clone(entry)));
+            thread.take(Tell::Device(entry.client, "gpu".into(), device));
+        }
+        Scene { thread, clients }
+    }
+
+    /// Until nothing is given any more; errands of each client in order.
+    fn settle(&mut self, outcome: errands::Outcome) -> Vec<(u64, Errand)> {
+        let mut seen = Vec::new();
+        loop {
+            self.thread.learn();
+            self.thread.hear();
+            self.thread.order();
+            self.thread.show();
+            let before = seen.len();
+            for (entry, taker) in &mut self.clients {
+                while let Some((number, errand)) = taker.next(&entry.lane.errands) {
+                    seen.push((entry.client, errand));
+                    entry.lane.errands.end(number, outcome);
+                }
+            }
+            if seen.len() == before {
+                return seen;
+            }
+        }
+    }
+
+    fn resident(&self, client: u64) -> u64 {
+        self.clients[client as usize - 1]
+            .0
+            .figures
+            .resident
+            .load(Ordering::Relaxed)
+    }
+}
+
+fn sum(seen: &[(u64, Errand)], client: u64, inward: bool) -> u64 {
+    let of = |(whose, errand): &&(u64, Errand)| *whose == client && errand.what.is_inward() == inward;
+    seen.iter().filter(of).map(|(_, errand)| errand.bytes).sum()
+}
+
+#[test]
+fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
+    let mut scene = Scene::new(256 * MB, 2);
+    let base = 1 << 40;
+    scene.thread.take(Tell::Backed(1, base, 100 * MB));
+    scene.thread.take(Tell::Backed(2, base, 100 * MB));
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 100 * MB);
+    let there = scene.resident(2);
+    assert!(there <= 24 * MB, "{there}");
+    scene.thread.take(Tell::Runs(2));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(2), 100 * MB);
+    assert_eq!(sum(&seen, 2, true), 100 * MB - there);
+    assert!(sum(&seen, 1, false) >= 76 * MB);
+    assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE);
+    // Each stays within what its client holds.
+    for (_, errand) in &seen {
+        assert!(errand.start >= base && errand.start + errand.bytes <= base + 100 * MB);
+    }
+}
+
+#[test]
+fn clients_that_fit_together_are_left_where_they_are() {
+    let mut scene = Scene::new(512 * MB, 2);
+    for client in [1, 2] {
+        scene.thread.take(Tell::Backed(client, 1 << 40, 100 * MB));
+    }
+    scene.settle(errands::Outcome::Done);
+    for turn in 0..6 {
+        scene.thread.take(Tell::Runs(1 + turn % 2));
+        assert_eq!(scene.settle(errands::Outcome::Done), []);
+    }
+    assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
+}
+
+#[test]
+fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
+    let mut scene = Scene::new(256 * MB, 2);
+    scene.clients[0].0.lane.errands.served.store(0, Ordering::Relaxed);
+    scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
+    scene.thread.take(Tell::Backed(2, 1 << 40, 100 * MB));
+    scene.thread.take(Tell::Runs(2));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
+    assert_eq!(scene.resident(2), 100 * MB);
+    scene.thread.take(Tell::Runs(1));
+    scene.settle(errands::Outcome::Refused);
+    assert_eq!(scene.resident(1), 0);
+}
+
+#[test]
+fn shared_granules_go_with_the_last_of_them() {
+    let mut scene = Scene::new(128 * MB, 1);
+    let base = 1 << 40;
+    for part in 0..4 {
+        scene.thread.take(Tell::Backed(1, base + part * MB, MB));
+    }
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 4 * MB);
+    scene.thread.take(Tell::Unbacked(1, base));
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 4 * MB);
+    scene.thread.take(Tell::Unbacked(1, base + MB));
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 2 * MB);
+    scene.thread.take(Tell::Left(1));
+    assert!(scene.thread.planner.is_none());
+}
+
+#[test]
+fn what_is_not_named_any_more_does_not_come_in() {
+    let mut scene = Scene::new(256 * MB, 2);
+    let base = 1 << 40;
+    scene.thread.take(Tell::Backed(1, base, 60 * MB));
+    scene.thread.take(Tell::Backed(1, base + 64 * MB, 60 * MB));
+    scene.thread.take(Tell::Backed(2, base, 100 * MB));
+    scene.settle(errands::Outcome::Done);
+    for _ in 0..=ROUNDS {
+        scene.thread.take(Tell::Touched(1, Some(vec![base, 77])));
+        scene.thread.take(Tell::Touched(1, Some(Vec::new())));
+    }
+    scene.thread.take(Tell::Runs(2));
+    scene.settle(errands::Outcome::Done);
+    scene.thread.take(Tell::Runs(1));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert!(sum(&seen, 1, true) > 0);
+    let inward = |(client, errand): &&(u64, Errand)| *client == 1 && errand.what.is_inward();
+    assert!(
+        seen.iter()
+            .filter(inward)
+            .all(|(_, errand)| errand.start < base + 60 * MB),
+        "{seen:?}"
+    );
+    // A graph: all may be touched.
+    scene.thread.take(Tell::Touched(1, None));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert!(
+        seen.iter()
+            .filter(inward)
+            .any(|(_, errand)| errand.start > base + 60 * MB),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn nonsense_about_memory_is_not_believed() {
+    let mut scene = Scene::new(128 * MB, 1);
+    scene.thread.take(Tell::Backed(1, u64::MAX - 5, 100));
+    scene.thread.take(Tell::Backed(1, 0, u64::MAX));
+    scene.thread.take(Tell::Backed(1, 1 << 30, 0));
+    scene.thread.take(Tell::Backed(7, 1 << 30, MB));
+    scene.thread.take(Tell::Unbacked(1, 5));
+    scene.thread.take(Tell::Runs(9));
+    assert_eq!(scene.settle(errands::Outcome::Done), []);
+}

@@ -1,0 +1,229 @@
+//! Where a kernel's parameters stand, and the words a launch hands it.
+//!
+//! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); older drivers do not, and their launches then count as touching nothing that is known. Asked
+//! once a kernel and kept for good, until the code it came from is unloaded.
+//!
+//! A launch gives its parameters one by one (`kernelParams`) or in one buffer (`extra`). Either way what counts here are the words of eight bytes at
+//! multiples of eight: addresses stand nowhere else, also inside structures passed by value.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+use crate::abi::CuFunction;
+use crate::hooks::capture;
+use crate::names::index::Index;
+use crate::real;
+
+/// Kernels whose layout is kept: as many as are named.
+const KERNELS: usize = 1 << 16;
+
+/// Words that are looked at of one launch. PyTorch's largest parameter blocks (lists of tensors) have 4 KiB.
+pub const WORDS: usize = 512;
+
+/// No kernel has more parameters than bytes in its largest parameter block.
+const MOST: usize = 4096;
+
+/// CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
+const POINTER: usize = 1;
+const SIZE: usize = 2;
+const END: usize = 0;
+
+static LAYOUTS: Index<KERNELS> = Index::new();
+
+/// The value of a kernel whose layout cannot be had.
+const UNKNOWN: u64 = 1;
+
+/// One parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// Where it stands in the kernel's parameter block.
+    pub offset: u32,
+    /// Bytes.
+    pub size: u32,
+}
+
+/// The parameters of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// In the order in which a launch gives them.
+    pub parameters: Vec<Parameter>,
+}
+
+/// The layout of a kernel; `None` where it is not known.
+#[inline]
+pub fn of(function: CuFunction) -> Option<&'static Layout> {
+    match LAYOUTS.find(function).map(|slot| slot.value.load(Ordering::Acquire)) {
+        Some(UNKNOWN) => None,
+        // SAFETY: `ask` put the address of a leaked layout there, which nothing frees.
+        Some(known) if known != 0 => unsafe { (known as *const Layout).as_ref() },
+        _ => ask(function),
+    }
+}
+
+/// A handle means another kernel from now on, or none.
+pub fn forget(function: CuFunction) {
+    // What it meant stays: a launch may be reading it. A model's kernels are unloaded once, so that is no leak that grows.
+    if LAYOUTS.find(function).is_some() {
+        LAYOUTS.set(function, 0);
+    }
+}
+
+#[cold]
+fn ask(function: CuFunction) -> Option<&'static Layout> {
+    if function == 0 || capture::any() {
+        return None;
+    }
+    let mut parameters = Vec::new();
+    for at in 0..MOST {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: a kernel that the client is about to launch; the out-parameters are valid.
+        let mut asked = unsafe { real::cuFuncGetParamInfo(function, at, &mut offset, &mut size) };
+        if at == 0 && !asked.ok() {
+            // A kernel of a library, launched by its own handle.
+            // SAFETY: as above; a handle of another kind is an error.
+            asked = unsafe { real::cuKernelGetParamInfo(function, at, &mut offset, &mut size) };
+        }
+        if !asked.ok() {
+            break;
+        }
+        let (Ok(offset), Ok(size)) = (u32::try_from(offset), u32::try_from(size)) else {
+            break;
+        };
+        parameters.push(Parameter { offset, size });
+    }
+    if parameters.is_empty() {
+        LAYOUTS.set(function, UNKNOWN);
+        return None;
+    }
+    let layout: &'static Layout = Box::leak(Box::new(Layout { parameters }));
+    LAYOUTS.set(function, std::ptr::from_ref(layout) as u64);
+    Some(layout)
+}
+
+/// Shows the words of a launch to `look`, each once.
+///
+/// # Safety
+/// `arguments` and `extra` are what the client gives the driver for a kernel of this layout.
+#[inline]
+pub unsafe fn words(layout: &Layout, arguments: *const c_void, extra: *const c_void, mut look: impl FnMut(u64)) {
+    let mut left = WORDS;
+    if !arguments.is_null() {
+        for (at, parameter) in layout.parameters.iter().enumerate() {
+            // SAFETY: one address for each parameter.
+            let value = unsafe { arguments.cast::<*const u8>().add(at).read() };
+            // The first multiple of eight of the block that lies in the parameter.
+            let skip = parameter.offset.wrapping_neg() % 8;
+            let mut from = skip as usize;
+            while !value.is_null() && from + 8 <= parameter.size as usize && left > 0 {
+                // SAFETY: within the parameter, which has so many bytes.
+                look(unsafe { value.add(from).cast::<u64>().read_unaligned() });
+                from += 8;
+                left -= 1;
+            }
+        }
+        return;
+    }
+    // SAFETY: the caller's promise.
+    if let Some((buffer, bytes)) = unsafe { packed(extra) } {
+        for at in 0..(bytes / 8).min(left) {
+            // SAFETY: within the buffer.
+            look(unsafe { buffer.add(8 * at).cast::<u64>().read_unaligned() });
+        }
+    }
+}
+
+/// The buffer in which a launch gives all parameters.
+///
+/// # Safety
+/// `extra` is null or a list as `cuLaunchKernel` takes it.
+unsafe fn packed(extra: *const c_void) -> Option<(*const u8, usize)> {
+    if extra.is_null() {
+        return None;
+    }
+    let list = extra.cast::<usize>();
+    let (mut buffer, mut bytes) = (0usize, 0usize);
+    // Two entries and an end; a longer list is none.
+    for at in 0..3 {
+        // SAFETY: the list goes on until its end was read.
+        let key = unsafe { list.add(2 * at).read() };
+        if key == END {
+            break;
+        }
+        // SAFETY: each key but the end has a value.
+        let value = unsafe { list.add(2 * at + 1).read() };
+        match key {
+            POINTER => buffer = value,
+            // SAFETY: this value is the address of a size.
+            SIZE if value != 0 => bytes = unsafe { (value as *const usize).read_unaligned() },
+            _ => return None,
+        }
+    }
+    (buffer != 0).then_some((buffer as *const u8, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(parameters: &[(u32, u32)]) -> Layout {
+        let parameters = parameters.iter().map(|(offset, size)| Parameter {
+            offset: *offset,
+            size: *size,
+        });
+        Layout {
+            parameters: parameters.collect(),
+        }
+    }
+
+    fn seen(layout: &Layout, arguments: *const c_void, extra: *const c_void) -> Vec<u64> {
+        let mut seen = Vec::new();
+        // SAFETY: the tests give what the layout says.
+        unsafe { words(layout, arguments, extra, |word| seen.push(word)) };
+        seen
+    }
+
+    #[test]
+    fn words_stand_at_multiples_of_eight_of_the_block() {
+        // An int, a pointer, a structure {int, int, pointer, pointer} that begins in the middle of a word.
+        let layout = layout(&[(0, 4), (8, 8), (20, 28)]);
+        let (number, pointer) = (7u32, 0x1111u64);
+        let mut structure = [0u8; 28];
+        structure[4..12].copy_from_slice(&0x2222u64.to_ne_bytes());
+        structure[12..20].copy_from_slice(&0x3333u64.to_ne_bytes());
+        structure[20..28].copy_from_slice(&0x4444u64.to_ne_bytes());
+        let list = [
+            (&raw const number).cast::<c_void>(),
+            (&raw const pointer).cast(),
+            structure.as_ptr().cast(),
+        ];
+        let words = seen(&layout, list.as_ptr().cast(), std::ptr::null());
+        assert_eq!(words, [0x1111, 0x2222, 0x3333, 0x4444]);
+    }
+
+    #[test]
+    fn a_buffer_is_read_as_far_as_it_goes() {
+        let layout = layout(&[(0, 8), (8, 4)]);
+        let buffer = [0xaaaau64, 0xbbbb];
+        let bytes = 12usize;
+        let list = [
+            POINTER,
+            buffer.as_ptr() as usize,
+            SIZE,
+            (&raw const bytes) as usize,
+            END,
+        ];
+        let words = seen(&layout, std::ptr::null(), list.as_ptr().cast());
+        assert_eq!(words, [0xaaaa]);
+        assert_eq!(seen(&layout, std::ptr::null(), std::ptr::null()), [0u64; 0]);
+        let strange = [9usize, 0, END];
+        assert_eq!(seen(&layout, std::ptr::null(), strange.as_ptr().cast()), [0u64; 0]);
+    }
+
+    #[test]
+    fn no_more_words_than_there_is_room() {
+        let layout = layout(&[(0, 8192)]);
+        let block = [5u64; 1024];
+        let list = [block.as_ptr().cast::<c_void>()];
+        assert_eq!(seen(&layout, list.as_ptr().cast(), std::ptr::null()).len(), WORDS);
+    }
+}

@@ -1,0 +1,356 @@
+#!/usr/bin/env python3
+"""Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
+
+    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [CASE...]
+
+    tests/clients/memory.py                      every case
+    tests/clients/memory.py together --json F    two training jobs, with and without weft's planning; the ratio
+    tests/clients/memory.py killed broker        faults
+
+Cases:
+  alone       a job that fits, on device memory and on managed memory: the same operations, and what managed memory costs
+  together    two training jobs whose sum exceeds the device: both finish, the same operations reach the device as from each alone on a device that
+              holds it, neither the device nor the host ever holds more than it has; steps a second with demand paging alone and with weft
+  killed      one of the two is killed while its memory moves; the other goes on and finishes
+  broker      the broker is killed while memory moves; both finish
+  host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
+  refused     the driver refuses every prefetch: both finish by demand paging, and it is counted
+  unsupported managed memory is not supported: the job runs on device memory and says so once
+
+The last line is `N passed, N failed`. With --check the exit code is 1 where something failed.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+
+from harness import devicelog, jobs, paths  # noqa: E402
+
+MIB = 1 << 20
+# What a job of three layers holds: weights, gradients and two moments of 64 MiB a layer, and activations.
+LAYERS, JOB = 3, 3 * 256 * MIB + 64 * MIB
+# A simulated context takes 400 MiB of the device, as the calibration says.
+CONTEXT = 400 * MIB
+STEPS = 12
+BOUND = 150.0
+# Turns that a migration fits into (README: the slice).
+TURN_US = 100_000
+
+
+class Failure(Exception):
+    """A case that did not pass, with why."""
+
+
+def device_for(percent):
+    """Bytes of a device whose room is so filled by two jobs."""
+    return 2 * CONTEXT + 2 * JOB * 100 // percent
+
+
+def start(folder, device, name, extra, *, layers=LAYERS, steps=STEPS):
+    environment = {
+        **jobs.clean_environment(),
+        **device.environment(),
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "MEMORY_LAYERS": str(layers),
+        "MEMORY_STEPS": str(steps),
+        "MEMORY_TIMES": str(folder / f"{name}.times"),
+        **extra,
+    }
+    command = [paths.python("torch"), HERE / "programs" / "memory_train.py", folder / f"{name}.json"]
+    return jobs.Job(command, environment=environment, folder=folder, name=name, cwd=folder)
+
+
+def finish(job, bound=BOUND):
+    if job.wait(bound) != 0:
+        raise Failure(job.explain())
+
+
+def times(folder, name):
+    path = folder / f"{name}.times"
+    return [float(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def kernels(log, pid=None):
+    """Kernels by stream, in order; of one process, or of the only one."""
+    records = devicelog.read(log)
+    if pid is not None:
+        records = [record for record in records if record["pid"] == pid]
+    return devicelog.streams(records)
+
+
+# What moves memory is weft's own, and marks of fillers.
+OWN = frozenset({"event", "prefetch"})
+
+
+def same(reference, log, pid):
+    differences = devicelog.compare(reference, kernels(log, pid), OWN)
+    if differences:
+        raise Failure("what reaches the device differs: " + "; ".join(differences[:3]))
+
+
+def managed(extra=None):
+    return {"WEFT_BACKING": "managed", **(extra or {})}
+
+
+def without_broker(device):
+    """weft's managed memory with nobody to plan: the stock driver's demand paging."""
+    return managed(
+        {
+            "LD_PRELOAD": str(paths.LIBWEFT),
+            "WEFT_AUTOSTART": "0",
+            "WEFT_SOCKET": "/nonexistent/broker.sock",
+            "WEFT_LOG": "error",
+            **device.weft_environment(),
+        }
+    )
+
+
+def alone(folder, _percent):
+    """A job that fits."""
+    figures, logs = {}, {}
+    for kind in ("device", "managed"):
+        place = folder / kind
+        place.mkdir()
+        device = jobs.Device(place, log=place / "log")
+        extra = without_broker(device)
+        extra["WEFT_BACKING"] = kind
+        job = start(place, device, "job", extra)
+        finish(job)
+        device.wait_gone()
+        logs[kind] = kernels(place / "log")
+        steps = sorted(times(place, "job")[2:])
+        figures[kind] = steps[len(steps) // 2]
+    differences = devicelog.compare(logs["device"], logs["managed"], OWN)
+    if differences:
+        raise Failure("; ".join(differences[:3]))
+    return {"step_ms": {kind: round(1e3 * seconds, 3) for kind, seconds in figures.items()}}
+
+
+def reference(folder):
+    place = folder / "reference"
+    place.mkdir()
+    device = jobs.Device(place, log=place / "log")
+    job = start(place, device, "job", {})
+    finish(job)
+    device.wait_gone()
+    return kernels(place / "log")
+
+
+# What the device says of managed memory, for each of its clients.
+LEDGER = ("faults", "faulted", "created", "prefetched", "returned", "evicted")
+
+
+def watch(device, running, memory):
+    """Looks at the device while the jobs run. Returns what it held at most, and each job's last figures by pid."""
+    most, last = 0, {}
+    while any(job.running() for job in running):
+        status = device.status()
+        if status:
+            most = max(most, status["memory"]["used"], status["memory"]["resident"])
+            for client in status["clients"]:
+                last[client["pid"]] = {key: client["managed"][key] for key in LEDGER}
+        time.sleep(0.1)
+    if most > memory:
+        raise Failure(f"{most} bytes on a device of {memory}")
+    return most, last
+
+
+def pair(place, device, first, second, **more):
+    one = start(place, device, "one", first, **more)
+    two = start(place, device, "two", second, **more)
+    return one, two
+
+
+def broker_for(place, device):
+    return jobs.Broker(place, device, policy="timeslice", extra=("--turn", str(TURN_US)))
+
+
+def together(folder, percent):
+    """Two that exceed the device."""
+    want = reference(folder)
+    seconds, moved, most, ledger = {}, {}, {}, {}
+    for kind in ("demand", "weft"):
+        place = folder / kind
+        place.mkdir()
+        memory = device_for(percent)
+        device = jobs.Device(place, log=place / "log", memory=memory)
+        begin = time.monotonic()
+        if kind == "demand":
+            one, two = pair(place, device, without_broker(device), without_broker(device))
+            most[kind], ledger[kind] = watch(device, (one, two), memory)
+            finish(one)
+            finish(two)
+        else:
+            with broker_for(place, device) as broker:
+                extra = managed(jobs.preload(broker.variables()))
+                one, two = pair(place, device, extra, extra)
+                most[kind], ledger[kind] = watch(device, (one, two), memory)
+                finish(one)
+                finish(two)
+                ended = broker.status()["ended"]
+                moved = {
+                    entry["last"]["pid"]: {
+                        key: entry["last"][key] for key in ("prefetched", "evicted", "errands_refused", "errands_late", "unmanaged")
+                    }
+                    for entry in ended
+                }
+        device.wait_gone()
+        both = [times(place, name)[1:] for name in ("one", "two")]
+        seconds[kind] = sum(sum(steps) for steps in both) / sum(len(steps) for steps in both)
+        seconds[kind + "_wall"] = time.monotonic() - begin
+        for job in (one, two):
+            same(want, place / "log", job.pid)
+    if not any(entry["prefetched"] for entry in moved.values()):
+        raise Failure(f"weft moved nothing: {moved}")
+    return {
+        "percent": percent,
+        "step_ms": {kind: round(1e3 * value, 2) for kind, value in seconds.items() if not kind.endswith("_wall")},
+        "ratio": round(seconds["demand"] / seconds["weft"], 3),
+        "most_on_device": most,
+        "moved": moved,
+        "ledger": ledger,
+    }
+
+
+def killed(folder, percent):
+    """One is killed in the middle."""
+    want = reference(folder)
+    device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
+    with broker_for(folder, device) as broker:
+        extra = managed(jobs.preload(broker.variables()))
+        one = start(folder, device, "one", extra, steps=500)
+        two = start(folder, device, "two", extra)
+        moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
+        if not jobs.wait_until(moves, 60, 0.05):
+            raise Failure("nothing moved\n" + one.explain() + two.explain())
+        one.kill()
+        finish(two)
+        if broker.status() is None:
+            raise Failure("the broker does not answer")
+    device.wait_gone()
+    same(want, folder / "log", two.pid)
+    return {}
+
+
+def broker_killed(folder, percent):
+    """The broker is killed in the middle."""
+    want = reference(folder)
+    device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
+    with broker_for(folder, device) as broker:
+        extra = managed(jobs.preload(broker.variables()))
+        one, two = pair(folder, device, extra, extra)
+        moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
+        if not jobs.wait_until(moves, 60, 0.05):
+            raise Failure("nothing moved\n" + one.explain() + two.explain())
+        broker.kill()
+        finish(one)
+        finish(two)
+    device.wait_gone()
+    for job in (one, two):
+        same(want, folder / "log", job.pid)
+    return {}
+
+
+def host_short(folder, percent):
+    """The host has no room for both."""
+    device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
+    # What one takes at most (its optimizer works on copies of a part), and half of that.
+    device.settings["SIMGPU_HOST_MEMORY"] = str(JOB * 3 // 2)
+    with broker_for(folder, device) as broker:
+        extra = managed(jobs.preload(broker.variables()))
+        one = start(folder, device, "one", extra, steps=40)
+        full = lambda: any(client["managed"] > JOB for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
+        if not jobs.wait_until(lambda: full() or not one.running(), 60, 0.05):
+            raise Failure("the first job took no memory\n" + one.explain())
+        two = start(folder, device, "two", extra)
+        code = two.wait(BOUND)
+        finish(one)
+    if two.timed_out or code == 0 or "out of memory" not in two.stderr():
+        raise Failure("the second job should have run out of memory\n" + two.explain())
+    return {"late_job": "out of memory", "exit": code}
+
+
+def prefetch_refused(folder, percent):
+    """Every prefetch is refused."""
+    want = reference(folder)
+    device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
+    device.settings["SIMGPU_MANAGED"] = "no-prefetch"
+    with broker_for(folder, device) as broker:
+        extra = managed(jobs.preload(broker.variables()))
+        one, two = pair(folder, device, extra, extra)
+        finish(one)
+        finish(two)
+        refused = [entry["last"]["errands_refused"] for entry in broker.status()["ended"]]
+    device.wait_gone()
+    for job in (one, two):
+        same(want, folder / "log", job.pid)
+    if not all(refused):
+        raise Failure(f"refusals counted: {refused}")
+    return {"refused": refused}
+
+
+def unsupported(folder, _percent):
+    """No concurrent managed access."""
+    want = reference(folder)
+    device = jobs.Device(folder, log=folder / "log")
+    device.settings["SIMGPU_MANAGED"] = "off"
+    with broker_for(folder, device) as broker:
+        job = start(folder, device, "job", managed(jobs.preload(broker.variables())))
+        finish(job)
+        last = broker.status()["ended"][0]["last"]
+    device.wait_gone()
+    same(want, folder / "log", job.pid)
+    said = [line for line in job.stderr().splitlines() if line.startswith("weft")]
+    if len(said) != 1 or "stays device memory" not in said[0]:
+        raise Failure(f"weft said {said}")
+    if not last["unmanaged"] or last["managed"]:
+        raise Failure(f"{last['unmanaged']} not managed, {last['managed']} bytes managed")
+    return {"unmanaged": last["unmanaged"]}
+
+
+CASES = {
+    "alone": alone,
+    "together": together,
+    "killed": killed,
+    "broker": broker_killed,
+    "host": host_short,
+    "refused": prefetch_refused,
+    "unsupported": unsupported,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=Path, help="the figures go there")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a case failed")
+    parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
+    parser.add_argument("--percent", type=int, default=150, help="of the device's room that both jobs want (default 150)")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
+    arguments = parser.parse_args()
+    figures, failed = {}, []
+    for name in arguments.cases or CASES:
+        begin = time.monotonic()
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        try:
+            with jobs.workspace(arguments.keep) as folder:
+                figures[name] = CASES[name](folder, arguments.percent)
+            verdict = f"ok {json.dumps(figures[name])}"
+        except (Failure, RuntimeError, OSError, KeyError) as error:
+            failed.append(name)
+            verdict = f"FAILED {error or type(error).__name__}"
+        print(f"{name} {time.monotonic() - begin:.1f}s {verdict}", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    ran = len(arguments.cases or CASES)
+    print(f"{ran - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
