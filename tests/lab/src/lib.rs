@@ -9,6 +9,7 @@
 //! What holds: a run is its scenario and a seed. The same two give the same result to the last nanosecond, on any machine.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod aims;
 pub mod compare;
 pub mod foresight;

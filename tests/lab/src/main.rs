@@ -113,6 +113,9 @@ struct Results {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|first| first == "admission") {
+        return weft_lab::admission::main(arguments.skip(1));
+    }
     if arguments.peek().is_some_and(|first| first == "memory") {
         return weft_lab::memory::command::main(arguments.skip(1));
     }

@@ -1,0 +1,212 @@
+//! What a run comes to, what it is held to, and how people read it.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use weft_broker::core::admission::{Config, Policy};
+
+use super::mix::{Mix, S};
+use super::world::{Outcome, Rule};
+
+/// The mean wait under `weft` is to be so many times below that under `exclusive`.
+const BELOW_EXCLUSIVE: f64 = 3.0;
+
+/// One mix under one rule with one seed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The mix.
+    pub mix: String,
+    /// The seed.
+    pub seed: u64,
+    /// The rule.
+    pub rule: String,
+    /// Jobs.
+    pub jobs: usize,
+    /// Times a job got no memory that it had said it would take.
+    pub oom_by_neighbours: u32,
+    /// Times a job got no memory beyond what it had said.
+    pub oom_by_itself: u32,
+    /// Seconds from a job's coming to the begin of the run that it ended with, in the mean.
+    pub wait_mean_s: f64,
+    /// Of 100 jobs 95 waited no longer, seconds.
+    pub wait_p95_s: f64,
+    /// The wait of the job with the largest peak, seconds.
+    pub wait_largest_s: f64,
+    /// Its patience and the longest that anything ran, seconds: what its wait may exceed that under `fifo` by.
+    pub bound_s: f64,
+    /// The part of the devices' time that was asked for.
+    pub busy: f64,
+    /// The part of the devices' memory that was held.
+    pub memory: f64,
+    /// Seconds until the last job had ended.
+    pub makespan_s: f64,
+    /// Jain's index over the users' mean slowdowns (from coming to end over its run alone): 1 is all the same.
+    pub jain: f64,
+    /// The variance of the users' mean slowdowns.
+    pub variance: f64,
+}
+
+/// What a run comes to.
+pub fn row(mix: &Mix, seed: u64, rule: Rule, outcome: &Outcome) -> Row {
+    let jobs = || mix.jobs.iter().zip(&outcome.fates);
+    let mut waits: Vec<f64> = jobs()
+        .map(|(job, fate)| (fate.began - job.arrives) as f64 / S as f64)
+        .collect();
+    let mean = mean(&waits);
+    waits.sort_by(f64::total_cmp);
+    let p95 = waits
+        .get((waits.len().saturating_sub(1)) * 95 / 100)
+        .copied()
+        .unwrap_or(0.0);
+    let mut users: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for (job, fate) in jobs() {
+        let slowdown = (fate.ended - job.arrives) as f64 / job.run.max(1) as f64;
+        users.entry(job.user).or_default().push(slowdown);
+    }
+    let users: Vec<f64> = users.values().map(|slowdowns| self::mean(slowdowns)).collect();
+    let squares: f64 = users.iter().map(|user| user * user).sum();
+    let sum: f64 = users.iter().sum();
+    let middle = self::mean(&users);
+    let largest = jobs().max_by_key(|(job, _)| job.peak);
+    let (wait_largest, patience) = largest.map_or((0, 0), |(job, fate)| {
+        (fate.began - job.arrives, Config::default().patience(job.said_run))
+    });
+    Row {
+        mix: mix.name.clone(),
+        seed,
+        rule: rule.name(),
+        jobs: mix.jobs.len(),
+        oom_by_neighbours: outcome.fates.iter().map(|fate| fate.by_neighbours).sum(),
+        oom_by_itself: outcome.fates.iter().map(|fate| fate.by_itself).sum(),
+        wait_mean_s: mean,
+        wait_p95_s: p95,
+        wait_largest_s: wait_largest as f64 / S as f64,
+        bound_s: (patience + outcome.longest) as f64 / S as f64,
+        busy: outcome.busy,
+        memory: outcome.held,
+        makespan_s: outcome.makespan as f64 / S as f64,
+        jain: sum * sum / (users.len() as f64 * squares).max(f64::MIN_POSITIVE),
+        variance: users.iter().map(|user| (user - middle) * (user - middle)).sum::<f64>() / users.len().max(1) as f64,
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// What is to be reached, and whether it was.
+#[derive(Debug, Clone, Serialize)]
+pub struct Aim {
+    /// In words.
+    pub what: String,
+    /// The figures.
+    pub figures: String,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+fn names(rows: &[Row]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.mix.as_str()) {
+            names.push(&row.mix);
+        }
+    }
+    names
+}
+
+/// The rows of a mix under a rule, one a seed.
+fn of<'a>(rows: &'a [Row], mix: &'a str, rule: &'a str) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(move |row| row.mix == mix && row.rule == rule)
+}
+
+fn average(rows: &[Row], mix: &str, rule: &str, figure: impl Fn(&Row) -> f64) -> f64 {
+    let figures: Vec<f64> = of(rows, mix, rule).map(figure).collect();
+    mean(&figures)
+}
+
+/// Judges them: waits in the mean over the seeds, the rest for each seed.
+pub fn judge(rows: &[Row]) -> Vec<Aim> {
+    let [weft, fifo, exclusive] = [Policy::Weft, Policy::Fifo, Policy::Exclusive].map(Policy::name);
+    let mut aims = Vec::new();
+    for mix in names(rows) {
+        let ooms: u32 = of(rows, mix, weft).map(|row| row.oom_by_neighbours).sum();
+        aims.push(Aim {
+            what: format!("{mix}: no job gets no memory because of a neighbour"),
+            figures: format!("{ooms} times"),
+            met: ooms == 0,
+        });
+        let wait = |rule: &str| average(rows, mix, rule, |row| row.wait_mean_s);
+        let (ours, alone, first) = (wait(weft), wait(exclusive), wait(fifo));
+        aims.push(Aim {
+            what: format!("{mix}: mean wait at least {BELOW_EXCLUSIVE} times below exclusive"),
+            figures: format!(
+                "{ours:.0} s, exclusive {alone:.0} s ({:.1} times)",
+                alone / ours.max(0.001)
+            ),
+            met: ours * BELOW_EXCLUSIVE <= alone,
+        });
+        aims.push(Aim {
+            what: format!("{mix}: mean wait below fifo"),
+            figures: format!("{ours:.0} s, fifo {first:.0} s ({:.1} times)", first / ours.max(0.001)),
+            met: ours < first,
+        });
+        let mut worst: Option<(f64, String)> = None;
+        for row in of(rows, mix, weft) {
+            let fifo = of(rows, mix, fifo).find(|other| other.seed == row.seed);
+            let Some(fifo) = fifo else { continue };
+            let over = row.wait_largest_s - fifo.wait_largest_s - row.bound_s;
+            let text = format!(
+                "{:.0} s, fifo {:.0} s, bound {:.0} s (seed {})",
+                row.wait_largest_s, fifo.wait_largest_s, row.bound_s, row.seed
+            );
+            if worst.as_ref().is_none_or(|(most, _)| over > *most) {
+                worst = Some((over, text));
+            }
+        }
+        let (over, figures) = worst.unwrap_or_default();
+        aims.push(Aim {
+            what: format!("{mix}: the largest job waits no longer than under fifo and its bound"),
+            figures,
+            met: over <= 0.0,
+        });
+    }
+    aims
+}
+
+/// For people: a table a mix, in the mean over the seeds.
+pub fn text(rows: &[Row], abouts: &BTreeMap<String, &'static str>) -> String {
+    let mut lines = Vec::new();
+    for mix in names(rows) {
+        lines.push(format!("{mix}: {}", abouts.get(mix).unwrap_or(&"")));
+        lines.push(format!(
+            "  {:<20} {:>9} {:>6} {:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>6} {:>9}",
+            "", "OOM neigh", "OOM own", "wait", "p95", "largest", "busy", "memory", "makespan", "Jain", "variance"
+        ));
+        let mut rules: Vec<&str> = Vec::new();
+        for row in rows.iter().filter(|row| row.mix == mix) {
+            if !rules.contains(&row.rule.as_str()) {
+                rules.push(&row.rule);
+            }
+        }
+        for rule in rules {
+            let figure = |figure: fn(&Row) -> f64| average(rows, mix, rule, figure);
+            lines.push(format!(
+                "  {:<20} {:>9.1} {:>7.1} {:>7.0} s {:>7.0} s {:>8.0} s {:>6.2} {:>7.2} {:>8.0} s {:>6.2} {:>9.1}",
+                rule,
+                figure(|row| f64::from(row.oom_by_neighbours)),
+                figure(|row| f64::from(row.oom_by_itself)),
+                figure(|row| row.wait_mean_s),
+                figure(|row| row.wait_p95_s),
+                figure(|row| row.wait_largest_s),
+                figure(|row| row.busy),
+                figure(|row| row.memory),
+                figure(|row| row.makespan_s),
+                figure(|row| row.jain),
+                figure(|row| row.variance),
+            ));
+        }
+    }
+    lines.join("\n") + "\n"
+}

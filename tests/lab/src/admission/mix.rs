@@ -1,0 +1,329 @@
+//! Jobs as several users bring them: how much memory, how long, how busy they keep the device, when they come.
+//!
+//! A mix is its name and a seed. Estimates are wrong by up to two either way, evenly over the logarithm, memory and time each by itself.
+#![forbid(unsafe_code)]
+
+use crate::Ns;
+use crate::random::Random;
+
+/// A second.
+pub const S: Ns = 1_000_000_000;
+/// A gigabyte.
+pub const GB: u64 = 1_000_000_000;
+
+/// What a process' context takes: between what 80 GB devices were seen to give (0.4 to 0.6 GB).
+pub const CONTEXT: u64 = GB / 2;
+
+/// One job.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Whose.
+    pub user: u32,
+    /// When it comes.
+    pub arrives: Ns,
+    /// Bytes it takes at its peak.
+    pub peak: u64,
+    /// Bytes that it says it takes.
+    pub said_peak: u64,
+    /// How long it runs with the device to itself.
+    pub run: Ns,
+    /// How long it says it runs.
+    pub said_run: Ns,
+    /// The part of the device's time that it keeps it busy when alone.
+    pub load: f64,
+}
+
+/// Jobs, and the devices they run on.
+#[derive(Debug, Clone)]
+pub struct Mix {
+    /// What it is called.
+    pub name: String,
+    /// In a line, for people.
+    pub about: &'static str,
+    /// Bytes of each device.
+    pub devices: Vec<u64>,
+    /// By arrival.
+    pub jobs: Vec<Job>,
+}
+
+/// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two, run over the logarithm.
+struct Kind {
+    peak: (f64, f64),
+    run: (f64, f64),
+    load: (f64, f64),
+}
+
+// Trials, notebooks, evaluations: small models at small batches keep a large GPU a quarter busy.
+const SHORT: Kind = Kind {
+    peak: (2.0, 12.0),
+    run: (60.0, 1_200.0),
+    load: (0.1, 0.4),
+};
+// Fine-tuning a vision-language model of some billion parameters.
+const MIDDLE: Kind = Kind {
+    peak: (16.0, 40.0),
+    run: (1_200.0, 5_400.0),
+    load: (0.2, 0.6),
+};
+// A language model of 13 to 30 billion parameters with its cache.
+const LARGE: Kind = Kind {
+    peak: (50.0, 74.0),
+    run: (3_600.0, 10_800.0),
+    load: (0.3, 0.6),
+};
+
+/// The device of the made mixes.
+const DEVICE: u64 = 80 * GB;
+
+struct Maker {
+    random: Random,
+    jobs: Vec<Job>,
+}
+
+impl Maker {
+    fn new(seed: u64, salt: u64) -> Maker {
+        Maker {
+            random: Random::new(seed.wrapping_mul(1_000_003) ^ salt),
+            jobs: Vec::new(),
+        }
+    }
+
+    fn between(&mut self, (low, high): (f64, f64)) -> f64 {
+        low + self.random.unit() * (high - low)
+    }
+
+    /// A factor between a half and two.
+    fn wrong(&mut self) -> f64 {
+        2f64.powf(self.random.unit() * 2.0 - 1.0)
+    }
+
+    fn add(&mut self, user: u32, arrives: f64, kind: &Kind) {
+        let peak = self.between(kind.peak) * GB as f64;
+        let run = self.between((kind.run.0.ln(), kind.run.1.ln())).exp() * S as f64;
+        let load = self.between(kind.load);
+        self.known(user, arrives, peak, run, load, DEVICE);
+    }
+
+    fn known(&mut self, user: u32, arrives: f64, peak: f64, run: f64, load: f64, device: u64) {
+        let most = (device - CONTEXT) as f64;
+        let said_peak = (peak * self.wrong()).min(most);
+        let said_run = run * self.wrong();
+        self.jobs.push(Job {
+            user,
+            arrives: (arrives * S as f64) as Ns,
+            peak: peak.min(most) as u64,
+            said_peak: said_peak as u64,
+            run: run as Ns,
+            said_run: said_run as Ns,
+            load,
+        });
+    }
+
+    /// Pauses of a Poisson process, seconds.
+    fn pause(&mut self, mean: f64) -> f64 {
+        -(1.0 - self.random.unit()).ln() * mean
+    }
+
+    /// A job of a kind by chance: 90 in 100 short, 8 middle, 2 large.
+    fn usual(&mut self) -> &'static Kind {
+        match self.random.unit() {
+            part if part < 0.90 => &SHORT,
+            part if part < 0.98 => &MIDDLE,
+            _ => &LARGE,
+        }
+    }
+
+    fn mix(mut self, name: &str, about: &'static str, devices: Vec<u64>) -> Mix {
+        self.jobs.sort_by_key(|job| job.arrives);
+        Mix {
+            name: name.to_string(),
+            about,
+            devices,
+            jobs: self.jobs,
+        }
+    }
+}
+
+/// The made mixes of a seed.
+pub fn made(seed: u64, quick: bool) -> Vec<Mix> {
+    let count = if quick { 120 } else { 400 };
+    vec![
+        poisson(seed, count),
+        bursts(seed, count),
+        one_brings_most(seed, count),
+        long_against_short(seed, count / 2),
+        pressure(seed, count / 2, 0.15),
+        pressure(seed, count / 2, 0.3),
+        pressure(seed, count / 2, 0.5),
+        two_devices(seed, count),
+    ]
+}
+
+fn poisson(seed: u64, count: usize) -> Mix {
+    let mut maker = Maker::new(seed, 1);
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += maker.pause(200.0);
+        let user = (maker.random.unit() * 5.0) as u32;
+        let kind = maker.usual();
+        maker.add(user, at, kind);
+    }
+    let about = "five users, one job each 200 s by chance: 90 % short, 8 % middle, 2 % large";
+    maker.mix("poisson", about, vec![DEVICE])
+}
+
+fn bursts(seed: u64, count: usize) -> Mix {
+    let mut maker = Maker::new(seed, 2);
+    let mut at = 0.0;
+    while maker.jobs.len() < count {
+        at += maker.pause(4_000.0);
+        let user = (maker.random.unit() * 5.0) as u32;
+        for _ in 0..20 {
+            let kind = maker.usual();
+            let late = maker.pause(2.0);
+            maker.add(user, at + late, kind);
+        }
+    }
+    let about = "as poisson, but twenty jobs of one user at a time (a sweep), one sweep each 4,000 s";
+    maker.mix("bursts", about, vec![DEVICE])
+}
+
+fn one_brings_most(seed: u64, count: usize) -> Mix {
+    let mut maker = Maker::new(seed, 3);
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += maker.pause(170.0);
+        let other = 1 + (maker.random.unit() * 3.0) as u32;
+        let user = if maker.random.unit() < 0.7 { 0 } else { other };
+        let kind = maker.usual();
+        maker.add(user, at, kind);
+    }
+    let about = "four users, one of whom brings 70 % of the jobs, one job each 170 s";
+    maker.mix("one-brings-most", about, vec![DEVICE])
+}
+
+fn long_against_short(seed: u64, count: usize) -> Mix {
+    let mut maker = Maker::new(seed, 4);
+    let mut at = 0.0;
+    for nth in 0..count {
+        at += maker.pause(90.0);
+        let user = (maker.random.unit() * 4.0) as u32;
+        maker.add(user, at, &SHORT);
+        if nth % 60 == 10 {
+            maker.add(4, at, &LARGE);
+        }
+    }
+    let about = "a fifth user's large jobs into an even stream of short ones of four users, one each 90 s";
+    maker.mix("long-against-short", about, vec![DEVICE])
+}
+
+fn pressure(seed: u64, count: usize, part: f64) -> Mix {
+    let mut maker = Maker::new(seed, 5 + (part * 100.0) as u64);
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += maker.pause(150.0);
+        let user = (maker.random.unit() * 4.0) as u32;
+        let peak = maker.between((0.5, 1.5)) * part * DEVICE as f64;
+        let run = maker.between((120f64.ln(), 1_800f64.ln())).exp() * S as f64;
+        let load = maker.between((0.1, 0.4));
+        maker.known(user, at, peak, run, load, DEVICE);
+    }
+    let name = format!("pressure-{:.0}", part * 100.0);
+    let about = "four users whose jobs take that many hundredths of the device in the mean, one each 150 s";
+    maker.mix(&name, about, vec![DEVICE])
+}
+
+fn two_devices(seed: u64, count: usize) -> Mix {
+    let mut maker = Maker::new(seed, 6);
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += maker.pause(100.0);
+        let user = (maker.random.unit() * 5.0) as u32;
+        let kind = maker.usual();
+        maker.add(user, at, kind);
+    }
+    let about = "as poisson, twice as often, on two devices";
+    maker.mix("two-devices", about, vec![DEVICE, DEVICE])
+}
+
+/// A pod of the public trace.
+#[derive(Debug, Clone, Copy)]
+pub struct Pod {
+    /// Seconds.
+    pub came: f64,
+    /// Seconds.
+    pub ran: f64,
+    /// Of one GPU.
+    pub part: f64,
+    /// Its number in the file.
+    pub number: u64,
+}
+
+/// The pods of `openb_pod_list_default.csv` that asked for one GPU or a part of one, ran and ended.
+pub fn pods(text: &str) -> Vec<Pod> {
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    let column = |name: &str| head.iter().position(|found| *found == name);
+    let columns = [
+        "num_gpu",
+        "gpu_milli",
+        "creation_time",
+        "deletion_time",
+        "scheduled_time",
+    ]
+    .map(column);
+    let [Some(gpus), Some(milli), Some(created), Some(deleted), Some(scheduled)] = columns else {
+        return Vec::new();
+    };
+    let pod = |(number, line): (usize, &str)| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let figure = |at: usize| cells.get(at)?.parse::<f64>().ok();
+        let ran = figure(deleted)? - figure(scheduled)?;
+        let fits = figure(gpus)? == 1.0 && ran >= 1.0;
+        fits.then_some(Pod {
+            came: figure(created)?,
+            ran,
+            part: figure(milli)? / 1000.0,
+            number: number as u64,
+        })
+    };
+    let mut pods: Vec<Pod> = lines.enumerate().filter_map(pod).collect();
+    pods.sort_by(|a, b| a.came.total_cmp(&b.came));
+    pods
+}
+
+/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked for is taken as its part of the memory and its load. The trace is of 6,200 GPUs:
+/// the time between arrivals is stretched evenly until the jobs' runs, one after another, would keep the four devices busy for nine tenths of the time. The
+/// trace names no users: a pod's number says whose of five it is.
+pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<Mix> {
+    const DEVICES: usize = 4;
+    const BUSY: f64 = 0.9;
+    // A day: the few pods that ran for weeks are services, and would be the whole of the figure.
+    const LONGEST: f64 = 86_400.0;
+    let room = pods.len().checked_sub(count)?;
+    let mut maker = Maker::new(seed, 7);
+    let first = (maker.random.unit() * room as f64) as usize;
+    let part: Vec<Pod> = pods
+        .get(first..first + count)?
+        .iter()
+        .filter(|pod| pod.ran <= LONGEST)
+        .copied()
+        .collect();
+    let (begin, end) = (part.first()?.came, part.last()?.came);
+    let work: f64 = part.iter().map(|pod| pod.ran).sum();
+    let stretch = work / (BUSY * DEVICES as f64) / (end - begin).max(1.0);
+    for pod in part {
+        let user = (crate::random::at(7, [pod.number, 0, 0]) % 5) as u32;
+        let peak = pod.part * DEVICE as f64 * 0.98;
+        maker.known(
+            user,
+            (pod.came - begin) * stretch,
+            peak,
+            pod.ran * S as f64,
+            pod.part,
+            DEVICE,
+        );
+    }
+    let about = "pods of the public trace openb that asked for one GPU or less, on four devices";
+    Some(maker.mix("openb", about, vec![DEVICE; DEVICES]))
+}

@@ -1,0 +1,353 @@
+//! One mix under one rule, in virtual time: the broker's own admission core, and devices whose memory is counted apart from it.
+//!
+//! A job begins with [`BEGINS`] of its peak and takes the rest when [`GROWN`] of its run is over. Jobs share a device's time: together they ask for the sum of
+//! their loads, and where that is above one each is slowed by it. A job that gets no memory dies and comes again with what it had come to know: its peak.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use weft_broker::core::admission::{
+    Admission, Ask, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
+};
+
+use super::mix::{CONTEXT, Job, Mix, S};
+use crate::Ns;
+
+/// What of its peak a job takes at its begin: weights and the first batch.
+const BEGINS: f64 = 0.6;
+
+/// The part of a run after which a job has taken all: the first step with everything in it.
+const GROWN: f64 = 0.1;
+
+/// Who got no memory with nobody to admit him tries again after so long, as people do.
+const AGAIN: Ns = 600 * S;
+
+/// The way memory is given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Everybody begins at once: a device without weft.
+    Nobody,
+    /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
+    Admit(Policy, bool),
+}
+
+impl Rule {
+    /// All that are compared.
+    pub fn all() -> Vec<Rule> {
+        let mut all = vec![Rule::Nobody];
+        all.extend(Policy::ALL.iter().map(|(policy, _)| Rule::Admit(*policy, true)));
+        all.push(Rule::Admit(Policy::BestFit, false));
+        all
+    }
+
+    /// For people.
+    pub fn name(self) -> String {
+        match self {
+            Rule::Nobody => "none".to_string(),
+            Rule::Admit(policy, true) => policy.to_string(),
+            Rule::Admit(policy, false) => format!("{policy}, not held"),
+        }
+    }
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Fate {
+    /// When the run began that it ended with.
+    pub began: Ns,
+    /// When it ended.
+    pub ended: Ns,
+    /// Times it got no memory that it had said it would take.
+    pub by_neighbours: u32,
+    /// Times it got no memory beyond what it had said.
+    pub by_itself: u32,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Of each job of the mix.
+    pub fates: Vec<Fate>,
+    /// When the last one ended.
+    pub makespan: Ns,
+    /// The mean of what was asked of the devices' time, at most one each.
+    pub busy: f64,
+    /// The mean of what of the devices' memory was held.
+    pub held: f64,
+    /// The longest that anything ran.
+    pub longest: Ns,
+    /// Events of the core.
+    pub events: u64,
+}
+
+#[derive(Debug)]
+struct Run {
+    device: usize,
+    done: f64,
+    began: Ns,
+    held: u64,
+    grown: bool,
+}
+
+struct World<'a> {
+    mix: &'a Mix,
+    rule: Rule,
+    core: Admission,
+    now: Ns,
+    running: BTreeMap<usize, Run>,
+    /// What each says it takes: what it came to know, once it died.
+    said: Vec<u64>,
+    /// When each comes next; `Ns::MAX`: it is here.
+    comes: Vec<Ns>,
+    ends: Vec<usize>,
+    outcome: Outcome,
+}
+
+/// Runs it.
+pub fn run(mix: &Mix, rule: Rule) -> Outcome {
+    let policy = match rule {
+        Rule::Admit(policy, _) => policy,
+        Rule::Nobody => Policy::Fifo,
+    };
+    let mut world = World {
+        mix,
+        rule,
+        core: Admission::new(Config {
+            policy,
+            ..Config::default()
+        }),
+        now: 0,
+        running: BTreeMap::new(),
+        said: mix.jobs.iter().map(|job| job.said_peak).collect(),
+        comes: mix.jobs.iter().map(|job| job.arrives).collect(),
+        ends: Vec::new(),
+        outcome: Outcome {
+            fates: vec![Fate::default(); mix.jobs.len()],
+            ..Outcome::default()
+        },
+    };
+    for (at, memory) in mix.devices.iter().enumerate() {
+        world.tell(Event::Device(Device {
+            context: CONTEXT,
+            ..Device::new(DeviceId(at as u32), *memory)
+        }));
+    }
+    world.play();
+    world.outcome
+}
+
+impl World<'_> {
+    fn play(&mut self) {
+        let mut left = self.mix.jobs.len();
+        while left > 0 {
+            let next = self.next();
+            let Some(next) = next else {
+                unreachable!("{left} jobs are left and nothing will happen")
+            };
+            self.pass(next);
+            let due: Vec<usize> = (0..self.comes.len())
+                .filter(|at| self.comes.get(*at) == Some(&next))
+                .collect();
+            for at in due {
+                if let Some(comes) = self.comes.get_mut(at) {
+                    *comes = Ns::MAX;
+                }
+                self.come(at);
+            }
+            self.grow();
+            left -= self.end();
+            if self.core.next_wake().is_some_and(|wake| wake <= self.now) {
+                self.tell(Event::Tick);
+            }
+            self.tell(Event::Tick);
+        }
+        self.outcome.makespan = self.now;
+        let time = self.now as f64 * self.mix.devices.len() as f64;
+        self.outcome.busy /= time;
+        let memory: u64 = self.mix.devices.iter().sum();
+        self.outcome.held /= self.now as f64 * memory as f64;
+    }
+
+    fn rate(&self, device: usize) -> f64 {
+        1.0 / self.asked(device).max(1.0)
+    }
+
+    fn asked(&self, device: usize) -> f64 {
+        let there = self.running.iter().filter(|(_, run)| run.device == device);
+        there
+            .filter_map(|(at, _)| self.mix.jobs.get(*at))
+            .map(|job| job.load)
+            .sum()
+    }
+
+    /// What a job has still to do until it grows or ends.
+    fn left(&self, at: usize, run: &Run) -> f64 {
+        let whole = self.mix.jobs.get(at).map_or(0, |job| job.run) as f64;
+        let until = if run.grown { whole } else { whole * GROWN };
+        (until - run.done).max(0.0)
+    }
+
+    fn next(&self) -> Option<Ns> {
+        let comes = self.comes.iter().copied().filter(|at| *at != Ns::MAX).min();
+        let step = |(at, run): (&usize, &Run)| self.now + (self.left(*at, run) / self.rate(run.device)).ceil() as Ns;
+        let steps = self.running.iter().map(step).min();
+        [comes, steps, self.core.next_wake()].into_iter().flatten().min()
+    }
+
+    fn pass(&mut self, to: Ns) {
+        let time = (to - self.now) as f64;
+        let rates: Vec<f64> = (0..self.mix.devices.len()).map(|device| self.rate(device)).collect();
+        for (device, _) in rates.iter().enumerate() {
+            self.outcome.busy += self.asked(device).min(1.0) * time;
+        }
+        for run in self.running.values_mut() {
+            run.done += time * rates.get(run.device).copied().unwrap_or(1.0);
+            self.outcome.held += run.held as f64 * time;
+        }
+        self.now = to;
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut out = Vec::new();
+        self.core.handle(self.now, event, &mut out);
+        self.outcome.events += 1;
+        for decision in out {
+            match decision {
+                Decision::Admit { job, device, .. } => self.begin(job.0 as usize, device.0 as usize),
+                Decision::Refuse { job, why } => unreachable!("{job:?}: {why}"),
+                Decision::Grant { .. } | Decision::Deny { .. } => {}
+            }
+        }
+    }
+
+    fn come(&mut self, at: usize) {
+        let Some(job) = self.mix.jobs.get(at) else { return };
+        if self.rule == Rule::Nobody {
+            // Everybody takes the device that was free most when he looked.
+            let free = |device: &usize| self.free(*device);
+            if let Some(device) = (0..self.mix.devices.len()).max_by_key(free) {
+                self.begin(at, device);
+            }
+            return;
+        }
+        let said = self.said.get(at).copied().unwrap_or(job.said_peak);
+        self.tell(Event::Asks(Ask {
+            job: Number(at as u64),
+            user: User(job.user),
+            priority: 5,
+            need: Need::plain(said, job.said_run),
+            devices: Vec::new(),
+        }));
+    }
+
+    fn free(&self, device: usize) -> u64 {
+        let held: u64 = self
+            .running
+            .values()
+            .filter(|run| run.device == device)
+            .map(|run| run.held)
+            .sum();
+        self.mix
+            .devices
+            .get(device)
+            .map_or(0, |memory| memory.saturating_sub(held))
+    }
+
+    fn begin(&mut self, at: usize, device: usize) {
+        let Some(job) = self.mix.jobs.get(at) else { return };
+        let run = Run {
+            device,
+            done: 0.0,
+            began: self.now,
+            held: 0,
+            grown: false,
+        };
+        self.running.insert(at, run);
+        let first = (job.peak as f64 * BEGINS) as u64 + CONTEXT;
+        self.take(at, job, first);
+    }
+
+    /// Jobs whose time it is take all they need.
+    fn grow(&mut self) {
+        let ready = |(at, run): (&usize, &Run)| (!run.grown && self.left(*at, run) < 1.0).then_some(*at);
+        let ready: Vec<usize> = self.running.iter().filter_map(ready).collect();
+        for at in ready {
+            let Some(job) = self.mix.jobs.get(at) else { continue };
+            if let Some(run) = self.running.get_mut(&at) {
+                run.grown = true;
+            }
+            self.take(at, job, job.peak + CONTEXT);
+        }
+    }
+
+    /// A job holds so much from now on, or dies.
+    fn take(&mut self, at: usize, job: &Job, bytes: u64) {
+        let Some(run) = self.running.get(&at) else { return };
+        let (device, held) = (run.device, run.held);
+        let number = Number(at as u64);
+        let within = match self.rule {
+            Rule::Nobody | Rule::Admit(_, false) => true,
+            Rule::Admit(_, true) => {
+                let share = |core: &Admission| core.share(number).map_or(0, |(_, share)| share);
+                let lacks = bytes.saturating_sub(share(&self.core));
+                if lacks > 0 {
+                    self.tell(Event::Grows(number, lacks));
+                }
+                bytes <= share(&self.core)
+            }
+        };
+        let there = bytes - held.min(bytes) <= self.free(device);
+        if within && there {
+            if let Some(run) = self.running.get_mut(&at) {
+                run.held = bytes;
+            }
+            return;
+        }
+        // Within what it said it is the neighbours' doing: alone on the device it would have had it.
+        let said = self.said.get(at).copied().unwrap_or(job.said_peak) + CONTEXT;
+        let fate = self.outcome.fates.get_mut(at);
+        if let Some(fate) = fate {
+            if self.rule == Rule::Nobody || bytes <= said {
+                fate.by_neighbours += 1;
+            } else {
+                fate.by_itself += 1;
+            }
+        }
+        self.running.remove(&at);
+        if let Some(said) = self.said.get_mut(at) {
+            *said = (*said).max(job.peak);
+        }
+        let again = if self.rule == Rule::Nobody {
+            self.now + AGAIN
+        } else {
+            self.now + S
+        };
+        if let Some(comes) = self.comes.get_mut(at) {
+            *comes = again;
+        }
+        self.ends.push(at);
+    }
+
+    /// Ends what has run to its end, and tells of those who died. How many are done for good.
+    fn end(&mut self) -> usize {
+        let ended = |(at, run): (&usize, &Run)| (run.grown && self.left(*at, run) < 1.0).then_some(*at);
+        let ended: Vec<usize> = self.running.iter().filter_map(ended).collect();
+        for at in &ended {
+            if let (Some(run), Some(fate)) = (self.running.remove(at), self.outcome.fates.get_mut(*at)) {
+                fate.began = run.began;
+                fate.ended = self.now;
+                self.outcome.longest = self.outcome.longest.max(self.now - run.began);
+            }
+        }
+        let mut gone = ended.clone();
+        while !gone.is_empty() || !self.ends.is_empty() {
+            gone.append(&mut self.ends);
+            for at in std::mem::take(&mut gone) {
+                if self.rule != Rule::Nobody {
+                    self.tell(Event::Ends(Number(at as u64)));
+                }
+            }
+        }
+        ended.len()
+    }
+}
