@@ -101,9 +101,7 @@ impl Choice {
     pub fn something_left(&mut self) {
         self.starved = false;
         if self.passed_leaving {
-            // `wanted` stays: its granules are neither there nor on their way, and the search passes over them.
-            self.passed_leaving = false;
-            self.at = (0, 0);
+            self.rewind();
         }
     }
 
@@ -289,7 +287,10 @@ impl Planner {
         // What its kernels have passed for the last time goes into the heap. A use is over when the next one has begun.
         while let Some(at) = self.choice.unspent.checked_sub(1) {
             let held = &self.clients[client].1;
-            let over = match held.after.last[..at].last() {
+            let last = &held.after.last[..=at];
+            // Slots of one use have the same time; the next use is the one behind them all.
+            let same = last.partition_point(|due| due.away < last[at].away);
+            let over = match last[..same].last() {
                 Some(later) => length.saturating_sub(later.away),
                 None => length,
             };

@@ -277,6 +277,45 @@ fn what_comes_next_is_brought_during_the_turn_before() {
 }
 
 #[test]
+fn what_a_running_kernel_uses_is_not_taken_from_it() {
+    // Kernels of many granules: all of one are in use until the next one begins.
+    let mut set = sweep(4, 4_000, Access::Read);
+    for one in &mut set.uses {
+        one.range = Range {
+            first: one.at / 4_000 * 10,
+            count: 10,
+        };
+    }
+    let sets = vec![set; 4];
+    let mut world = World::new(config(80, Options::default()), sets);
+    let timeline: Vec<Turn> = world
+        .clients()
+        .iter()
+        .map(|client| Turn {
+            client: *client,
+            length: 16_000,
+        })
+        .collect();
+    world.turn(&timeline[..1]);
+    world.planner.switch(&timeline);
+    world.pump();
+    world.run_until(world.now + 100_000);
+    for kernel in 0..4u64 {
+        for part in [0, 2_000, 1_999] {
+            world.planner.ran(Client(0), part);
+            world.pump();
+            world.run_until(world.now + 10_000);
+            let there = |granule| world.planner.is_there(Client(0), granule);
+            assert!((kernel * 10..40).all(there), "kernel {kernel}");
+        }
+        world.planner.ran(Client(0), 1);
+        world.pump();
+        world.run_until(world.now + 10_000);
+    }
+    assert!(!world.planner.is_there(Client(0), 0), "what it has passed goes");
+}
+
+#[test]
 fn prefetches_come_in_the_order_of_first_use() {
     // Used backwards by address.
     let mut set = sweep(20, 100, Access::Read);
