@@ -260,19 +260,22 @@ def broker_killed(folder, percent):
 def host_short(folder, percent):
     """The host has no room for both."""
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
-    # What one takes at most (its optimizer works on copies of a part), and half of that.
+    # What one takes at most (its optimizer works on copies of a part), and too little of that for another.
     device.settings["SIMGPU_HOST_MEMORY"] = str(JOB * 3 // 2)
     with broker_for(folder, device) as broker:
         extra = managed(jobs.preload(broker.variables()))
-        one = start(folder, device, "one", extra, steps=40)
+        one = start(folder, device, "one", extra, steps=400)
         full = lambda: any(client["managed"] > JOB for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(lambda: full() or not one.running(), 60, 0.05):
             raise Failure("the first job took no memory\n" + one.explain())
         two = start(folder, device, "two", extra)
         code = two.wait(BOUND)
-        finish(one)
+        went_on = one.running()
+        one.kill()
     if two.timed_out or code == 0 or "out of memory" not in two.stderr():
         raise Failure("the second job should have run out of memory\n" + two.explain())
+    if not went_on:
+        raise Failure("the first job did not go on\n" + one.explain())
     return {"late_job": "out of memory", "exit": code}
 
 

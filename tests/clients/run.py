@@ -36,6 +36,9 @@ DEFAULT_BOUND = 120.0
 # allowed while a job is alone.
 OWN_OPERATIONS = {"alone": frozenset(), "holder": frozenset({"event"}), "filler": frozenset({"event"})}
 
+# And what it does for jobs on managed memory: their memory is brought to the device ahead of its use.
+OWN_MOVES = frozenset({"prefetch", "event"})
+
 # (priority of the client, priority and pattern of the job beside it)
 BESIDE = {
     "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
@@ -74,6 +77,11 @@ class Client:
         self.order = table.get("order", "same")
         self.reference = None
         self.lock = threading.Lock()
+
+    def own(self, role):
+        """Kinds of operations on the device that may be weft's."""
+        managed = self.env.get("WEFT_BACKING") == "managed"
+        return OWN_OPERATIONS[role] | (OWN_MOVES if managed else frozenset())
 
     def missing(self):
         """Why it cannot run here, or None."""
@@ -216,7 +224,7 @@ def check(client, role, bare, weft, status, modes):
 
     if client.order == "same":
         differences = devicelog.compare(
-            devicelog.streams(bare.records), devicelog.streams(weft.records), OWN_OPERATIONS[role]
+            devicelog.streams(bare.records), devicelog.streams(weft.records), client.own(role)
         )
         wrong += differences[:5]
         if len(differences) > 5:
@@ -224,7 +232,7 @@ def check(client, role, bare, weft, status, modes):
     elif client.order == "counts":
         mine, theirs = devicelog.counts(bare.records), devicelog.counts(weft.records)
         for kind in sorted(set(mine) | set(theirs)):
-            if mine[kind] != theirs[kind] and kind not in OWN_OPERATIONS[role]:
+            if mine[kind] != theirs[kind] and kind not in client.own(role):
                 wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
     wrong += check_counters(weft, status)
     # A client of several processes has company of its own.
