@@ -133,6 +133,21 @@ impl Timeline {
         self.link.context().map_err(refused("context"))
     }
 
+    /// The primary context's place, without its memory.
+    pub(crate) fn empty_context(&self) -> R<LinkContext> {
+        self.link.empty_context().map_err(refused("context"))
+    }
+
+    /// The primary context's memory.
+    pub(crate) fn fill_context(&self) -> R {
+        self.link.fill_context().map_err(refused("context"))
+    }
+
+    /// Gives it back.
+    pub(crate) fn drain_context(&self) {
+        self.link.drain_context();
+    }
+
     pub(crate) fn close_context(&self, context: LinkContext) {
         let _ = self.link.close_context(context);
     }

@@ -90,6 +90,22 @@ impl Link {
     pub fn context(&self) -> Result<Ctx, LinkError> {
         self.check()?;
         self.reserve(self.welcome.context_memory)?;
+        self.empty_context()
+    }
+
+    /// The memory of a context made with [`Link::empty_context`].
+    pub fn fill_context(&self) -> Result<(), LinkError> {
+        self.reserve(self.welcome.context_memory)
+    }
+
+    /// Gives it back.
+    pub fn drain_context(&self) {
+        self.release(self.welcome.context_memory);
+    }
+
+    /// A new context that takes no memory yet: a primary one, before it is retained.
+    pub fn empty_context(&self) -> Result<Ctx, LinkError> {
+        self.check()?;
         let ctx = {
             let mut outbox = self.outbox();
             let ctx = Ctx(outbox.next_context);

@@ -56,7 +56,11 @@ impl Default for Limits {
 
 impl Context {
     fn make(timeline: &Timeline, is_primary: bool, flags: u32, api_version: u32) -> R<Arc<Context>> {
-        let link = timeline.context()?;
+        // A primary context takes its memory when it is retained: `cuInit` takes none.
+        let link = match is_primary {
+            true => timeline.empty_context()?,
+            false => timeline.context()?,
+        };
         let (_, context) = CONTEXTS.add_with(|handle| Context {
             handle,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -142,8 +146,13 @@ pub(crate) fn by_handle(handle: Handle) -> R<Arc<Context>> {
 }
 
 impl Context {
-    fn retain(&self) {
-        *lock(&self.retained) += 1;
+    fn retain(&self, timeline: &Timeline) -> R {
+        let mut retained = lock(&self.retained);
+        if !self.is_alive() {
+            timeline.fill_context()?;
+        }
+        *retained += 1;
         self.alive.store(true, Ordering::Release);
+        Ok(())
     }
 }

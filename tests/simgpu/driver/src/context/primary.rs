@@ -24,6 +24,7 @@ fn release(device: i32) -> R {
     }
     primary.empty(driver);
     primary.alive.store(false, Ordering::Release);
+    driver.timeline.drain_context();
     Ok(())
 }
 
@@ -33,6 +34,7 @@ fn reset(device: i32) -> R {
     if driver.primary.is_alive() {
         driver.primary.empty(driver);
         driver.primary.alive.store(false, Ordering::Release);
+        driver.timeline.drain_context();
         *lock(&driver.primary.retained) = 0;
     }
     Ok(())
@@ -50,10 +52,9 @@ fn set_flags(device: i32, flags: u32) -> R {
 export! {
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
         device::check(device)?;
-        let primary = &state::driver()?.primary;
-        context.set(primary.handle)?;
-        primary.retain();
-        Ok(())
+        let driver = state::driver()?;
+        context.set(driver.primary.handle)?;
+        driver.primary.retain(&driver.timeline)
     }
 
     fn cuDevicePrimaryCtxRelease(device: i32) {
