@@ -51,6 +51,9 @@ pub struct Args {
     /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow
     #[arg(long)]
     pub refine: bool,
+    /// In which order jobs get device memory that is not there for all: weft, fifo, exclusive or best-fit
+    #[arg(long, default_value_t, value_name = "ORDER")]
+    pub admission: crate::core::admission::Policy,
     /// Write decisions and records to a file, a JSON value a line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -123,6 +126,7 @@ fn options(args: &Args) -> Options {
             .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
         spin: args.spin,
         refine: args.refine,
+        admission: args.admission,
         dilation: args.dilation,
         trace: args.trace.clone(),
     }

@@ -34,6 +34,12 @@ pub struct Wishes {
     pub profiling: bool,
     /// What its device memory is to be, if said.
     pub backing: Option<Backing>,
+    /// Bytes it takes at its peak, if said.
+    pub memory: Option<u64>,
+    /// short, medium or long, if said.
+    pub duration: Option<String>,
+    /// Seconds that it waits for memory at most, or `no`.
+    pub wait: Option<String>,
 }
 
 /// What a job's device memory is.
@@ -64,6 +70,10 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let preload = preloadable(&weft, &links);
     let current = |name: &str| env::var_os(name).unwrap_or_default();
     environment.set = variables(&preload, &links, driver.as_ref(), &current, wishes);
+    // Whatever the job starts is the same job. The process keeps its number when the job takes its place.
+    let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
+    let gang = format!("{}-{since}", std::process::id());
+    environment.set.push(("WEFT_GANG", gang.into()));
     if env::var_os("WEFT_SOCKET").is_none() {
         // The job may change the variables that the well-known place is made of.
         environment
@@ -117,6 +127,15 @@ fn variables(
             Backing::Managed => "managed",
         };
         set.push(("WEFT_BACKING", value.into()));
+    }
+    if let Some(memory) = wishes.memory {
+        set.push(("WEFT_MEMORY", memory.to_string().into()));
+    }
+    if let Some(duration) = &wishes.duration {
+        set.push(("WEFT_DURATION", duration.into()));
+    }
+    if let Some(wait) = &wishes.wait {
+        set.push(("WEFT_WAIT", wait.into()));
     }
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));

@@ -1,4 +1,4 @@
-//! What a person types: `weft run, profile, trace, broker, status, set, doctor`.
+//! What a person types: `weft run, profile, trace, broker, status, queue, set, doctor`.
 //!
 //! One file a subcommand. What holds: a mistake on the command line is one line on stderr and exit code 2; a trouble is one line and exit code 1; a job that
 //! is started keeps its own exit code, signals and stdout.
@@ -17,6 +17,7 @@ mod libraries;
 mod mps;
 mod probe;
 mod profile;
+mod queue;
 mod run;
 mod set;
 mod start;
@@ -48,6 +49,7 @@ enum Command {
     Run(run::Args),
     Profile(profile::Args),
     Status(status::Args),
+    Queue(queue::Args),
     Top(top::Args),
     Trace(trace::Args),
     Set(set::Args),
@@ -68,6 +70,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Profile(args) => profile::main(args),
         Command::Status(args) => status::main(args),
+        Command::Queue(args) => queue::main(args),
         Command::Top(args) => top::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),

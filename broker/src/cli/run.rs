@@ -15,6 +15,7 @@ use super::environment::{self, Backing, Wishes};
 use super::start;
 use crate::daemon::places::Places;
 use crate::daemon::store;
+use crate::protocol::amount;
 
 /// Exit codes of a shell for a command that is not there, and one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -29,9 +30,21 @@ pub struct Args {
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
     #[arg(long)]
     pub profile: Option<String>,
+    /// Device memory that the job takes at its peak, all its processes together (12GiB, 500MB); it begins when that is free
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub memory: Option<u64>,
+    /// How long the job runs: short (minutes), medium (up to an hour or so) or long; short ones may pass long ones
+    #[arg(long, value_parser = ["short", "medium", "long"])]
+    pub duration: Option<String>,
+    /// The longest the job waits for device memory; then CUDA says that there is none
+    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
+    pub wait: Option<u64>,
+    /// Where the job would wait for device memory it ends at once with exit code 75
+    #[arg(long)]
+    pub no_wait: bool,
     /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run
     #[arg(long, value_enum)]
-    pub memory: Option<Backing>,
+    pub backing: Option<Backing>,
     /// The job and its arguments
     #[arg(
         required = true,
@@ -60,7 +73,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
         priority: args.priority,
         profile,
         profiling: false,
-        backing: args.memory,
+        backing: args.backing,
+        memory: args.memory,
+        duration: args.duration,
+        wait: match args.no_wait {
+            true => Some("no".to_string()),
+            false => args.wait.map(|seconds| seconds.to_string()),
+        },
     };
     let environment = environment::assemble(&places, &wishes)?;
     for warning in &environment.warnings {
@@ -71,6 +90,16 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     let error = Command::new(program).args(arguments).envs(environment.set).exec();
     Ok(not_started(program, &error))
+}
+
+/// An amount, with a word to who means the backing.
+fn bytes(text: &str) -> Result<u64, String> {
+    match text {
+        "managed" | "device" => Err(format!(
+            "--memory is an amount (12GiB); what kind of memory it is says --backing {text}"
+        )),
+        _ => amount::parse(text),
+    }
 }
 
 /// Says why a job did not start, and what a shell would return.

@@ -23,6 +23,8 @@ pub enum Question {
     Ping,
     /// Everything.
     Status,
+    /// Who waits for device memory, and who has it.
+    Queue,
     /// Another priority for the clients that match.
     Set {
         /// By the client's number.
@@ -68,6 +70,8 @@ pub enum Answer {
     },
     /// Everything.
     Status(Box<Status>),
+    /// Who waits and who has it.
+    Queue(Box<super::admission::Queue>),
     /// So many clients have the new priority.
     Set(usize),
     /// What became of the samples.

@@ -17,6 +17,8 @@ use crate::protocol::VERSION;
 /// What answers are made of.
 #[derive(Debug, Clone)]
 pub struct Answers {
+    /// Who has device memory.
+    pub admission: super::admission::Desk,
     /// Who is attached.
     pub registry: Arc<Registry>,
     /// The scheduler.
@@ -55,6 +57,7 @@ impl Answers {
                 version: env!("CARGO_PKG_VERSION").to_string(),
             },
             Question::Status => Answer::Status(Box::new(self.status())),
+            Question::Queue => Answer::Queue(Box::new(self.admission.queue())),
             Question::Set { client, pid, priority } => self.set(client, pid, priority),
             Question::ProfileBegin { name } => match store::absolute(&name) {
                 Ok(called) => {
@@ -99,6 +102,7 @@ impl Answers {
             // Seen at once by whoever asks next; the scheduler tells the lane.
             entry.priority.store(priority, Ordering::Relaxed);
             self.desk.tell(Notice::Priority(entry.client, priority));
+            self.admission.priority(entry.client, priority);
         }
         Answer::Set(found.len())
     }

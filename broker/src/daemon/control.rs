@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_profiles::Gpu;
 
+use super::admission;
 use super::keeper::{Keeper, Tell};
 use super::memory::{self, Memory};
 use super::registry::{Entry, Registry};
@@ -51,6 +52,7 @@ pub fn start(
     desk: Desk,
     keeper: Keeper,
     memory: Memory,
+    admission: admission::Desk,
     unknown_cost: Ns,
     stop: Arc<AtomicBool>,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
@@ -63,6 +65,7 @@ pub fn start(
         desk,
         keeper,
         memory,
+        admission,
         unknown_cost,
         all_heard: true,
     };
@@ -92,6 +95,7 @@ struct Control {
     desk: Desk,
     keeper: Keeper,
     memory: Memory,
+    admission: admission::Desk,
     /// What a kernel is charged that nothing is known of, not even by its job's profile.
     unknown_cost: Ns,
     /// The last look into the inbox found it empty.
@@ -124,6 +128,7 @@ impl Control {
                 }
             }
             self.look_for_deaths();
+            self.admission.tick();
         }
     }
 
@@ -213,6 +218,10 @@ impl Control {
             ToBroker::Touched { starts } => self.memory.tell(memory::Tell::Touched(client, starts)),
             // It lies where it lay; who is given it again says so.
             ToBroker::Resting { .. } => {}
+            ToBroker::Wants(wants) => self.admission.wants(entry, &peer.sender, wants),
+            ToBroker::More { bytes } => self.admission.more(client, bytes),
+            ToBroker::WaitsNoMore => self.admission.gone(client),
+            ToBroker::Context { free } => self.admission.context(client, free),
             ToBroker::Note(line) => {
                 log::info!("client {client}: {line}");
                 entry.note(&line);
@@ -257,6 +266,7 @@ impl Control {
 
     fn end(&mut self, client: u64) {
         let Some(peer) = self.peers.remove(&client) else { return };
+        self.admission.gone(client);
         /// What [`crate::protocol::lane::Reports::state`] says after a clean end.
         const LEFT: u32 = 2;
         let well =

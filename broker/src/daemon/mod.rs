@@ -4,6 +4,7 @@
 //! * [`door`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
 //! * [`scheduler`] reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
 //! * [`control`] hears the clients' slow messages and their deaths;
+//! * [`admission`] says who may take device memory (told by the control thread);
 //! * [`keeper`] turns samples into profiles on the disk.
 //!
 //! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
@@ -18,6 +19,7 @@ use anyhow::{Context, Result};
 use crate::transport::server::{Host, Listener};
 
 pub mod admin;
+pub mod admission;
 mod answers;
 #[cfg(feature = "by-hand")]
 pub mod by_hand;
@@ -72,16 +74,19 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     })
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&desk.gauges));
+    let admission = admission::Desk::new(options.admission);
     let control_stop = Arc::new(AtomicBool::new(false));
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
         desk.clone(),
         keeper.clone(),
         memory.clone(),
+        admission.clone(),
         options.core.unknown_cost,
         Arc::clone(&control_stop),
     )?;
     let answers = answers::Answers {
+        admission,
         registry: Arc::clone(&registry),
         desk: desk.clone(),
         keeper: keeper.clone(),

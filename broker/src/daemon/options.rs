@@ -58,6 +58,8 @@ pub struct Options {
     pub refine: bool,
     /// How many times slower than a real one the device is.
     pub dilation: f64,
+    /// In which order jobs get device memory.
+    pub admission: crate::core::admission::Policy,
     /// Where decisions and records are written.
     pub trace: Option<PathBuf>,
 }
@@ -71,6 +73,7 @@ impl Default for Options {
             spin: Spin::default(),
             refine: false,
             dilation: 1.0,
+            admission: crate::core::admission::Policy::default(),
             trace: None,
         }
     }

@@ -75,10 +75,47 @@ pub enum ToBroker {
         /// First address.
         start: u64,
     },
+    /// The job is about to touch the device: may it begin? Said anew to each broker.
+    Wants(Wants),
+    /// So many bytes more than its share. Answered in the seat.
+    More {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It waits no longer and runs without.
+    WaitsNoMore,
+    /// Its first context is there: this is free on the device now.
+    Context {
+        /// Bytes.
+        free: u64,
+    },
     /// A line that the job's side wants people to see in `weft status`.
     Note(String),
     /// A clean end.
     Goodbye,
+}
+
+/// What a job says of itself before it begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wants {
+    /// The device, as `cuDeviceGetUuid` says, in hexadecimal.
+    pub uuid: String,
+    /// Its bytes.
+    pub total: u64,
+    /// Bytes that the job takes at its peak, if it was said.
+    pub memory: Option<u64>,
+    /// How long it runs, if it was said: `short`, `medium` or `long`.
+    pub duration: Option<String>,
+    /// What processes of one job have in common; empty: it is one by itself.
+    pub gang: String,
+    /// Processes of the job that will come.
+    pub processes: u32,
+    /// Who shares fairly with whom; empty: the user of the broker.
+    pub user: String,
+    /// Its memory is managed.
+    pub managed: bool,
+    /// It runs already, and may have (or has) so many bytes: its broker was started anew.
+    pub runs: Option<u64>,
 }
 
 /// The broker's messages to a client. Orders that matter by the microsecond are in the lane, not here.
@@ -93,6 +130,8 @@ pub enum ToClient {
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
+    /// A line that the job's side says on its stderr whatever the level, and that is no warning: why it waits, say.
+    Said(String),
     /// A line that the job's side says on its stderr: its profile cannot be used, say.
     Warning(String),
     /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to be of another GPU. From now on every kernel is an

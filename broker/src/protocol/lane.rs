@@ -16,6 +16,7 @@ use super::Ns;
 pub use super::RECORDS;
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use super::errands::Errands;
+use super::seat::Seat;
 
 /// Tells a lane from other memory: "weftLANE" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
@@ -266,6 +267,8 @@ pub struct Lane {
     pub counters: Counters,
     /// Broker to client, and back: what is to be done with the client's memory.
     pub errands: Errands,
+    /// Broker to client: its place on the device.
+    pub seat: Seat,
     head: Head,
     slots: [Slot; RECORDS],
 }
@@ -285,6 +288,7 @@ impl Default for Lane {
             reports: Reports::default(),
             counters: Counters::default(),
             errands: Errands::default(),
+            seat: Seat::default(),
             head: Head::default(),
             slots: std::array::from_fn(|_| Slot::default()),
         }

@@ -3,6 +3,8 @@
 //! * [`lane`]: the shared memory of one client. The hot path. Only atomics; either side may die at any instruction.
 //! * [`credit`]: how its credit word is changed.
 //! * [`errands`]: what its helper is to do with its memory.
+//! * [`seat`]: whether it may begin, and how much memory it may have.
+//! * [`amount`]: amounts of memory as people write them.
 //! * [`board`]: one page a broker, mapped by all its clients: the signs by which a filler sees the holder move without asking the broker.
 //! * [`control`]: the messages of the control plane (attach, names, policy, death).
 //!
@@ -10,11 +12,13 @@
 //! Nothing here waits, allocates on the hot path or panics: what is read from the other side is an allegation, to be
 //! copied, checked and only then used.
 
+pub mod amount;
 pub mod board;
 pub mod control;
 pub mod credit;
 pub mod errands;
 pub mod lane;
+pub mod seat;
 
 // The shared words are built on this name, so that `tests/simulation` can compile the same files on atomics whose every interleaving it checks.
 use std::sync::atomic;

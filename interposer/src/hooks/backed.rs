@@ -94,7 +94,7 @@ hooks! {
         if !result.ok() && ranges::of(at).is_some() {
             backing::say_once(
                 &SAID,
-                "this job's memory is managed and cannot be shared with other processes: run it with --memory device",
+                "this job's memory is managed and cannot be shared with other processes: run it with --backing device",
             );
         }
         result

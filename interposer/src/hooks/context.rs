@@ -51,12 +51,22 @@ fn describe(device: CuDevice) -> Device {
     }
 }
 
-fn made(device: CuDevice, real: impl FnOnce() -> CuResult) -> CuResult {
-    let result = real();
+fn made(device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
+    let enter = || session::enter(|| (!capture::any()).then(|| size(device)));
+    if guarded(enter) == Some(session::Entry::NoMemory) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = session::patiently(real);
     if result.ok() {
         uses(device);
     }
     result
+}
+
+/// The device's UUID and bytes.
+fn size(device: CuDevice) -> (String, u64) {
+    let about = describe(device);
+    (about.uuid, about.memory)
 }
 
 fn ending(real: impl FnOnce() -> CuResult) -> CuResult {

@@ -16,6 +16,7 @@ use crate::abi::{AllocationProperties, CuDevicePtr, CuResult, CuStream, LOCATION
 use crate::memory::backing::{self, Taken};
 use crate::memory::ranges::Origin;
 use crate::memory::{self, pool};
+use crate::real;
 use crate::session::{self, Stream, StreamOp};
 use crate::trouble::guarded;
 
@@ -68,12 +69,36 @@ fn change(taken: u64, given_back: u64) {
 
 /// # Safety
 /// `address` is the out-parameter of `real`.
-unsafe fn allocate(address: *const CuDevicePtr, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
-    let result = real();
-    if result.ok() {
-        // SAFETY: the driver wrote the address.
-        if let Some(address) = unsafe { written(address) } {
-            taken(&ADDRESSES, address, bytes);
+unsafe fn allocate(address: *const CuDevicePtr, bytes: u64, real: impl Fn() -> CuResult) -> CuResult {
+    within_share(bytes, || {
+        let result = real();
+        if result.ok() {
+            // SAFETY: the driver wrote the address.
+            if let Some(address) = unsafe { written(address) } {
+                taken(&ADDRESSES, address, bytes);
+            }
+        }
+        result
+    })
+}
+
+/// Takes memory if the job may have so much more; else there is none, as CUDA says it.
+fn within_share(bytes: u64, take: impl Fn() -> CuResult) -> CuResult {
+    if memory::managed() {
+        return take();
+    }
+    // A trouble of ours forbids nothing.
+    if !guarded(|| session::claim(bytes)).unwrap_or(true) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = session::patiently(take);
+    guarded(|| session::unclaim(bytes));
+    if result.ok() && session::context_wanted() && !capture::any() {
+        // With the first memory of a process its context is there too: what nobody is known to hold is the context's.
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both out-parameters are valid.
+        if unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
+            guarded(|| session::context_made(free as u64));
         }
     }
     result
@@ -113,7 +138,7 @@ unsafe fn allocate_on(
     bytes: usize,
     pool: Option<usize>,
     stream: Stream,
-    real: impl FnOnce() -> CuResult,
+    real: impl Fn() -> CuResult,
 ) -> CuResult {
     // In a capture this makes a node of a graph, which takes its memory when it is launched.
     if capture::on(stream) {
@@ -200,7 +225,9 @@ hooks! {
                 return result;
             }
         }
-        let result = real();
+        // The driver rounds each row up to some hundred bytes.
+        let least = (width as u64).saturating_mul(height as u64);
+        let result = within_share(least, real);
         if result.ok() {
             // SAFETY: the driver wrote both.
             if let (Some(address), Some(pitch)) = (unsafe { written(address) }, unsafe { written(pitch) }) {
@@ -234,10 +261,14 @@ hooks! {
     fn cuMemFreeAsync(address: CuDevicePtr, stream: CuStream) |real| { free_on(address, stream, real) }
     fn cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) |real| { free_on(address, per_thread(stream), real) }
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) |real| {
-        let result = real();
+        // SAFETY: the client's promise to the driver, which reads them next.
+        let properties = unsafe { written(properties) };
+        let on_device = properties.is_some_and(|properties| properties.location_kind == LOCATION_DEVICE);
+        let result = match on_device {
+            true => within_share(bytes as u64, real),
+            false => real(),
+        };
         if result.ok() {
-            // SAFETY: the driver read the properties.
-            let properties = unsafe { written(properties) };
             // SAFETY: the driver wrote the handle.
             let handle = unsafe { written(handle.cast_const()) };
             if let (Some(properties), Some(handle)) = (properties, handle)

@@ -16,6 +16,7 @@ mod launch;
 mod memory;
 pub mod module;
 pub mod ordered;
+mod share;
 mod sync;
 mod touching;
 
@@ -64,6 +65,7 @@ pub fn usual(at: usize) -> Option<*const ()> {
         launch::find,
         sync::find,
         memory::find,
+        share::find,
         module::find,
         graph::find,
         capture::find,

@@ -1,7 +1,7 @@
 //! Managed backing: what a job takes as device memory is managed memory, so that jobs that together exceed the device can run.
 //!
 //! What holds:
-//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --memory managed`). For all others every function here answers at once
+//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`). For all others every function here answers at once
 //!   that it has nothing to say, and hooks that only managed jobs need are not there at all.
 //! * The job sees device memory: what a pointer is, how much is free, how large a range is are answered as for `cuMemAlloc`. Where that is
 //!   impossible (handles for other processes) the driver refuses as it refuses managed memory, and weft says so once.

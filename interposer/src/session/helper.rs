@@ -120,6 +120,8 @@ enum Key {
     Graph(u64),
     Memory(u64),
     Device,
+    Wants,
+    Context,
 }
 
 struct Helper {
@@ -256,6 +258,8 @@ impl Helper {
         session.streams.settle_all();
         session.board_place.put(&board)?;
         session.bell.hang(bell);
+        // What the broker before this one gave stays this job's.
+        let share = session.place.share();
         // The lane last: it brings the mode.
         session.lane_place.put(&lane)?;
         session.attachments.fetch_add(1, Ordering::AcqRel);
@@ -264,8 +268,15 @@ impl Helper {
         session.messages.nudge();
         let again = self.lost > 0;
         log::info!("attached to the broker at {} as client {client}", self.path.display());
-        for message in self.known.values() {
-            if channel.send(message.clone()).is_err() {
+        for (key, message) in &self.known {
+            let mut message = message.clone();
+            match (key, &mut message) {
+                // What was free then is not what is free now.
+                (Key::Context, _) => continue,
+                (Key::Wants, ToBroker::Wants(wants)) => wants.runs = session.runs(share),
+                _ => {}
+            }
+            if channel.send(message).is_err() {
                 break;
             }
         }
@@ -293,18 +304,24 @@ impl Helper {
                 }
             }
             // The broker may have something to say to that, and the first launches are near.
-            self.asked |= matches!(message, ToBroker::Device { .. });
+            self.asked |= matches!(message, ToBroker::Device { .. } | ToBroker::Wants(_));
             let key = match &message {
                 ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
                 ToBroker::Graph { hash, .. } => Key::Graph(*hash),
                 ToBroker::Device { .. } => Key::Device,
+                ToBroker::Wants(_) => Key::Wants,
+                ToBroker::Context { .. } => Key::Context,
+                ToBroker::WaitsNoMore => {
+                    self.known.remove(&Key::Wants);
+                    continue;
+                }
                 ToBroker::Backed { start, .. } => Key::Memory(*start),
                 // What rests is not worth telling again: whoever hears of it next hears that it is used.
                 ToBroker::Resting { start } | ToBroker::Unbacked { start } => {
                     self.known.remove(&Key::Memory(*start));
                     continue;
                 }
-                ToBroker::Note(_) | ToBroker::Goodbye | ToBroker::Touched { .. } => continue,
+                ToBroker::Note(_) | ToBroker::More { .. } | ToBroker::Goodbye | ToBroker::Touched { .. } => continue,
             };
             if self.known.len() < KNOWN {
                 self.known.insert(key, message);
@@ -326,6 +343,7 @@ impl Helper {
         while let Ok(Some(message)) = channel.receive() {
             match message {
                 ToClient::Warning(line) => log::warn!("{line}"),
+                ToClient::Said(line) => crate::report::always(&line),
                 ToClient::ForgetCosts => self.forget_costs(),
                 // Long over.
                 ToClient::Welcome { .. } | ToClient::Refused(_) => {}

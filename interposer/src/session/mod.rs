@@ -2,7 +2,8 @@
 //!
 //! * The hooks call the functions of this file and nothing else of the session.
 //! * None of them fails, panics, prints to stdout or keeps an error of weft's: whatever goes wrong inside, the job's call goes on to the driver.
-//! * Only [`before_launch`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a filler, never for a capturing stream.
+//! * Only [`before_launch`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a filler, never for a capturing stream. And [`enter`]
+//!   waits before the first context of a job for which there is no memory now.
 //! * Nothing happens before [`initialised`]: the preload lands in every shell and helper a job starts.
 //!
 //! A stream is the handle that the plain (not per-thread) entry points take: 0 and 1 are the legacy default stream, 2 is the calling
@@ -17,6 +18,7 @@
 //! | `sampler` | stage 1: kernel times and gaps |
 //! | `trace` | trace mode, without a session: every call of marked steps |
 //! | `helper`, `messages`, `autostart`, `bell` | attach, the control channel, a broker's start and death |
+//! | `seat`, `interrupt` | whether the job may begin, how much memory it may have; Ctrl-C while it waits |
 //! | `settings` | the environment |
 //! | `fork`, `thread`, `clock`, `driver` | the system and the driver |
 
@@ -30,8 +32,10 @@ mod farewell;
 mod fork;
 mod gate;
 mod helper;
+mod interrupt;
 mod messages;
 mod sampler;
+mod seat;
 mod settings;
 mod settle;
 mod state;
@@ -58,6 +62,7 @@ use weft_kernel_id::KernelId;
 use self::settings::{Purpose, Settings};
 use self::state::Session;
 use self::step::Step;
+use crate::abi::CuResult;
 use crate::trouble::{guarded, trip};
 
 /// A stream handle as the plain entry points take it.
@@ -305,6 +310,59 @@ pub fn memory_changed(delta: i64) {
     if let Some(session) = session() {
         session.memory_changed(delta);
     }
+}
+
+pub use seat::Entry;
+
+/// A context is about to be made on this device (its UUID, its bytes). Waits until there is memory for the job, if it must.
+pub fn enter(about: impl FnOnce() -> Option<(String, u64)>) -> Entry {
+    let Some(session) = session().filter(|session| !session.place.entered()) else {
+        return Entry::Begin;
+    };
+    match about() {
+        Some((uuid, total)) => session.enter(uuid, total),
+        None => Entry::Begin,
+    }
+}
+
+/// Whether it is of use to say what is free now that a context was made.
+pub fn context_wanted() -> bool {
+    session().is_some_and(|session| !session.context_told())
+}
+
+/// The first context was made and so much is free.
+pub fn context_made(free: u64) {
+    if let Some(session) = session() {
+        session.context_made(free);
+    }
+}
+
+/// May the job take so much device memory? Every yes is followed by [`unclaim`] when the driver has answered.
+pub fn claim(bytes: u64) -> bool {
+    session().is_none_or(|session| session.claim(bytes))
+}
+
+/// Makes a call that takes memory. Right after a job was let in that had to wait, the memory of the one that ended may not be the driver's yet: an "out of
+/// memory" then is asked about again, for two seconds at most.
+pub fn patiently(take: impl Fn() -> CuResult) -> CuResult {
+    let mut result = take();
+    while result == CuResult::OUT_OF_MEMORY && session().is_some_and(|session| session.place.fresh(clock::now())) {
+        std::thread::sleep(Duration::from_millis(5));
+        result = take();
+    }
+    result
+}
+
+/// The driver has answered.
+pub fn unclaim(bytes: u64) {
+    if let Some(session) = session() {
+        session.unclaim(bytes);
+    }
+}
+
+/// (free, total) of the device as the job is to see it, if it is not what the driver says.
+pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
+    session()?.view(free, total)
 }
 
 /// Tells streams apart: threads' default streams share a handle, and the legacy one has two.

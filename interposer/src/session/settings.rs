@@ -3,7 +3,7 @@
 //! A complaint is one line that says what is wrong, where, and what to do; the job runs on with what is said there.
 #![forbid(unsafe_code)]
 
-use weft_broker::protocol::{Ns, PRIORITIES};
+use weft_broker::protocol::{Ns, PRIORITIES, amount};
 
 use crate::memory::Backing;
 
@@ -47,6 +47,20 @@ pub struct Settings {
     pub autostart: bool,
     /// `WEFT_SPIN_NS`: how long a filler spins at the gate before it sleeps.
     pub spin: Ns,
+    /// `WEFT_MEMORY`: bytes that the job takes at its peak.
+    pub memory: Option<u64>,
+    /// `WEFT_DURATION`: short, medium or long.
+    pub duration: Option<String>,
+    /// `WEFT_WAIT=SECONDS`: how long it waits for memory at most.
+    pub wait: Option<Ns>,
+    /// `WEFT_WAIT=no`: where it would wait for memory it ends.
+    pub no_wait: bool,
+    /// `WEFT_GANG`: what the processes of one job have in common.
+    pub gang: String,
+    /// `LOCAL_WORLD_SIZE`, which torchrun sets: how many of them use a device.
+    pub processes: u32,
+    /// `WEFT_USER`: who shares fairly with whom.
+    pub user: String,
     /// The user asked for something that only a broker can give, so its absence is worth a warning.
     pub explicit: bool,
 }
@@ -106,13 +120,54 @@ impl Settings {
             complaints.push(complaint);
         }
         let profile = variable("WEFT_PROFILE");
-        let explicit = asked.is_some() || profile.is_some() || purpose == Purpose::Profile;
+        let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
+            Ok(bytes) => Some(bytes),
+            Err(complaint) => {
+                complaints.push(format!("WEFT_MEMORY: {complaint}; taken as not said"));
+                None
+            }
+        });
+        let duration = variable("WEFT_DURATION").filter(|text| {
+            let known = matches!(text.as_str(), "short" | "medium" | "long");
+            if !known {
+                complaints.push(format!(
+                    "WEFT_DURATION={text} is none of short, medium, long; taken as not said"
+                ));
+            }
+            known
+        });
+        let asked_wait = variable("WEFT_WAIT");
+        let no_wait = asked_wait.as_deref() == Some("no");
+        let wait = asked_wait
+            .filter(|_| !no_wait)
+            .and_then(|text| match text.parse::<u64>() {
+                Ok(seconds) => Some(seconds.saturating_mul(1_000_000_000)),
+                Err(_) => {
+                    complaints.push(format!(
+                        "WEFT_WAIT={text} is neither a whole number of seconds nor no; taken as without end"
+                    ));
+                    None
+                }
+            });
+        let gang = variable("WEFT_GANG").unwrap_or_default();
+        let processes = variable("LOCAL_WORLD_SIZE")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(1);
+        let user = variable("WEFT_USER").unwrap_or_default();
+        let explicit = asked.is_some() || profile.is_some() || memory.is_some() || purpose == Purpose::Profile;
         let settings = Settings {
             purpose,
             priority,
             profile,
             autostart,
             spin,
+            memory,
+            duration,
+            wait,
+            no_wait,
+            gang,
+            processes,
+            user,
             explicit,
         };
         (settings, complaints)
@@ -185,8 +240,11 @@ mod tests {
             ("WEFT_AUTOSTART", "no"),
             ("WEFT_SPIN_NS", "fast"),
             ("WEFT_BACKING", "all"),
+            ("WEFT_MEMORY", "much"),
+            ("WEFT_DURATION", "eternal"),
+            ("WEFT_WAIT", "a while"),
         ]);
-        assert_eq!(complaints.len(), 4);
+        assert_eq!(complaints.len(), 7);
     }
 
     #[test]

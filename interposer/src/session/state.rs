@@ -81,6 +81,8 @@ pub struct Session {
     pub standstill: AtomicU64,
     /// The process became idle and has launched nothing since: the next launch finds an idle device.
     rested: AtomicBool,
+    /// Its place on the device.
+    pub place: super::seat::Place,
     /// Device memory held.
     memory: AtomicI64,
     /// The streams with work.
@@ -112,6 +114,7 @@ impl Session {
             captures: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
+            place: super::seat::Place::default(),
             memory: AtomicI64::new(0),
             busy: Busy::default(),
         })
@@ -506,6 +509,11 @@ impl Session {
     pub fn memory_changed(&self, delta: i64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.report_memory();
+    }
+
+    /// Bytes of device memory held.
+    pub fn held(&self) -> u64 {
+        u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
     /// Writes what is held into the lane.

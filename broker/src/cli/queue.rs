@@ -1,0 +1,114 @@
+//! `weft queue`: who waits for device memory, why, and who has it.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::text::{self, Table};
+use crate::daemon::admin::{self, Answer, Question};
+use crate::daemon::admission::Queue;
+use crate::daemon::places::Places;
+
+/// Show who waits for device memory, why, and when it is expected
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Everything, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The widest a command is shown.
+const COMMAND: usize = 40;
+
+/// Shows it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &Question::Queue)? else {
+        bail!("unexpected answer");
+    };
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&queue)?,
+        false => render(&queue),
+    };
+    // A reader that went (`| head`) is no trouble.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The page that people see.
+pub fn render(queue: &Queue) -> String {
+    let mut page = vec![format!(
+        "admission by {}: {} admitted so far, {} of them after a wait, {} could never run, {} times more was wanted than was free",
+        queue.policy, queue.admitted, queue.waited, queue.refused, queue.denied
+    )];
+    for device in &queue.devices {
+        page.push(format!(
+            "device {}: {} of {} free, {} held by others, {} a context",
+            text::cut(&device.uuid, 12),
+            text::size(device.free),
+            text::size(device.memory),
+            text::size(device.foreign),
+            text::size(device.context),
+        ));
+    }
+    page.push(String::new());
+    if queue.waiting.is_empty() {
+        page.push("nobody waits".to_string());
+    } else {
+        let mut table = Table::new([
+            "place",
+            "pid",
+            "user",
+            "prio",
+            "needs",
+            "runs",
+            "waited",
+            "begins in",
+            "why",
+            "command",
+        ]);
+        for row in &queue.waiting {
+            table.row([
+                row.position.to_string(),
+                row.pid.to_string(),
+                text::cut(&row.user, 16),
+                row.priority.to_string(),
+                text::size(row.needs),
+                row.duration.clone(),
+                text::span(row.waited_s),
+                row.begins_s.map_or("?".to_string(), text::span),
+                row.reason.clone(),
+                text::cut(&row.command, COMMAND),
+            ]);
+        }
+        page.extend(table.lines());
+    }
+    if !queue.running.is_empty() {
+        page.push(String::new());
+        let mut table = Table::new([
+            "pid",
+            "user",
+            "prio",
+            "may have",
+            "holds",
+            "since",
+            "processes",
+            "command",
+        ]);
+        for row in &queue.running {
+            table.row([
+                row.pid.to_string(),
+                text::cut(&row.user, 16),
+                row.priority.to_string(),
+                text::size(row.share),
+                text::size(row.held),
+                text::span(row.since_s),
+                row.clients.len().to_string(),
+                text::cut(&row.command, COMMAND),
+            ]);
+        }
+        page.extend(table.lines());
+    }
+    page.join("\n")
+}

@@ -1,0 +1,305 @@
+//! The job's place on the device: it waits until it may begin, and stays within what it may have.
+//!
+//! * A job that fits begins at once; one question to the broker and its answer, before the first context, is all it notices.
+//! * Waiting is only for the call that would make the first context. It ends when the job is admitted, when `WEFT_WAIT` is over, when the person presses
+//!   Ctrl-C, and when the broker is gone or keeps no queue any more (then the job goes on as without weft).
+//! * Without a broker nothing waits and nothing is refused.
+//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of memory".
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::thread::futex::{self, Flags};
+use weft_broker::protocol::control::{ToBroker, Wants};
+use weft_broker::protocol::seat::{Seat, Standing};
+use weft_broker::protocol::{Ns, lane};
+
+use super::state::Session;
+use super::turn::nap;
+use super::{clock, interrupt};
+use crate::memory;
+
+/// The broker answers within a millisecond; who hears nothing for so long goes on as without weft.
+const ANSWER: Ns = 1_000_000_000;
+
+/// A broker that keeps its queue moves the seat's beat fifty times a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
+const DEAD_BEAT: Ns = 10_000_000_000;
+
+/// A broker that is gone may be back; its clients look for it once a second.
+const GONE: Ns = 3_000_000_000;
+
+/// Memory of a job that ended is the driver's again within this: a process that holds tens of gigabytes takes some hundred milliseconds to end, and its
+/// channel to the broker may be closed first.
+const SETTLES: Ns = 2_000_000_000;
+
+/// Between two looks at whether the person lost patience.
+const LOOK: Ns = 100_000_000;
+
+/// A share grows by this part of the device at least, so that a job that says nothing of itself asks a few times and not at each allocation.
+const STEP: u64 = 32;
+
+/// The job waits for memory: `EX_TEMPFAIL` of sysexits.h, try again later.
+const TRY_AGAIN: i32 = 75;
+
+/// What became of the wish to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// Go on.
+    Begin,
+    /// There is no memory.
+    NoMemory,
+}
+
+/// The seat as the client keeps it.
+#[derive(Debug, Default)]
+pub struct Place {
+    /// It may begin, or weft has nothing to say.
+    entered: AtomicBool,
+    /// One thread asks, the others wait for it.
+    asking: AtomicU32,
+    /// Bytes on their way to the driver.
+    claimed: AtomicU64,
+    /// One thread at a time asks for more.
+    growing: AtomicBool,
+    total: AtomicU64,
+    /// Its first context was told of.
+    told: AtomicBool,
+    /// What the broker last said that it may have.
+    share: AtomicU64,
+    /// When it was let in, if it had to wait; else 0.
+    since: AtomicU64,
+}
+
+impl Place {
+    /// Whether the job was let in after a wait just now.
+    pub fn fresh(&self, now: Ns) -> bool {
+        let since = self.since.load(Ordering::Relaxed);
+        since != 0 && now.saturating_sub(since) < SETTLES
+    }
+
+    /// What the last broker said that it may have.
+    pub fn share(&self) -> u64 {
+        self.share.load(Ordering::Relaxed)
+    }
+
+    /// Whether the process has begun.
+    pub fn entered(&self) -> bool {
+        self.entered.load(Ordering::Acquire)
+    }
+}
+
+impl Session {
+    fn attached(&self) -> bool {
+        self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
+    }
+
+    /// The process is about to make a context on this device. Waits until it may.
+    pub fn enter(&self, uuid: String, total: u64) -> Entry {
+        let place = &self.place;
+        while !place.entered() {
+            if place
+                .asking
+                .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
+                let entry = self.ask_and_wait(uuid, total);
+                place.entered.store(entry == Entry::Begin, Ordering::Release);
+                place.asking.store(0, Ordering::Release);
+                let _ = futex::wake(&place.asking, Flags::PRIVATE, i32::MAX as u32);
+                return entry;
+            }
+            let _ = futex::wait(&place.asking, Flags::PRIVATE, 1, Some(&nap(LOOK)));
+        }
+        Entry::Begin
+    }
+
+    fn ask_and_wait(&self, uuid: String, total: u64) -> Entry {
+        self.place.total.store(total, Ordering::Relaxed);
+        let settings = &self.settings;
+        let wants = Wants {
+            uuid,
+            total,
+            memory: settings.memory,
+            duration: settings.duration.clone(),
+            gang: settings.gang.clone(),
+            processes: settings.processes,
+            user: settings.user.clone(),
+            managed: memory::managed(),
+            runs: None,
+        };
+        let attached = self.attached();
+        // Also where there is no broker: one that comes later is told that this job runs.
+        if !self.messages.put(ToBroker::Wants(wants)) || !attached {
+            return Entry::Begin;
+        }
+        let begun = clock::now();
+        let mut signals: Option<interrupt::Watch> = None;
+        let mut beat = (self.lane.seat.beat.load(Ordering::Relaxed), begun);
+        let mut gone = None;
+        loop {
+            let now = clock::now();
+            let standing = self.lane.seat.standing();
+            let waited = now.saturating_sub(begun);
+            match standing {
+                Standing::Admitted => {
+                    if signals.is_some() {
+                        self.place.since.store(now, Ordering::Relaxed);
+                        crate::report::always(&format!("begins after {} s", waited / 1_000_000_000));
+                    }
+                    return Entry::Begin;
+                }
+                Standing::Refused => return Entry::NoMemory,
+                Standing::Unknown if !self.attached() => {
+                    if now.saturating_sub(*gone.get_or_insert(now)) > GONE {
+                        log::warn!("the broker is gone: this job begins as without weft");
+                        return Entry::Begin;
+                    }
+                }
+                Standing::Unknown if signals.is_none() && waited > ANSWER => return Entry::Begin,
+                Standing::Unknown => {}
+                Standing::Waits => {
+                    gone = None;
+                    if settings.no_wait {
+                        crate::report::always(&format!(
+                            "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
+                            self.lane.seat.position.load(Ordering::Relaxed)
+                        ));
+                        interrupt::end(TRY_AGAIN);
+                    }
+                    signals.get_or_insert_with(interrupt::Watch::begin);
+                }
+            }
+            if standing == Standing::Waits {
+                let now_beat = self.lane.seat.beat.load(Ordering::Relaxed);
+                if now_beat != beat.0 {
+                    beat = (now_beat, now);
+                } else if now.saturating_sub(beat.1) > DEAD_BEAT {
+                    log::warn!("the broker keeps no queue any more: this job begins as without weft");
+                    return Entry::Begin;
+                }
+            }
+            if settings.wait.is_some_and(|wait| waited > wait) && signals.is_some() {
+                crate::report::always(&format!(
+                    "no device memory within {} s (WEFT_WAIT, --wait)",
+                    waited / 1_000_000_000
+                ));
+                self.messages.put(ToBroker::WaitsNoMore);
+                return Entry::NoMemory;
+            }
+            if signals.as_ref().is_some_and(interrupt::Watch::came) {
+                self.messages.put(ToBroker::WaitsNoMore);
+                return Entry::NoMemory;
+            }
+            // The lane may be exchanged under this wait: the bound finds out.
+            let _ = futex::wait(
+                &self.lane.seat.standing,
+                Flags::empty(),
+                standing as u32,
+                Some(&nap(LOOK)),
+            );
+        }
+    }
+
+    /// The process' first context is there, and so much is free on the device.
+    pub fn context_made(&self, free: u64) {
+        if !self.place.told.swap(true, Ordering::AcqRel) {
+            self.messages.put(ToBroker::Context { free });
+        }
+    }
+
+    /// Whether the first context was told of.
+    pub fn context_told(&self) -> bool {
+        self.place.told.load(Ordering::Relaxed)
+    }
+
+    /// May the process take so much more? Claims it until [`Session::unclaim`].
+    pub fn claim(&self, bytes: u64) -> bool {
+        let seat = &self.lane.seat;
+        let share = seat.share.load(Ordering::Acquire);
+        if share != 0 {
+            self.place.share.store(share, Ordering::Relaxed);
+        }
+        let claimed = self
+            .place
+            .claimed
+            .fetch_add(bytes, Ordering::AcqRel)
+            .saturating_add(bytes);
+        if share == 0 || self.held().saturating_add(claimed) <= share || self.grows(seat) {
+            return true;
+        }
+        self.unclaim(bytes);
+        false
+    }
+
+    /// What was claimed is held now, or not had.
+    pub fn unclaim(&self, bytes: u64) {
+        self.place.claimed.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
+    fn grows(&self, seat: &Seat) -> bool {
+        let begun = clock::now();
+        while self.place.growing.swap(true, Ordering::AcqRel) {
+            if clock::now().saturating_sub(begun) > ANSWER {
+                return true;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let enough = self.ask_for_more(seat);
+        self.place.growing.store(false, Ordering::Release);
+        enough
+    }
+
+    fn ask_for_more(&self, seat: &Seat) -> bool {
+        for coarse in [true, false] {
+            let share = seat.share.load(Ordering::Acquire);
+            let wanted = self.held().saturating_add(self.place.claimed.load(Ordering::Acquire));
+            let lacks = wanted.saturating_sub(share);
+            if share == 0 || lacks == 0 || !self.attached() {
+                return true;
+            }
+            let step = self.place.total.load(Ordering::Relaxed) / STEP;
+            let bytes = if coarse { lacks.max(step) } else { lacks };
+            let answers = seat.answers.load(Ordering::Acquire);
+            let begun = clock::now();
+            if !self.messages.put(ToBroker::More { bytes }) {
+                return true;
+            }
+            while seat.answers.load(Ordering::Acquire) == answers {
+                // No answer: the broker is gone or stuck, and the job goes on as without it.
+                if clock::now().saturating_sub(begun) > ANSWER || !self.attached() {
+                    return true;
+                }
+                let _ = futex::wait(&seat.answers, Flags::empty(), answers, Some(&nap(LOOK)));
+            }
+            if seat.share.load(Ordering::Acquire) >= wanted {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What the job is told of the device: (free, total), where that differs from what the driver says.
+    pub fn view(&self, free: u64, total: u64) -> Option<(u64, u64)> {
+        let seat = &self.lane.seat;
+        let ceiling = match seat.stated.load(Ordering::Relaxed) {
+            // What it was granted beyond its share is its own too.
+            1 => seat.share.load(Ordering::Relaxed),
+            _ => seat.ceiling.load(Ordering::Relaxed),
+        };
+        if ceiling == 0 {
+            return None;
+        }
+        let free = free.min(ceiling.saturating_sub(self.held()));
+        let total = match seat.stated.load(Ordering::Relaxed) {
+            1 => total.min(ceiling),
+            _ => total,
+        };
+        Some((free, total))
+    }
+
+    /// What a new broker is told of a job that has begun.
+    pub fn runs(&self, share_before: u64) -> Option<u64> {
+        self.place.entered().then(|| self.held().max(share_before))
+    }
+}
