@@ -292,9 +292,9 @@ pub fn pods(text: &str) -> Vec<Pod> {
     pods
 }
 
-/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked for is taken as its part of the memory and its load. The trace is of 6,200 GPUs:
-/// the time between arrivals is stretched evenly until the jobs' runs, one after another, would keep the four devices busy for nine tenths of the time. The
-/// trace names no users: a pod's number says whose of five it is.
+/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked for is taken as its part of the memory and its load. The trace is
+/// of 6,200 GPUs: the time between arrivals is stretched evenly until what the pods asked for (their parts times their runs) is nine tenths of what the
+/// four devices have. The trace names no users: a pod's number says whose of five it is.
 pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<Mix> {
     const DEVICES: usize = 4;
     const BUSY: f64 = 0.9;
@@ -310,7 +310,7 @@ pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<Mix> {
         .copied()
         .collect();
     let (begin, end) = (part.first()?.came, part.last()?.came);
-    let work: f64 = part.iter().map(|pod| pod.ran).sum();
+    let work: f64 = part.iter().map(|pod| pod.ran * pod.part).sum();
     let stretch = work / (BUSY * DEVICES as f64) / (end - begin).max(1.0);
     for pod in part {
         let user = (crate::random::at(7, [pod.number, 0, 0]) % 5) as u32;

@@ -156,10 +156,8 @@ impl World<'_> {
             }
             self.grow();
             left -= self.end();
-            if self.core.next_wake().is_some_and(|wake| wake <= self.now) {
-                self.tell(Event::Tick);
-            }
             self.tell(Event::Tick);
+            self.bury();
         }
         self.outcome.makespan = self.now;
         let time = self.now as f64 * self.mix.devices.len() as f64;
@@ -339,15 +337,17 @@ impl World<'_> {
                 self.outcome.longest = self.outcome.longest.max(self.now - run.began);
             }
         }
-        let mut gone = ended.clone();
-        while !gone.is_empty() || !self.ends.is_empty() {
-            gone.append(&mut self.ends);
-            for at in std::mem::take(&mut gone) {
-                if self.rule != Rule::Nobody {
-                    self.tell(Event::Ends(Number(at as u64)));
-                }
+        self.ends.extend(&ended);
+        self.bury();
+        ended.len()
+    }
+
+    /// Tells the core of all that ended or died. What it lets in then may die at once, too.
+    fn bury(&mut self) {
+        while let Some(at) = self.ends.pop() {
+            if self.rule != Rule::Nobody {
+                self.tell(Event::Ends(Number(at as u64)));
             }
         }
-        ended.len()
     }
 }

@@ -1,0 +1,367 @@
+#!/usr/bin/env python3
+"""Admission, live: jobs that do not fit together on a simulated GPU, under weft run and without it.
+
+  tests/admission/run.py                 all cases (about a minute and a half; the two with PyTorch take most of it)
+  tests/admission/run.py --no-torch      the ten jobs take memory by the driver API alone
+  tests/admission/run.py --queued 200    so many jobs in the queue at once (default 40)
+  tests/admission/run.py killed          the cases with that word in their name
+
+Each case has a device of 8 GiB and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from harness import jobs, paths  # noqa: E402
+
+HOLDS = Path(__file__).resolve().parent / "holds.py"
+# How long anything may take that takes a second or two on an idle machine.
+BOUND = 90.0
+MEMORY = 8 << 30
+
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Scene:
+    """A device, a broker and jobs in a folder of their own."""
+
+    def __init__(self, folder, options):
+        self.folder = Path(folder)
+        self.options = options
+        self.device = jobs.Device(self.folder, memory=MEMORY)
+        self.broker = jobs.Broker(self.folder, self.device)
+        self.jobs = []
+
+    def close(self):
+        for job in self.jobs:
+            job.kill()
+        self.broker.stop()
+
+    def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0):
+        """Starts one. It stays until `release(name)`."""
+        python = paths.python("torch") if torch else sys.executable
+        command = [str(python), str(HOLDS), str(self.folder / f"{name}.json"), "--go", str(self.folder / f"{name}.go"), "--seconds", str(seconds)]
+        if stay:
+            (self.folder / f"{name}.stay").touch()
+            command += ["--while", str(self.folder / f"{name}.stay")]
+        for take in takes:
+            command += ["--take", take]
+        if torch:
+            command += ["--torch"]
+        environment = {**jobs.clean_environment(), **self.device.environment()}
+        if not bare:
+            environment |= {**self.broker.variables(), "WEFT_USER": user}
+            command = [str(paths.WEFT), "run", *weft, "--", *command]
+        job = jobs.Job(command, environment=environment, folder=self.folder, name=name)
+        self.jobs.append(job)
+        return job
+
+    def said(self, name):
+        return jobs.lines_of(self.folder / f"{name}.json")
+
+    def events(self, name):
+        return [line["event"] for line in self.said(name)]
+
+    def at(self, name, event):
+        return next(line["at"] for line in self.said(name) if line["event"] == event)
+
+    def release(self, name):
+        (self.folder / f"{name}.stay").unlink(missing_ok=True)
+
+    def go(self, name):
+        (self.folder / f"{name}.go").touch()
+
+    def until(self, what, condition, bound=BOUND):
+        assert jobs.wait_until(condition, bound), f"{what}: not within {bound:.0f} s\n" + json.dumps(self.queue(), indent=1) + "\n" + "\n".join(
+            f"{job.name}: {self.events(job.name)} {job.stderr()[-400:]}" for job in self.jobs[-12:]
+        )
+
+    def has(self, name, event, count=1):
+        return self.events(name).count(event) >= count
+
+    def queue(self):
+        done = subprocess.run(
+            [str(paths.WEFT), "queue", "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def waiting(self):
+        return [row["pid"] for row in (self.queue() or {"waiting": []})["waiting"]]
+
+    def waits(self, job):
+        self.until(f"{job.name} waits", lambda: job.pid in self.waiting())
+
+    def finish(self, job, code=0):
+        got = job.wait(BOUND)
+        assert not job.timed_out, f"{job.name} hangs\n{job.explain()}"
+        assert got == code, f"{job.name}: exit {got}, not {code}\n{job.explain()}"
+
+
+# Who brings what: name, user, duration, priority. Each takes more than half of the device, so that they run one by one; the first holds it until all have come.
+TEN = [
+    ("first", "ann", "medium", 5),
+    ("long-ann", "ann", "long", 5),
+    ("medium-ann", "ann", "medium", 5),
+    ("short-ann", "ann", "short", 5),
+    ("long-dan", "dan", "long", 5),
+    ("short-bea", "bea", "short", 5),
+    ("short-cid", "cid", "short", 5),
+    ("medium-cid", "cid", "medium", 5),
+    ("short-dan", "dan", "short", 5),
+    ("important", "ann", "long", 0),
+]
+# More important ones first; then shorter ones before longer ones; of those the user who had least of late (ann had the first), then who came first.
+ORDER = ["first", "important", "short-bea", "short-cid", "short-dan", "short-ann", "medium-cid", "medium-ann", "long-dan", "long-ann"]
+
+
+@case
+def ten_jobs_of_four_users_all_run(scene):
+    torch = not scene.options.no_torch
+    running = {}
+    for name, user, duration, priority in TEN:
+        weft = ["--memory", "5GiB", "--duration", duration, "--priority", str(priority)]
+        running[name] = scene.job(name, "3GiB", "1.5GiB", weft=weft, user=user, torch=torch, stay=name == "first")
+        scene.go(name)
+        if name == "first":
+            scene.until("the first has its memory", lambda: scene.has("first", "took", 2))
+        else:
+            scene.waits(running[name])
+    table = subprocess.run([str(paths.WEFT), "queue"], env=scene.broker.environment(), capture_output=True, timeout=20, check=True).stdout.decode()
+    print(table)
+    assert "needs 5." in running["short-bea"].stderr() + table, running["short-bea"].stderr()
+    scene.release("first")
+    for name in ORDER:
+        scene.finish(running[name])
+        assert "none" not in scene.events(name), f"{name} got no memory: {scene.events(name)}"
+        assert running[name].stdout() == b"", f"{name}: something wrote to its stdout"
+    order = sorted(ORDER, key=lambda name: scene.at(name, "begun"))
+    assert order == ORDER, f"they began as {order}, the rule says {ORDER}"
+    seen = scene.queue()
+    assert (seen["admitted"], seen["waited"], seen["denied"]) == (10, 9, 0), seen
+
+
+@case
+def the_same_ten_without_weft_get_no_memory(scene):
+    torch = not scene.options.no_torch
+    running = [scene.job(name, "3GiB", "1.5GiB", torch=torch, bare=True) for name, *_ in TEN]
+    for name, *_ in TEN:
+        scene.go(name)
+    scene.until("each has its memory or none", lambda: all(scene.has(n, "none") or scene.has(n, "took", 2) for n, *_ in TEN))
+    for name, *_ in TEN:
+        scene.release(name)
+    for job in running:
+        job.wait(BOUND)
+    without = [name for name, *_ in TEN if scene.has(name, "none")]
+    assert len(without) == 9, f"{len(without)} of 10 got no memory"
+    print(f"without weft {len(without)} of 10 got no memory")
+
+
+@case
+def a_job_that_can_never_fit_is_told_so_at_once(scene):
+    job = scene.job("huge", "1GiB", weft=["--memory", "20GiB"])
+    scene.finish(job, 3)
+    assert "can never run here" in job.stderr() and "bytes" in job.stderr(), job.stderr()
+
+
+@case
+def who_will_not_wait_does_not(scene):
+    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"])
+    scene.finish(hasty, 75)
+    patient = scene.job("patient", "3GiB", weft=["--memory", "3GiB", "--wait", "1"])
+    scene.finish(patient, 3)
+    assert "within 1 s" in patient.stderr(), patient.stderr()
+    tired = scene.job("tired", "3GiB", weft=["--memory", "3GiB"])
+    scene.waits(tired)
+    os.kill(tired.pid, signal.SIGINT)
+    tired.wait(BOUND)
+    # Python's own handler: KeyboardInterrupt.
+    assert not tired.timed_out and "KeyboardInterrupt" in tired.stderr(), tired.explain()
+    scene.until("nobody waits", lambda: scene.waiting() == [])
+    small = scene.job("small", "500MiB", weft=["--memory", "600MiB"], stay=False)
+    scene.finish(small)
+    scene.release("holder")
+    scene.finish(holder)
+
+
+@case
+def a_job_killed_while_it_waits_is_forgotten(scene):
+    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    waiter = scene.job("waiter", "5GiB", weft=["--memory", "5GiB"])
+    scene.waits(waiter)
+    other = scene.job("other", "5GiB", weft=["--memory", "5GiB"], stay=False)
+    scene.waits(other)
+    waiter.kill()
+    scene.until("one waits", lambda: scene.waiting() == [other.pid])
+    scene.release("holder")
+    scene.finish(holder)
+    scene.finish(other)
+
+
+@case
+def memory_of_a_killed_job_is_free_at_once(scene):
+    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    waiter = scene.job("waiter", "5GiB", weft=["--memory", "5GiB"], stay=False)
+    scene.waits(waiter)
+    killed = time.monotonic_ns()
+    holder.kill()
+    scene.finish(waiter)
+    print(f"{(scene.at('waiter', 'took') - killed) / 1e9:.3f} s from the kill to the waiter's memory")
+
+
+@case
+def killed_while_it_is_admitted_and_while_it_grows(scene):
+    for round_ in range(4):
+        holder = scene.job(f"holder{round_}", "6GiB", weft=["--memory", "6GiB"])
+        scene.until("the holder has its memory", lambda n=f"holder{round_}": scene.has(n, "took"))
+        waiter = scene.job(f"waiter{round_}", "5GiB", weft=["--memory", "5GiB"])
+        scene.waits(waiter)
+        scene.release(f"holder{round_}")
+        # Somewhere between the holder's end and the waiter's first memory.
+        time.sleep(0.01 * round_)
+        waiter.kill()
+        scene.finish(holder)
+    grower = scene.job("grower", "1GiB", *["64MiB"] * 60, weft=["--memory", "1GiB"])
+    scene.go("grower")
+    scene.until("it grows", lambda: scene.has("grower", "took", 3))
+    grower.kill()
+    last = scene.job("last", "7GiB", weft=["--memory", "7GiB"], stay=False)
+    scene.finish(last)
+
+
+@case
+def who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
+    grower = scene.job("grower", "2GiB", "1GiB", "3GiB", weft=["--memory", "2GiB"])
+    scene.until("it has its memory", lambda: scene.has("grower", "took"))
+    free, total = next(line["info"] for line in scene.said("grower") if line["event"] == "begun")
+    assert total == 2 << 30 and free <= total, f"it is told of {free} of {total}"
+    neighbour = scene.job("neighbour", "1GiB", "2GiB", weft=["--memory", "3GiB"])
+    scene.until("the neighbour has its first memory", lambda: scene.has("neighbour", "took"))
+    scene.go("grower")
+    scene.until("it has grown as far as it can", lambda: scene.has("grower", "none"))
+    # 2 of 2 GiB, then 1 that was free; the last 3 are not, though the neighbour has not taken all that is its own.
+    assert [line["event"] for line in scene.said("grower") if line["event"] in ("took", "none")] == ["took", "took", "none"]
+    scene.go("neighbour")
+    scene.until("the neighbour has all of its memory", lambda: scene.has("neighbour", "took", 2))
+    for name, job in (("grower", grower), ("neighbour", neighbour)):
+        scene.release(name)
+        scene.finish(job)
+    assert "none" not in scene.events("neighbour")
+    assert scene.queue()["denied"] >= 1
+
+
+@case
+def jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
+    running = [scene.job(f"quiet{at}", "1GiB", "500MiB", weft=[]) for at in range(4)]
+    for at in range(4):
+        scene.go(f"quiet{at}")
+        scene.until("it has all of its memory", lambda n=f"quiet{at}": scene.has(n, "took", 2))
+        scene.release(f"quiet{at}")
+    for job in running:
+        scene.finish(job)
+        assert "weft:" not in job.stderr(), job.stderr()
+    assert scene.queue()["waited"] == 0
+
+
+@case
+def a_new_broker_learns_who_holds_what(scene):
+    holder = scene.job("holder", "5GiB", weft=["--memory", "5GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    waiter = scene.job("waiter", "4GiB", weft=["--memory", "4GiB"], stay=False)
+    scene.waits(waiter)
+    scene.broker.kill()
+    scene.broker.start()
+    scene.until("the holder is known", lambda: [row["pid"] for row in (scene.queue() or {"running": []})["running"]] == [holder.pid])
+    row = scene.queue()["running"][0]
+    assert row["share"] >= 5 << 30, row
+    late = scene.job("late", "4GiB", weft=["--memory", "4GiB"], stay=False)
+    scene.waits(late)
+    assert not scene.has("late", "begun")
+    scene.release("holder")
+    scene.finish(holder)
+    scene.finish(waiter)
+    scene.finish(late)
+
+
+@case
+def ranks_of_one_job_are_admitted_as_one(scene):
+    shell = f'for r in 0 1; do "{sys.executable}" "{HOLDS}" "{scene.folder}/rank$r.json" --take 2GiB --while "{scene.folder}/ranks.stay" & done; wait'
+    (scene.folder / "ranks.stay").touch()
+    environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), "LOCAL_WORLD_SIZE": "2"}
+    job = jobs.Job([str(paths.WEFT), "run", "--memory", "4GiB", "--", "/bin/sh", "-c", shell], environment=environment, folder=scene.folder, name="ranks")
+    scene.jobs.append(job)
+    scene.until("both ranks have their memory", lambda: scene.has("rank0", "took") and scene.has("rank1", "took"))
+    running = scene.queue()["running"]
+    assert len(running) == 1 and len(running[0]["clients"]) == 2, running
+    other = scene.job("other", "4GiB", weft=["--memory", "4GiB"], stay=False)
+    scene.waits(other)
+    (scene.folder / "ranks.stay").unlink()
+    scene.finish(job)
+    scene.finish(other)
+
+
+@case
+def many_wait_and_all_run_once(scene):
+    count = scene.options.queued
+    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    names = [f"many{at}" for at in range(count)]
+    running = [scene.job(name, "2GiB", weft=["--memory", "2GiB", "--duration", "short"], user=f"user{at % 5}", stay=False) for at, name in enumerate(names)]
+    scene.until("all wait", lambda: len(scene.waiting()) == count, 4 * BOUND)
+    assert len(set(scene.waiting())) == count
+    scene.release("holder")
+    scene.finish(holder)
+    for job in running:
+        scene.finish(job)
+    assert all(scene.events(name) == ["asks", "begun", "took", "ended"] for name in names)
+    seen = scene.queue()
+    assert (seen["admitted"], seen["waited"], seen["waiting"]) == (count + 1, count, []), seen
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("words", nargs="*", help="only cases with one of these in their name")
+    options.add_argument("--no-torch", action="store_true")
+    options.add_argument("--queued", type=int, default=40)
+    options.add_argument("--keep", action="store_true", help="keep the folders")
+    options = options.parse_args()
+    chosen = [one for one in CASES if not options.words or any(word in one.__name__ for word in options.words)]
+    if not chosen:
+        print(f"tests/admission/run.py: no case is called so: {', '.join(options.words)}", file=sys.stderr)
+        return 2
+    failed = []
+    for one in chosen:
+        begun = time.monotonic()
+        with jobs.workspace(options.keep) as folder:
+            scene = Scene(folder, options)
+            try:
+                with scene.broker:
+                    one(scene)
+                print(f"ok      {one.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+            except Exception:
+                failed.append(one.__name__)
+                print(f"FAILED  {one.__name__}\n{traceback.format_exc()}", flush=True)
+            finally:
+                scene.close()
+    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed" + (": " + ", ".join(failed) if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
