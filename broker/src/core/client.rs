@@ -161,3 +161,32 @@ impl ClientState {
         self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: Ns = 500;
+
+    #[test]
+    fn a_long_kernel_is_out_from_its_launch_to_its_end() {
+        let mut client = ClientState::new(Client(1), 5, 5, Times::default(), 0.0, 0);
+        client.ledger.grant(1_100);
+        client.ledger.report(100, 0, BOUND);
+        assert_eq!(client.long_out(), 0, "none was granted");
+        client.long = Some(Long {
+            cost: 1_000,
+            total: 1_100,
+        });
+        assert_eq!(client.long_out(), 0, "it is not launched yet");
+        client.ledger.report(1_100, 0, BOUND);
+        assert_eq!(client.long_out(), 1_000);
+        client.ledger.report(1_100, 100, BOUND);
+        assert_eq!(client.long_out(), 1_000, "what was before it has ended");
+        // Less is out than it takes: it is the one that has ended, on whatever stream.
+        client.ledger.report(1_100, 200, BOUND);
+        assert_eq!(client.long_out(), 0);
+        client.ledger.report(1_100, 1_100, BOUND);
+        assert_eq!(client.long_out(), 0);
+    }
+}

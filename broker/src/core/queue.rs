@@ -180,6 +180,23 @@ mod tests {
     }
 
     #[test]
+    fn those_that_fit_come_longest_first() {
+        let mut queue = Queue::default();
+        for waiting in [
+            entry(0, 4, 100, 0),
+            entry(1, 4, 300, 0),
+            entry(2, 4, 200, 0),
+            entry(3, 4, 200, 9),
+        ] {
+            queue.insert(&waiting);
+        }
+        // Of equals who waits longest.
+        assert_eq!(queue.fits(4, 300).collect::<Vec<_>>(), [2, 3, 0]);
+        assert_eq!(queue.fits(4, 100).count(), 0);
+        assert_eq!(queue.fits(5, 300).count(), 0);
+    }
+
+    #[test]
     fn what_is_taken_out_is_gone_from_every_order() {
         let mut queue = Queue::default();
         let (a, b) = (entry(0, 9, 5, 1), entry(1, 9, 7, 2));

@@ -402,3 +402,56 @@ impl State {
         self.get(slot).map(|client| client.mode)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::config::US, *};
+
+    #[test]
+    fn only_what_runs_by_the_clock_is_waited_for_by_the_clock() {
+        let config = Config::default();
+        let coarse = config.delay_bound / 16;
+        let mut state = State::new(config);
+        assert_eq!(
+            state.less_remains(US, 0),
+            coarse,
+            "nothing runs: it is credit that lies unused"
+        );
+        state.device.launched(0, 100 * US, 0, 0);
+        assert_eq!(state.less_remains(30 * US, 10 * US), 40 * US);
+        assert_eq!(state.less_remains(0, 10 * US), 10 * US + 1, "never at once");
+        // More than runs: the rest is credit.
+        assert_eq!(state.less_remains(91 * US, 10 * US), 10 * US + 91 * US);
+        state.device.holder_launched();
+        assert_eq!(
+            state.less_remains(30 * US, 10 * US),
+            10 * US + coarse,
+            "it may stand still"
+        );
+    }
+
+    #[test]
+    fn what_the_word_no_longer_holds_is_out_though_nobody_told() {
+        let mut state = State::new(Config::default());
+        let new = ClientState::new(Client(1), 5, 5, super::super::times::Times::default(), 0.0, 0);
+        let slot = state.add(new);
+        state.account(slot, |ledger| ledger.grant(100 * US));
+        assert_eq!(state.exposure, 100 * US);
+        let wait = Wait {
+            kernel: 1,
+            cost: 200 * US,
+            since: 0,
+            issued: 0,
+        };
+        state.wait(slot, wait);
+        state.enqueue(slot);
+        assert_eq!(state.exposure, 0, "who waits for more can use none of it");
+        state.holds(slot, 30 * 1_000);
+        assert_eq!(state.exposure, 70 * US, "another of its threads has taken the rest");
+        state.holds(slot, i64::MAX);
+        assert_eq!(state.exposure, 0);
+        // A word that lies counts for no more than the books have left.
+        state.holds(slot, i64::MIN + 1);
+        assert_eq!(state.exposure, 100 * US);
+    }
+}
