@@ -19,4 +19,6 @@ pub mod contender;
 pub mod machine;
 pub mod report;
 pub mod study;
+#[cfg(test)]
+mod tests;
 pub mod workload;
