@@ -342,7 +342,7 @@ impl Thread {
         if self.running.is_some_and(|(running, _)| running == client) {
             return;
         }
-        if !self.clients.get(&client).is_some_and(|known| !known.ranges.is_empty()) {
+        if self.clients.get(&client).is_none_or(|known| known.ranges.is_empty()) {
             return;
         }
         if let (Some(planner), Some((before, since))) = (&mut self.planner, self.running) {

@@ -110,9 +110,9 @@ pub unsafe fn several(
     let Some((_, range)) = ranges::of(at) else { return };
     for nth in 0..count as usize {
         // SAFETY: as many as the call says.
-        let asked = unsafe { asked.add(nth).read() };
+        let asked = unsafe { asked.wrapping_add(nth).read() };
         // SAFETY: as above.
-        let data = unsafe { data.add(nth).read() };
+        let data = unsafe { data.wrapping_add(nth).read() };
         if let (false, Some(instead)) = (data.is_null(), instead(&range, asked, &pool)) {
             // SAFETY: the driver wrote this attribute there. A list of attributes never fails for one of them.
             let _ = unsafe { put(data, instead) };

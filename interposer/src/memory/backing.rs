@@ -121,7 +121,8 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
         return Taken::Plain;
     }
     // What waits for reuse goes before the job is refused anything.
-    if !capacity::take(device, bytes) && !(pool::trim(device) && capacity::take(device, bytes)) {
+    let booked = capacity::take(device, bytes) || (pool::trim(device) && capacity::take(device, bytes));
+    if !booked {
         return Taken::Refused(CuResult::OUT_OF_MEMORY);
     }
     // What lies kept for reuse takes no more than the rest.

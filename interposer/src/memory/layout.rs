@@ -110,13 +110,13 @@ pub unsafe fn words(layout: &Layout, arguments: *const c_void, extra: *const c_v
     if !arguments.is_null() {
         for (at, parameter) in layout.parameters.iter().enumerate() {
             // SAFETY: one address for each parameter.
-            let value = unsafe { arguments.cast::<*const u8>().add(at).read() };
+            let value = unsafe { arguments.cast::<*const u8>().wrapping_add(at).read() };
             // The first multiple of eight of the block that lies in the parameter.
             let skip = parameter.offset.wrapping_neg() % 8;
             let mut from = skip as usize;
             while !value.is_null() && from + 8 <= parameter.size as usize && left > 0 {
                 // SAFETY: within the parameter, which has so many bytes.
-                look(unsafe { value.add(from).cast::<u64>().read_unaligned() });
+                look(unsafe { value.wrapping_add(from).cast::<u64>().read_unaligned() });
                 from += 8;
                 left -= 1;
             }
@@ -127,7 +127,7 @@ pub unsafe fn words(layout: &Layout, arguments: *const c_void, extra: *const c_v
     if let Some((buffer, bytes)) = unsafe { packed(extra) } {
         for at in 0..(bytes / 8).min(left) {
             // SAFETY: within the buffer.
-            look(unsafe { buffer.add(8 * at).cast::<u64>().read_unaligned() });
+            look(unsafe { buffer.wrapping_add(8 * at).cast::<u64>().read_unaligned() });
         }
     }
 }
@@ -145,12 +145,12 @@ unsafe fn packed(extra: *const c_void) -> Option<(*const u8, usize)> {
     // Two entries and an end; a longer list is none.
     for at in 0..3 {
         // SAFETY: the list goes on until its end was read.
-        let key = unsafe { list.add(2 * at).read() };
+        let key = unsafe { list.wrapping_add(2 * at).read() };
         if key == END {
             break;
         }
         // SAFETY: each key but the end has a value.
-        let value = unsafe { list.add(2 * at + 1).read() };
+        let value = unsafe { list.wrapping_add(2 * at + 1).read() };
         match key {
             POINTER => buffer = value,
             // SAFETY: this value is the address of a size.
