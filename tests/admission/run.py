@@ -165,7 +165,8 @@ def the_same_ten_without_weft_get_no_memory(scene):
     for job in running:
         job.wait(BOUND)
     without = [name for name, *_ in TEN if scene.has(name, "none")]
-    assert len(without) == 9, f"{len(without)} of 10 got no memory"
+    # Two that begin at the same time may both lack their second part.
+    assert len(without) >= 9, f"{len(without)} of 10 got no memory"
     print(f"without weft {len(without)} of 10 got no memory")
 
 
@@ -345,6 +346,8 @@ def main():
     if not chosen:
         print(f"tests/admission/run.py: no case is called so: {', '.join(options.words)}", file=sys.stderr)
         return 2
+    # Who ends this with a signal ends what it started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failed = []
     for one in chosen:
         begun = time.monotonic()
