@@ -38,6 +38,8 @@ pub fn slice(link: &Link, overlap: Overlap, migrations: &[Migration], efficiency
     if clients < 2 {
         return away.max(least);
     }
+    // What is computed from the last round falls short of the next one by up to a tenth (`scripts/lab memory`), and the bound is a promise.
+    let away = away - away / 8;
     let efficiency = efficiency.clamp(0.0, 0.99);
     let moved: Ns = migrations.iter().map(|one| one.time(link)).sum();
     let share = match overlap {
