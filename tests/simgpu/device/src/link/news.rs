@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::{Link, LinkError};
@@ -61,6 +61,23 @@ impl Hearing {
         self.thread.load(Ordering::Relaxed) == thread()
     }
 
+    /// This thread's turn if nobody else has it now. `None` otherwise.
+    fn begin_at_once(&self) -> Option<Turn<'_>> {
+        if self.is_mine() {
+            return None;
+        }
+        let lock = match self.turn.try_lock() {
+            Ok(lock) => lock,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.thread.store(thread(), Ordering::Relaxed);
+        Some(Turn {
+            thread: &self.thread,
+            _lock: lock,
+        })
+    }
+
     /// Waits for this thread's turn. `None`: it has it already.
     fn begin(&self) -> Option<Turn<'_>> {
         if self.is_mine() {
@@ -99,7 +116,22 @@ impl Link {
         if !self.usable() {
             return;
         }
-        let Some(_turn) = self.hearing.begin() else { return };
+        if let Some(turn) = self.hearing.begin() {
+            self.hear(turn);
+        }
+    }
+
+    /// The same, unless another thread is at it, which may take as long as a large fill does: who only asks does not wait for that. What is behind the
+    /// fill has not ended before it.
+    fn poll_at_once(&self) {
+        if self.usable()
+            && let Some(turn) = self.hearing.begin_at_once()
+        {
+            self.hear(turn);
+        }
+    }
+
+    fn hear(&self, _turn: Turn<'_>) {
         let mut ended = Vec::new();
         while let Some(news) = self.lane.hear() {
             match news {
@@ -169,13 +201,13 @@ impl Link {
         if !self.usable() {
             return Status::Lost;
         }
-        self.poll();
+        self.poll_at_once();
         let known = self.known(seq);
         if known.is_done() || self.hearing.is_mine() || self.surely_pending() {
             return known;
         }
         let refreshed = self.refresh();
-        self.poll();
+        self.poll_at_once();
         match (self.known(seq), refreshed) {
             (Status::Pending, Err(_)) => Status::Lost,
             (known, _) => known,
