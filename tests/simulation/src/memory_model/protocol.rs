@@ -10,6 +10,8 @@ pub mod credit;
 pub mod errands;
 #[path = "../../../../broker/src/protocol/lane.rs"]
 pub mod lane;
+#[path = "../../../../broker/src/protocol/seat.rs"]
+pub mod seat;
 
 pub const VERSION: u32 = 1;
 pub const PRIORITIES: usize = 2;
