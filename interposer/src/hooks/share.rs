@@ -10,8 +10,10 @@ hooks! {
         let result = real();
         if result.ok() && !free.is_null() && !total.is_null() {
             // SAFETY: the driver wrote both.
-            let said = unsafe { (free.read(), total.read()) };
-            if let Some((seen, of)) = session::memory_view(said.0 as u64, said.1 as u64) {
+            let said_free = unsafe { free.read() };
+            // SAFETY: as above.
+            let said_total = unsafe { total.read() };
+            if let Some((seen, of)) = session::memory_view(said_free as u64, said_total as u64) {
                 // SAFETY: as above.
                 unsafe { free.write(seen as usize) };
                 // SAFETY: as above.

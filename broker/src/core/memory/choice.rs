@@ -544,7 +544,7 @@ impl Planner {
         if self.options().overlap != Overlap::Nothing {
             return true;
         }
-        if !self.choice.planned.is_some_and(|(running, ..)| running == at) {
+        if self.choice.planned.is_none_or(|(running, ..)| running != at) {
             return false;
         }
         let quiet = self.choice.wanted.is_empty() && self.totals.arriving == 0;

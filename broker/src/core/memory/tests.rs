@@ -349,7 +349,7 @@ fn weights_are_copied_out_never_and_dead_data_is_dropped() {
         world.rounds(4, 8_000);
         let rows = world.planner.rows();
         let sum = |what: fn(&Row) -> u64| rows.iter().map(what).sum::<u64>() / GRANULE;
-        assert_eq!(sum(|row| row.evicted) <= world.copied_out, true);
+        assert!(sum(|row| row.evicted) <= world.copied_out);
         (
             world.copied_out,
             sum(|row| row.released),
