@@ -421,6 +421,14 @@ impl Session {
         }
     }
 
+    /// How many times slower than a real device this one is, where the broker was told so: a simulated one among more work than it has cores for.
+    pub fn stated_slowness(&self) -> Option<f64> {
+        match self.lane.orders.dilation.load(Ordering::Relaxed) {
+            0 | DILATION_ONE => None,
+            dilation => Some(f64::from(dilation) / f64::from(DILATION_ONE)),
+        }
+    }
+
     /// What takes so long on a real device, on this one.
     fn slowed(&self, real: Ns) -> Ns {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {

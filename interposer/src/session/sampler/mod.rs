@@ -71,7 +71,8 @@ const AT_ONCE: Ns = 50_000;
 /// Clocks that agree so far are the same clock, and two rates that do are the same rate.
 const SAME_CLOCK: f64 = 0.05;
 
-/// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1.
+/// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1. Where the broker was told
+/// how slow its device is, that is the rate from the beginning.
 const KEPT_BACK: usize = 512;
 
 /// A sampled launch between its two halves: where it is kept, and its number.
@@ -602,6 +603,9 @@ impl Inside {
     fn tell(&mut self, session: &Session, window: &Window) {
         self.kept_back
             .push(window.taken.iter().map(|taken| taken.point).collect());
+        if self.rate.is_none() {
+            self.rate = session.stated_slowness();
+        }
         if self.rate.is_none() && self.kept_back.len() < KEPT_BACK {
             return;
         }

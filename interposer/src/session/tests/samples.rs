@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::lane::{Kind, Mode, NO_GAP, flags};
+use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
 
 use super::super::state::Session;
 use super::super::{Synced, clock};
@@ -97,6 +97,33 @@ fn every_identity_is_sampled_and_the_times_are_right() {
 #[test]
 fn a_device_that_runs_slower_is_told_in_wall_time() {
     steps(8, 0xd400);
+}
+
+#[test]
+fn a_job_that_never_synchronises_is_timed_by_the_slowness_that_the_broker_states() {
+    let (session, mut broker) = profiled();
+    broker.lane.orders.dilation.store(8 * DILATION_ONE, Ordering::Relaxed);
+    fake::live(8);
+    for _step in 0..60 {
+        for hash in 1..=5 {
+            run(session, hash, 0xd500, 20_000 * hash);
+        }
+        spin(500_000);
+    }
+    fake::catch_up();
+    run(session, 1, 0xd500, 20_000);
+    session.synced(Synced::Context);
+    let samples = broker
+        .records()
+        .into_iter()
+        .filter(|record| record.kind == Kind::Sample);
+    let of_five: Vec<u64> = samples
+        .filter(|record| record.kernel == 5)
+        .map(|record| record.a)
+        .collect();
+    assert!(of_five.len() >= 4, "{of_five:?}");
+    let near = of_five.iter().filter(|time| time.abs_diff(800_000) < 160_000).count();
+    assert!(near * 4 >= of_five.len() * 3, "{of_five:?}");
 }
 
 #[test]
