@@ -2,10 +2,10 @@
 
 A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of the job beside it.
 
-    python training.py [--steps N | --seconds S] [--model NAME] [--batch N] [--times FILE]
+    python training.py [--steps N | --seconds S] [--model NAME] [--batch N] [--report-every N] [--times FILE]
 
 It ends after N steps, after S seconds, or at SIGTERM after the step it is in, and writes when each step ended to FILE as JSON.
-The loss is read every few steps, as training loops do; in between, steps are only launched.
+The loss is read after every step, or every few of them; in between, steps are only launched, and count as ended at equal distances between two reads.
 """
 
 import argparse
@@ -40,28 +40,33 @@ def main():
     images = torch.rand(arguments.batch, 3, 224, 224).pin_memory()
     labels = torch.randint(0, 1000, (arguments.batch,)).pin_memory()
     ends, spent, first = [], [], None
+    last, launched = None, 0
     for number in range(10**9):
         if number == arguments.warm_up:
             torch.cuda.synchronize()
             if arguments.ready:
                 open(arguments.ready, "w").close()
             first = time.monotonic()
+            last = (first, time.process_time())
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(model(images.cuda(non_blocking=True)), labels.cuda(non_blocking=True))
         loss.backward()
         optimizer.step()
-        if number % arguments.report_every == 0:
-            loss.item()
-        if first is not None:
-            ends.append(time.monotonic())
-            spent.append(time.process_time())
-            done = (arguments.steps and len(ends) >= arguments.steps) or (
-                arguments.seconds and ends[-1] - first >= arguments.seconds
-            )
-            if done or stop:
+        if first is None:
+            if stop:
                 break
-        elif stop:
-            break
+            continue
+        launched += 1
+        done = stop or (arguments.steps and len(ends) + launched >= arguments.steps)
+        if launched == arguments.report_every or done:
+            loss.item()
+            now = (time.monotonic(), time.process_time())
+            for step in range(1, launched + 1):
+                ends.append(last[0] + (now[0] - last[0]) * step / launched)
+                spent.append(last[1] + (now[1] - last[1]) * step / launched)
+            last, launched = now, 0
+            if done or (arguments.seconds and now[0] - first >= arguments.seconds):
+                break
     torch.cuda.synchronize()
     if arguments.times:
         with open(arguments.times + ".new", "w") as file:
