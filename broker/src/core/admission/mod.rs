@@ -12,16 +12,19 @@
 //!
 //! 1. A job may be passed by others for as long as it is itself expected to run, but for no less than [`Config::shortest_patience`] and no more than
 //!    [`Config::longest_patience`]. Then its turn has come: it is *due*.
-//! 2. Due jobs go first, users in turns by weight: a user's next job has its turn when his earlier ones were counted with what they take (bytes times time), and
-//!    the first job of a user is level with the foremost of the others.
-//! 3. The first due job that does not fit has a reservation on the device where it is expected to fit soonest; that time is its *promise* and never moves.
-//!    From then on a job that is not ahead of it starts there only if both fit beside what is expected to be left at that time, or if it ends before
+//! 2. Of the due jobs one is first: who came first, where a user's further job counts as having come a little later for each of his that waited already, by weight
+//!    ([`Config::handicap`]; an hour at most). It goes before all others.
+//! 3. If it does not fit, it has a reservation on the device where it is expected to fit soonest; that time is its *promise* and never moves.
+//!    From then on another job starts there only if both fit beside what is expected to be left at that time, or if it ends before
 //!    the promise though it should run [`Config::doubt`] times as long as expected.
-//! 4. All others: those that are expected to be short before those that are not (by powers of four), then the user who had least of late for his weight,
-//!    then who came first. Whoever fits starts.
+//! 4. All others, due or not: those that are expected to be short before those that are not (by powers of four), then the user who had least of late for his
+//!    weight, then who came first. Whoever fits starts.
 //!
-//! **The bound**: the oldest waiter of a user begins at the latest when its patience is over, then all have ended that were admitted until then, and then one job of each other
-//! user (of as many as his weight) that was level with it. What is granted to running jobs does not extend that, but for what was let in beside the reservation.
+//! **The bound**: once due, a job is passed by nobody who came after its turn, but for what is let in beside the reservation; so it is to wait no longer than under `fifo` and its
+//! patience, its handicap and the longest run of what was let in before. Those are expected times: what overruns them (twice its estimate is reckoned with) or is granted more
+//! memory delays it by that much more, and the two orders pack differently. Fairness among users who wait is
+//! bounded likewise: many jobs at once of one user are passed by what others bring within their handicaps; what is brought later waits for those as under
+//! `fifo`, but for what fits beside.
 //!
 //! # What holds
 //!

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use super::config::Policy;
 use super::event::Decision;
@@ -90,25 +91,35 @@ impl Admission {
         if self.config.policy != Policy::Weft {
             return all;
         }
-        all.sort_by(|a, b| self.compare(*a, *b));
+        let first = self.first_due();
+        all.sort_by(|a, b| self.compare(*a, *b, &first));
         all
     }
 
-    fn compare(&self, a: usize, b: usize) -> Ordering {
+    /// Of the due jobs of each priority the one whose turn is first.
+    fn first_due(&self) -> Vec<usize> {
+        let mut first: BTreeMap<u8, (Ns, u64, usize)> = BTreeMap::new();
+        for (at, waiter) in self.waiting.iter().enumerate() {
+            if self.due(waiter) <= self.now {
+                let this = (waiter.turn, waiter.number, at);
+                let best = first.entry(waiter.ask.priority).or_insert(this);
+                *best = this.min(*best);
+            }
+        }
+        first.into_values().map(|(_, _, at)| at).collect()
+    }
+
+    fn compare(&self, a: usize, b: usize, first_due: &[usize]) -> Ordering {
         let (Some(first), Some(second)) = (self.waiting.get(a), self.waiting.get(b)) else {
             return Ordering::Equal;
         };
         let priority = first.ask.priority.cmp(&second.ask.priority);
-        let (due, other) = (self.due(first), self.due(second));
-        let rest = match (due <= self.now, other <= self.now) {
-            (true, true) => first.turn.total_cmp(&second.turn).then(due.cmp(&other)),
-            (true, false) => Ordering::Less,
-            (false, true) => Ordering::Greater,
-            (false, false) => {
-                let had = |waiter: &Waiter| self.people.had(waiter.ask.user);
-                step(first).cmp(&step(second)).then(had(first).total_cmp(&had(second)))
-            }
-        };
+        // False comes before true.
+        let turn = !first_due.contains(&a);
+        let rest = turn.cmp(&!first_due.contains(&b)).then_with(|| {
+            let had = |waiter: &Waiter| self.people.had(waiter.ask.user);
+            step(first).cmp(&step(second)).then(had(first).total_cmp(&had(second)))
+        });
         priority.then(rest).then(first.number.cmp(&second.number))
     }
 

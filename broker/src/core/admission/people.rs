@@ -1,8 +1,4 @@
-//! What each user has had of late, by weight, and whose turn it is among those who wait.
-//!
-//! Turns are those of start-time fair queueing (Goyal, Vin and Cheng 1996; their start tag is our `turn`, their finish tag `after`, their virtual time the level of
-//! those who wait): a job's turn comes when those of the user's earlier ones are through, each counted with what it takes over the user's weight. So the
-//! first job of a user is level with the foremost of all others, however many those bring.
+//! What each user has had of late, by weight.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,8 +17,6 @@ struct Had {
     weight: u32,
     /// Byte-seconds of device memory, those of a half-life ago counted half.
     service: f64,
-    /// The turn of the user's next job.
-    after: f64,
 }
 
 impl Default for Had {
@@ -30,7 +24,6 @@ impl Default for Had {
         Had {
             weight: 1,
             service: 0.0,
-            after: 0.0,
         }
     }
 }
@@ -41,14 +34,9 @@ impl People {
         self.had.entry(user).or_default().weight = weight.max(1);
     }
 
-    /// The turn of a user's new job that takes so much (any measure, the same for all). `level`: the least turn of those who wait, if anybody does.
-    pub fn turn(&mut self, user: User, level: Option<f64>, takes: f64) -> f64 {
-        // With nobody waiting everybody is level: what was had in quiet times is held against nobody.
-        let level = level.unwrap_or_else(|| self.had.values().map(|had| had.after).fold(0.0, f64::max));
-        let had = self.had.entry(user).or_default();
-        let turn = had.after.max(level);
-        had.after = turn + takes / f64::from(had.weight);
-        turn
+    /// A user's weight: 1 unless something else was said.
+    pub fn weight(&self, user: User) -> u32 {
+        self.had.get(&user).map_or(1, |had| had.weight)
     }
 
     /// Time went by in which these shares were held.

@@ -20,8 +20,8 @@ pub(super) struct Waiter {
     pub came: Ns,
     /// Orders what came at the same time.
     pub number: u64,
-    /// See [`People::turn`].
-    pub turn: f64,
+    /// When it came, later by [`Config::handicap`] for each job of its user that waited then.
+    pub turn: Ns,
     pub present: u32,
     /// Where and when it is expected to fit, from when it held a reservation first.
     pub promise: Option<(DeviceId, Ns)>,
@@ -219,10 +219,10 @@ impl Admission {
             return;
         }
         self.numbers += 1;
-        let level = self.waiting.iter().map(|waiter| waiter.turn).min_by(f64::total_cmp);
-        let takes = ask.need.peak as f64 * ask.need.expected as f64;
+        let own = self.waiting.iter().filter(|waiter| waiter.ask.user == ask.user);
+        let handicap = self.config.handicap(own.count(), self.people.weight(ask.user));
         self.waiting.push(Waiter {
-            turn: self.people.turn(ask.user, level, takes),
+            turn: self.now.saturating_add(handicap),
             ask,
             came: self.now,
             number: self.numbers,
