@@ -14,10 +14,10 @@ use super::mix::{CONTEXT, Job, Mix, S};
 use crate::Ns;
 
 /// What of its peak a job takes at its begin: weights and the first batch.
-const BEGINS: f64 = 0.6;
+pub(super) const BEGINS: f64 = 0.6;
 
 /// The part of a run after which a job has taken all: the first step with everything in it.
-const GROWN: f64 = 0.1;
+pub(super) const GROWN: f64 = 0.1;
 
 /// Who got no memory with nobody to admit him tries again after so long, as people do.
 const AGAIN: Ns = 600 * S;
@@ -53,6 +53,8 @@ impl Rule {
 /// What became of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fate {
+    /// How long it waited when it asked first, the time at which it asks being the same under every rule.
+    pub first_wait: Option<Ns>,
     /// When the run began that it ended with.
     pub began: Ns,
     /// When it ended.
@@ -253,6 +255,9 @@ impl World<'_> {
 
     fn begin(&mut self, at: usize, device: usize) {
         let Some(job) = self.mix.jobs.get(at) else { return };
+        if let Some(fate) = self.outcome.fates.get_mut(at) {
+            fate.first_wait.get_or_insert(self.now - job.arrives);
+        }
         let run = Run {
             device,
             done: 0.0,
