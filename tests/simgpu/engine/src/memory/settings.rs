@@ -49,9 +49,9 @@ impl MemorySettings {
     pub(super) fn transfer(&self, to_host: bool, bytes: u64, other_busy: bool) -> Ns {
         let alone = if to_host { self.to_host } else { self.to_device };
         let rate = if other_busy && self.duplex {
-            // The sum is shared in proportion to what each direction does alone.
+            // The sum is shared in proportion to what each direction does alone, and neither gets faster by the other's company.
             let sum = u128::from(self.to_device) + u128::from(self.to_host);
-            (u128::from(self.both_ways) * u128::from(alone) / sum.max(1)) as u64
+            alone.min((u128::from(self.both_ways) * u128::from(alone) / sum.max(1)) as u64)
         } else {
             alone
         };
