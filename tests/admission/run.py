@@ -346,6 +346,8 @@ def main():
     if not chosen:
         print(f"tests/admission/run.py: no case is called so: {', '.join(options.words)}", file=sys.stderr)
         return 2
+    # A shell that starts this in the background has it ignore Ctrl-C, and its jobs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Who ends this with a signal ends what it started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failed = []
@@ -362,7 +364,9 @@ def main():
                 print(f"FAILED  {one.__name__}\n{traceback.format_exc()}", flush=True)
             finally:
                 scene.close()
-    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed" + (": " + ", ".join(failed) if failed else ""))
+    for name in failed:
+        print(f"failed: {name}")
+    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
 
