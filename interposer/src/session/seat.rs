@@ -70,6 +70,25 @@ pub struct Place {
     since: AtomicU64,
 }
 
+/// This thread asks whether the job may begin. Given up also by a panic on the way: the other threads wait for it.
+struct Asking<'a>(&'a AtomicU32);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+        let _ = futex::wake(self.0, Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+/// This thread asks for more. Given up also by a panic on the way.
+struct Growing<'a>(&'a AtomicBool);
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl Place {
     /// Whether the job was let in after a wait just now.
     pub fn fresh(&self, now: Ns) -> bool {
@@ -102,10 +121,9 @@ impl Session {
                 .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
             {
+                let _turn = Asking(&place.asking);
                 let entry = self.ask_and_wait(uuid, total);
                 place.entered.store(entry == Entry::Begin, Ordering::Release);
-                place.asking.store(0, Ordering::Release);
-                let _ = futex::wake(&place.asking, Flags::PRIVATE, i32::MAX as u32);
                 return entry;
             }
             let _ = futex::wait(&place.asking, Flags::PRIVATE, 1, Some(&nap(LOOK)));
@@ -245,9 +263,8 @@ impl Session {
             }
             std::thread::sleep(Duration::from_micros(50));
         }
-        let enough = self.ask_for_more(seat);
-        self.place.growing.store(false, Ordering::Release);
-        enough
+        let _turn = Growing(&self.place.growing);
+        self.ask_for_more(seat)
     }
 
     fn ask_for_more(&self, seat: &Seat) -> bool {
