@@ -1,7 +1,6 @@
 //! `weft queue`: who waits for device memory, why, and who has it.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -19,20 +18,12 @@ pub struct Args {
     pub json: bool,
 }
 
-/// The widest a command is shown.
-const COMMAND: usize = 40;
-
 /// Shows it.
 pub fn main(args: Args) -> Result<ExitCode> {
     let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &Question::Queue)? else {
         bail!("unexpected answer");
     };
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&queue)?,
-        false => render(&queue),
-    };
-    // A reader that went (`| head`) is no trouble.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    text::show(&*queue, args.json, render)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -79,7 +70,7 @@ pub fn render(queue: &Queue) -> String {
                 text::span(row.waited_s),
                 row.begins_s.map_or("?".to_string(), text::span),
                 row.reason.clone(),
-                text::cut(&row.command, COMMAND),
+                text::cut(&row.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());
@@ -105,7 +96,7 @@ pub fn render(queue: &Queue) -> String {
                 text::size(row.held),
                 text::span(row.since_s),
                 row.clients.len().to_string(),
-                text::cut(&row.command, COMMAND),
+                text::cut(&row.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());

@@ -1,7 +1,6 @@
 //! `weft status`: who runs, in what role, who waits, and what went wrong.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -19,20 +18,12 @@ pub struct Args {
     pub json: bool,
 }
 
-/// The widest a command is shown.
-const COMMAND: usize = 40;
-
 /// Shows it.
 pub fn main(args: Args) -> Result<ExitCode> {
     let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
         bail!("unexpected answer");
     };
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&status)?,
-        false => render(&status),
-    };
-    // A reader that went (`| head`) is no trouble.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    text::show(&*status, args.json, render)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,7 +74,7 @@ pub fn render(status: &Status) -> String {
                 text::span(ended.ago_s),
                 (last.launches + last.graph_launches).to_string(),
                 text::duration(last.waited_ns),
-                text::cut(&last.command, COMMAND),
+                text::cut(&last.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());
@@ -132,7 +123,7 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
             text::size(client.memory),
             figure(client.credit_ns.max(0) as u64),
             figure(client.outstanding_ns),
-            text::cut(&client.command, COMMAND),
+            text::cut(&client.command, text::COMMAND),
         ]);
     }
     let mut lines = table.lines();

@@ -1,6 +1,25 @@
 //! Tables and figures as people read them.
 #![forbid(unsafe_code)]
 
+use std::io::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// The widest a command is shown, characters.
+pub const COMMAND: usize = 40;
+
+/// Prints what a question was answered with: all of it as JSON, or the page that people see.
+pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> String) -> Result<()> {
+    let text = match json {
+        true => serde_json::to_string_pretty(answer)?,
+        false => render(answer),
+    };
+    // A reader that went (`| head`) is no trouble.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(())
+}
+
 /// A table whose columns are as wide as their widest cell. Numbers stand to the right, words to the left.
 #[derive(Debug, Default)]
 pub struct Table {

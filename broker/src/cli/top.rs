@@ -31,9 +31,6 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The widest a command is shown.
-const COMMAND: usize = 40;
-
 /// Clears the terminal and goes to its first line.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
 
@@ -96,7 +93,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             share(rate(client.waited_ns, old.waited_ns)),
             share(rate(client.granted_ns, old.granted_ns)),
             text::size(client.memory),
-            text::cut(&client.command, COMMAND),
+            text::cut(&client.command, text::COMMAND),
         ]);
     }
     page.extend(table.lines());
