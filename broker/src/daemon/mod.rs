@@ -74,7 +74,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     })
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&desk.gauges));
-    let admission = admission::Desk::new(options.admission);
+    let admission = admission::Desk::new(options.admission, Some(places.ledger()));
     let control_stop = Arc::new(AtomicBool::new(false));
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
@@ -86,7 +86,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         Arc::clone(&control_stop),
     )?;
     let answers = answers::Answers {
-        admission,
+        admission: admission.clone(),
         registry: Arc::clone(&registry),
         desk: desk.clone(),
         keeper: keeper.clone(),
@@ -123,6 +123,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = scheduler_thread.join();
     control_stop.store(true, Ordering::Release);
     let _ = control_thread.join();
+    admission.close();
     memory.tell(memory::Tell::Stop);
     let _ = memory_thread.join();
     keeper.tell(keeper::Tell::Stop);

@@ -41,6 +41,11 @@ impl Places {
         self.beside("log")
     }
 
+    /// Who holds and awaits device memory, for a broker that comes after this one.
+    pub fn ledger(&self) -> PathBuf {
+        self.beside("seats")
+    }
+
     /// The directory of them all.
     pub fn directory(&self) -> PathBuf {
         match self.socket.parent() {

@@ -430,6 +430,12 @@ impl Pending {
 pub struct ToTheClient(IpcSender<ToClient>);
 
 impl ToTheClient {
+    /// To nobody.
+    #[cfg(test)]
+    pub fn nobody() -> ToTheClient {
+        ToTheClient(ipc_channel::ipc::channel().expect("a channel").0)
+    }
+
     /// Tells the client something. May block while it does not read, so a few messages at most.
     pub fn send(&self, message: ToClient) -> Result<(), Error> {
         self.0.send(message).map_err(|_| Error::Gone)

@@ -31,6 +31,8 @@ pub enum Event {
     Asks(Ask),
     /// A job runs already with this share (bytes, contexts included): the broker was started anew. A fact, whether it fits or not.
     Holds(Ask, DeviceId, u64),
+    /// A running job turns out to have so many bytes beyond its share. A fact as well.
+    Has(Job, u64),
     /// A further process of a job that is known has come.
     Joins(Job),
     /// A process of a job has gone; with its last one the job ends.

@@ -38,6 +38,7 @@
 mod config;
 mod event;
 mod forecast;
+mod kept;
 mod load;
 mod need;
 mod order;
@@ -49,6 +50,7 @@ mod tests;
 pub use config::{Config, Policy};
 pub use event::{Ask, Decision, Event, Never};
 pub use forecast::Expectation;
+pub use kept::Kept;
 pub use load::{Lack, Load};
 pub use need::{Backing, Class, Device, DeviceId, Job, Need, User};
 pub use state::{Admission, RunningView, View, WaiterView};

@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::need::User;
 use crate::protocol::Ns;
 
 /// All users.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct People {
     had: BTreeMap<User, Had>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Had {
     weight: u32,
     /// Byte-seconds of device memory, those of a half-life ago counted half.

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::config::Config;
 use super::event::{Ask, Decision, Event, Never};
 use super::load::{Lack, Load};
@@ -14,7 +16,7 @@ use crate::protocol::Ns;
 const OVERTIME: u64 = 4;
 
 /// A job that asked and was not admitted yet.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Waiter {
     pub ask: Ask,
     pub came: Ns,
@@ -28,7 +30,7 @@ pub(super) struct Waiter {
 }
 
 /// A job that was admitted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Running {
     pub ask: Ask,
     pub device: DeviceId,
@@ -104,7 +106,7 @@ pub struct Admission {
     pub(super) running: BTreeMap<Job, Running>,
     pub(super) people: People,
     pub(super) now: Ns,
-    numbers: u64,
+    pub(super) numbers: u64,
 }
 
 impl Admission {
@@ -131,6 +133,11 @@ impl Admission {
             Event::Weight(user, weight) => self.people.weigh(user, weight),
             Event::Asks(ask) => self.asks(ask, out),
             Event::Holds(ask, device, share) => self.holds(ask, device, share),
+            Event::Has(job, bytes) => {
+                if let Some(running) = self.running.get_mut(&job) {
+                    running.share = running.share.saturating_add(bytes);
+                }
+            }
             Event::Joins(job) => self.joins(job, out),
             Event::Leaves(job) => self.leaves(job),
             Event::Grows(job, bytes) => {
@@ -172,6 +179,12 @@ impl Admission {
     /// What a running job may have.
     pub fn share(&self, job: Job) -> Option<(DeviceId, u64)> {
         self.running.get(&job).map(|running| (running.device, running.share))
+    }
+
+    /// All that run or wait.
+    pub fn jobs(&self) -> impl Iterator<Item = Job> {
+        let waiting = self.waiting.iter().map(|waiter| waiter.ask.job);
+        self.running.keys().copied().chain(waiting)
     }
 
     /// Whether it waits.

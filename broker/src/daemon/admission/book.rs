@@ -1,0 +1,430 @@
+//! The book: which clients are which job, what the machine is told of them, and what its decisions mean for their seats.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::futex;
+
+use super::back::Absent;
+use super::ledger::{KeptJob, Ledger, Page};
+use super::process::Process;
+use crate::core::admission::{
+    Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User,
+};
+use crate::daemon::clock;
+use crate::daemon::registry::Entry;
+use crate::protocol::control::{ToClient, Wants};
+use crate::protocol::seat::Standing;
+use crate::transport::server::ToTheClient;
+
+/// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
+/// only from a run, and guarding a large guess would keep others out for nothing.
+const UNKNOWN: u64 = 64;
+
+/// A process of a job.
+#[derive(Debug)]
+pub struct Member {
+    /// What is known of it.
+    pub entry: Arc<Entry>,
+    pub sender: ToTheClient,
+    pub process: Process,
+}
+
+/// A job.
+#[derive(Debug)]
+pub struct Gang {
+    pub name: String,
+    pub user: String,
+    pub stated: bool,
+    pub managed: bool,
+    pub processes: u32,
+    /// Those that are attached.
+    pub members: BTreeMap<u64, Member>,
+    /// Those that the broker before this one knew and that have not come back yet.
+    pub absent: Vec<Absent>,
+}
+
+impl Gang {
+    fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.absent.is_empty()
+    }
+}
+
+#[derive(Debug)]
+pub struct Book {
+    pub config: Config,
+    pub machine: Admission,
+    pub gangs: HashMap<Job, Gang>,
+    pub clients: HashMap<u64, Job>,
+    /// UUIDs of the devices, by their numbers.
+    pub devices: Vec<String>,
+    pub users: Vec<String>,
+    pub next: u64,
+    pub beat: u64,
+    pub sums: [u64; 4],
+    pub out: Vec<Decision>,
+    /// When the absent were looked for last.
+    pub looked: u64,
+    /// What the ledger has is not what is so.
+    pub changed: bool,
+    pub ledger: Option<Ledger>,
+}
+
+pub const ADMITTED: usize = 0;
+pub const WAITED: usize = 1;
+pub const REFUSED: usize = 2;
+pub const DENIED: usize = 3;
+
+impl Book {
+    /// With nobody in it.
+    pub fn new(config: Config, ledger: Option<Ledger>) -> Book {
+        Book {
+            machine: Admission::new(config.clone()),
+            config,
+            gangs: HashMap::new(),
+            clients: HashMap::new(),
+            devices: Vec::new(),
+            users: Vec::new(),
+            next: 0,
+            beat: 0,
+            sums: [0; 4],
+            out: Vec::new(),
+            looked: 0,
+            changed: false,
+            ledger,
+        }
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        self.changed |= event != Event::Tick;
+        self.machine.handle(clock::now(), event, &mut self.out);
+        self.changed |= !self.out.is_empty();
+    }
+
+    fn user(&mut self, name: &str) -> User {
+        let at = self.users.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.users.push(name.to_string());
+            self.users.len() - 1
+        });
+        User(at as u32)
+    }
+
+    /// A client is about to touch a device, or runs already.
+    pub fn wants(&mut self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
+        if self.clients.contains_key(&entry.client) {
+            return;
+        }
+        let device = self.device(&wants.uuid, wants.total);
+        let member = Member {
+            entry: Arc::clone(entry),
+            sender: sender.clone(),
+            process: Process::of(entry.pid),
+        };
+        let known = self
+            .gangs
+            .iter()
+            .find(|(_, gang)| !wants.gang.is_empty() && gang.name == wants.gang)
+            .map(|(job, _)| *job);
+        if let Some(job) = self.back_from(&member.process) {
+            self.clients.insert(entry.client, job);
+            self.comes_back(job, member, &wants, device);
+        } else if let Some(job) = known {
+            self.clients.insert(entry.client, job);
+            if let Some(gang) = self.gangs.get_mut(&job) {
+                gang.members.insert(entry.client, member);
+            }
+            match wants.runs {
+                Some(share) => {
+                    let ask = self.ask(job, entry, &wants, device);
+                    let fixed = self.fixed(&wants, device, share);
+                    self.tell(Event::Holds(ask, device, fixed));
+                    self.carry_out();
+                    self.seat(entry.client, share);
+                }
+                None => {
+                    self.tell(Event::Joins(job));
+                    self.carry_out();
+                    self.seat_or_wait(entry.client, job);
+                }
+            }
+        } else {
+            self.comes_first(member, &wants, device);
+        }
+    }
+
+    /// The first process of a job.
+    fn comes_first(&mut self, member: Member, wants: &Wants, device: DeviceId) {
+        self.next += 1;
+        let job = Job(self.next);
+        let entry = Arc::clone(&member.entry);
+        let ask = self.ask(job, &entry, wants, device);
+        let gang = Gang {
+            name: wants.gang.clone(),
+            user: wants.user.clone(),
+            stated: stated(&entry, wants).is_some(),
+            managed: wants.managed,
+            processes: ask.need.processes,
+            members: BTreeMap::from([(entry.client, member)]),
+            absent: Vec::new(),
+        };
+        self.gangs.insert(job, gang);
+        self.clients.insert(entry.client, job);
+        match wants.runs {
+            Some(share) => {
+                let fixed = self.fixed(wants, device, share);
+                self.tell(Event::Holds(ask, device, fixed));
+                self.carry_out();
+                self.seat(entry.client, share);
+            }
+            None => {
+                self.tell(Event::Asks(ask));
+                let waits = self.machine.waits(job);
+                self.sums[WAITED] += u64::from(waits);
+                self.carry_out();
+                if waits {
+                    self.waits(job);
+                }
+            }
+        }
+    }
+
+    /// Puts a process of a known job where the job is.
+    pub fn seat_or_wait(&self, client: u64, job: Job) {
+        match self.part(job) {
+            Some(share) => self.seat(client, share),
+            None => self.waits(job),
+        }
+    }
+
+    /// What a job asks for.
+    pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId) -> Ask {
+        let peak = stated(entry, wants).unwrap_or(wants.total / UNKNOWN);
+        let class = match wants.duration.as_deref() {
+            Some("short") => Class::Short,
+            Some("long") => Class::Long,
+            _ => Class::Medium,
+        };
+        let backing = match wants.managed {
+            true => Backing::Managed {
+                // Where nothing is known of what a turn touches: all of it.
+                working_set: peak.min(wants.total),
+            },
+            false => Backing::Device,
+        };
+        Ask {
+            job,
+            user: self.user(&wants.user),
+            priority: entry.priority.load(Ordering::Relaxed),
+            need: Need {
+                peak,
+                processes: wants.processes.clamp(1, 1024),
+                expected: class.expected(),
+                backing,
+            },
+            devices: vec![device],
+        }
+    }
+
+    /// What of the device is taken by a process that runs already and may have `share`.
+    pub fn fixed(&self, wants: &Wants, device: DeviceId, share: u64) -> u64 {
+        let context = self.about(device).map_or(0, |it| it.context);
+        // What a managed job takes is not the device's.
+        if wants.managed {
+            context
+        } else {
+            share.saturating_add(context)
+        }
+    }
+
+    /// What one process of an admitted job may have, contexts left out.
+    pub fn part(&self, job: Job) -> Option<u64> {
+        let (device, share) = self.machine.share(job)?;
+        let gang = self.gangs.get(&job)?;
+        let context = self.about(device).map_or(0, |it| it.context);
+        let there = gang.members.len() + gang.absent.len();
+        let processes = u64::from(gang.processes.max(there as u32)).max(1);
+        Some((share / processes).saturating_sub(context))
+    }
+
+    /// A client may begin.
+    pub fn seat(&self, client: u64, share: u64) {
+        let Some(job) = self.clients.get(&client) else { return };
+        let Some(gang) = self.gangs.get(job) else { return };
+        let Some(member) = gang.members.get(&client) else {
+            return;
+        };
+        let seat = &member.entry.lane.seat;
+        let free = self.machine.share(*job).map_or(0, |(device, _)| self.free(device));
+        let ceiling = match gang.stated {
+            true => share,
+            false => share.saturating_add(free),
+        };
+        // What a managed job takes is not the device's.
+        let (share, ceiling) = if gang.managed {
+            (0, 0)
+        } else {
+            (share.max(1), ceiling.max(1))
+        };
+        seat.share.store(share, Ordering::Relaxed);
+        seat.ceiling.store(ceiling, Ordering::Relaxed);
+        seat.stated.store(u32::from(gang.stated), Ordering::Relaxed);
+        seat.standing.store(Standing::Admitted as u32, Ordering::Release);
+        wake(&seat.standing);
+    }
+
+    pub fn about(&self, device: DeviceId) -> Option<&Device> {
+        self.machine.devices().find(|about| about.id == device)
+    }
+
+    fn free(&self, device: DeviceId) -> u64 {
+        self.about(device)
+            .map_or(0, |about| self.machine.load(device).free(about))
+    }
+
+    /// Says to a job's processes that they wait, where, and why.
+    fn waits(&self, job: Job) {
+        let queue = self.queue();
+        let Some(gang) = self.gangs.get(&job) else { return };
+        let row = queue
+            .waiting
+            .iter()
+            .find(|row| row.clients.iter().any(|it| gang.members.contains_key(it)));
+        let Some(row) = row else { return };
+        for member in gang.members.values() {
+            let seat = &member.entry.lane.seat;
+            if seat.standing() == Standing::Waits {
+                continue;
+            }
+            let line = format!(
+                "waits for device memory, number {} of {} in the queue: {} (weft queue shows it; Ctrl-C ends the job)",
+                row.position,
+                queue.waiting.len(),
+                row.reason
+            );
+            let _ = member.sender.send(ToClient::Said(line));
+            seat.position.store(row.position as u32, Ordering::Relaxed);
+            seat.standing.store(Standing::Waits as u32, Ordering::Release);
+            wake(&seat.standing);
+        }
+    }
+
+    /// One process less of a job.
+    pub fn leaves(&mut self, job: Job) {
+        if self.gangs.get(&job).is_none_or(Gang::is_empty) {
+            self.gangs.remove(&job);
+            self.tell(Event::Ends(job));
+        } else {
+            self.tell(Event::Leaves(job));
+        }
+    }
+
+    /// Carries out what the machine decided. It is in the ledger before anybody acts on it.
+    pub fn carry_out(&mut self) {
+        let out = std::mem::take(&mut self.out);
+        for decision in &out {
+            let counted = match decision {
+                Decision::Admit { .. } => ADMITTED,
+                Decision::Refuse { .. } => REFUSED,
+                Decision::Deny { .. } => DENIED,
+                Decision::Grant { .. } => continue,
+            };
+            self.sums[counted] += 1;
+        }
+        self.keep();
+        for decision in out {
+            match decision {
+                Decision::Admit { job, .. } => {
+                    let Some(part) = self.part(job) else { continue };
+                    let clients: Vec<u64> = self
+                        .gangs
+                        .get(&job)
+                        .map(|gang| gang.members.keys().copied().collect())
+                        .unwrap_or_default();
+                    for client in clients {
+                        self.seat(client, part);
+                    }
+                }
+                Decision::Refuse { job, why } => {
+                    let Some(gang) = self.gangs.remove(&job) else { continue };
+                    for (client, member) in gang.members {
+                        self.clients.remove(&client);
+                        log::warn!("client {client} can never run here: {why}");
+                        let _ = member
+                            .sender
+                            .send(ToClient::Said(format!("this job can never run here: {why}")));
+                        let seat = &member.entry.lane.seat;
+                        seat.standing.store(Standing::Refused as u32, Ordering::Release);
+                        wake(&seat.standing);
+                    }
+                }
+                Decision::Grant { .. } => {}
+                Decision::Deny { job, bytes, free } => {
+                    log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
+                }
+            }
+        }
+    }
+
+    /// Writes down what is so, if it is not.
+    fn keep(&mut self) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        let Some(ledger) = &self.ledger else { return };
+        let (waiting, running) = self.machine.count();
+        if waiting + running == 0 {
+            ledger.put(None);
+            return;
+        }
+        let kept = |(job, gang): (&Job, &Gang)| KeptJob {
+            job: *job,
+            name: gang.name.clone(),
+            user: gang.user.clone(),
+            stated: gang.stated,
+            managed: gang.managed,
+            processes: gang.processes,
+            members: gang
+                .members
+                .values()
+                .map(|member| (member.process, member.entry.command.clone()))
+                .chain(
+                    gang.absent
+                        .iter()
+                        .map(|absent| (absent.process, absent.command.clone())),
+                )
+                .collect(),
+        };
+        ledger.put(Some(&Page {
+            devices: self.devices.clone(),
+            users: self.users.clone(),
+            jobs: self.gangs.iter().map(kept).collect(),
+            next: self.next,
+            sums: self.sums,
+            ..Page::new(self.machine.keep())
+        }));
+    }
+
+    /// The last page stays: those who run on are in it.
+    pub fn close(&mut self) {
+        self.keep();
+        if let Some(ledger) = self.ledger.take() {
+            ledger.finish();
+        }
+    }
+}
+
+/// What a job was said to take, by a person or by its profile.
+pub fn stated(entry: &Entry, wants: &Wants) -> Option<u64> {
+    let learnt = entry
+        .loaded
+        .as_ref()
+        .map(|profile| profile.memory_peak)
+        .filter(|peak| *peak > 0);
+    wants.memory.or(learnt)
+}
+
+pub fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}

@@ -1,0 +1,166 @@
+//! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their seats.
+//!
+//! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
+//! * [`devices`]: what devices are there, and what contexts and strangers take of them;
+//! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
+//! * [`rows`], [`report`]: what `weft queue` shows.
+//!
+//! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
+//! bounded. What holds: a client's seat is written only here; a client that is gone holds nothing; a client that never asked is in nobody's way and in no book.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::clock;
+use super::registry::Entry;
+use crate::core::admission::{Config, Event, Policy};
+use crate::protocol::control::Wants;
+use crate::protocol::seat::Standing;
+use crate::transport::server::ToTheClient;
+
+mod back;
+mod book;
+mod devices;
+mod ledger;
+mod process;
+mod report;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use rows::{DeviceRow, Queue, RunningRow, WaitingRow};
+
+use book::{Book, DENIED};
+use ledger::{Ledger, Page};
+
+/// Admission, for all threads.
+#[derive(Debug, Clone)]
+pub struct Desk {
+    book: Arc<Mutex<Book>>,
+}
+
+impl Desk {
+    /// With whoever the broker before this one left in `file`; without one with nobody, and nothing is kept.
+    pub fn new(policy: Policy, file: Option<PathBuf>) -> Desk {
+        let config = Config {
+            policy,
+            host_memory: host_memory(),
+            ..Config::default()
+        };
+        let page = file.as_deref().and_then(Page::read);
+        let ledger = file.and_then(|file| match Ledger::begin(file) {
+            Ok(ledger) => Some(ledger),
+            Err(error) => {
+                log::warn!("no thread to keep the book: {error}");
+                None
+            }
+        });
+        let book = match page {
+            Some(page) => Book::go_on(config, ledger, page),
+            None => Book::new(config, ledger),
+        };
+        Desk {
+            book: Arc::new(Mutex::new(book)),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client is about to touch a device.
+    pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
+        self.book().wants(entry, sender, wants);
+    }
+
+    /// A client wants more than its share.
+    pub fn more(&self, client: u64, bytes: u64) {
+        let mut book = self.book();
+        let Some(job) = book.clients.get(&client).copied() else {
+            return;
+        };
+        let before = book.sums[DENIED];
+        book.tell(Event::Grows(job, bytes));
+        book.carry_out();
+        let denied = book.sums[DENIED] > before;
+        if let Some(member) = book.gangs.get(&job).and_then(|gang| gang.members.get(&client)) {
+            let seat = &member.entry.lane.seat;
+            if !denied {
+                seat.share.fetch_add(bytes, Ordering::AcqRel);
+            }
+            seat.answers.fetch_add(1, Ordering::AcqRel);
+            book::wake(&seat.answers);
+        }
+    }
+
+    /// A client's first context is there.
+    pub fn context(&self, client: u64, free: u64) {
+        self.book().context(client, free);
+    }
+
+    /// A client is gone, or waits no more.
+    pub fn gone(&self, client: u64) {
+        let mut book = self.book();
+        let Some(job) = book.clients.remove(&client) else {
+            return;
+        };
+        if let Some(gang) = book.gangs.get_mut(&job)
+            && let Some(member) = gang.members.remove(&client)
+        {
+            // Should it ask again, nothing was said yet.
+            let seat = &member.entry.lane.seat;
+            seat.standing.store(Standing::Unknown as u32, Ordering::Release);
+        }
+        book.leaves(job);
+        book.carry_out();
+    }
+
+    /// Another priority.
+    pub fn priority(&self, client: u64, priority: u8) {
+        let mut book = self.book();
+        if let Some(job) = book.clients.get(&client).copied() {
+            book.tell(Event::Priority(job, priority));
+            book.carry_out();
+        }
+    }
+
+    /// Time went by. Called some times a second.
+    pub fn tick(&self) {
+        let mut book = self.book();
+        book.look_for_the_absent();
+        if book.machine.count().0 == 0 {
+            return;
+        }
+        book.beat += 1;
+        let beat = book.beat;
+        if book.machine.next_wake().is_some_and(|at| at <= clock::now()) {
+            book.tell(Event::Tick);
+            book.carry_out();
+        }
+        for gang in book.gangs.values() {
+            for member in gang.members.values() {
+                member.entry.lane.seat.beat.store(beat, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// For people.
+    pub fn queue(&self) -> Queue {
+        self.book().queue()
+    }
+
+    /// The broker ends: the book is closed, with everybody who still runs in it.
+    pub fn close(&self) {
+        self.book().close();
+    }
+}
+
+/// What managed jobs may take of the host together: nine tenths of what is available when the broker starts, so that the rest of the machine lives on.
+fn host_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib * 1024 / 10 * 9)
+}

@@ -1,0 +1,113 @@
+//! What `weft queue` shows of the book.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
+use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow};
+use crate::core::admission::{Class, Job, Lack};
+use crate::daemon::clock;
+use crate::protocol::Ns;
+
+impl Book {
+    /// Everything.
+    pub fn queue(&self) -> Queue {
+        let now = clock::now();
+        let seconds = |ns: Ns| ns as f64 / 1e9;
+        let view = self.machine.view();
+        let forecast = self.machine.forecast();
+        let about = |job: Job| {
+            let gang = self.gangs.get(&job);
+            let here = gang.and_then(|gang| gang.members.values().next());
+            let absent = gang.and_then(|gang| gang.absent.first());
+            let (pid, command) = match (here, absent) {
+                (Some(member), _) => (member.entry.pid, member.entry.command.clone()),
+                (None, Some(absent)) => (absent.process.pid, absent.command.clone()),
+                (None, None) => (0, String::new()),
+            };
+            (
+                gang.map(|gang| gang.members.keys().copied().collect())
+                    .unwrap_or_default(),
+                pid,
+                gang.map(|gang| gang.user.clone()).unwrap_or_default(),
+                command,
+            )
+        };
+        let devices = view.devices.iter().map(|(device, _, free)| DeviceRow {
+            uuid: self.devices.get(device.id.0 as usize).cloned().unwrap_or_default(),
+            memory: device.memory,
+            context: device.context,
+            foreign: device.foreign,
+            free: *free,
+        });
+        let running = view.running.iter().map(|row| {
+            let (clients, pid, user, command) = about(row.ask.job);
+            let held = self.gangs.get(&row.ask.job).map_or(0, |gang| {
+                gang.members
+                    .values()
+                    .map(|member| member.entry.lane.counters.memory.load(Ordering::Relaxed))
+                    .sum()
+            });
+            RunningRow {
+                clients,
+                pid,
+                user,
+                command,
+                priority: row.ask.priority,
+                share: row.share,
+                held,
+                since_s: seconds(now.saturating_sub(row.since)),
+            }
+        });
+        let waiting = view.waiting.iter().map(|row| {
+            let (clients, pid, user, command) = about(row.ask.job);
+            let reason = match (row.lack, row.behind) {
+                (Some(Lack::Device), _) => format!(
+                    "needs {} of device memory, {} are free",
+                    size(row.needs),
+                    size(row.free)
+                ),
+                (Some(Lack::Host), _) => "there is too little host memory for another managed job".to_string(),
+                (Some(Lack::Link), _) => "moving one more managed job between turns would take too long".to_string(),
+                (None, Some(job)) => {
+                    let (_, pid, ..) = about(job);
+                    format!(
+                        "needs {}; {} are free and kept for process {pid}, whose turn it is",
+                        size(row.needs),
+                        size(row.free)
+                    )
+                }
+                (None, None) => "its turn has not come".to_string(),
+            };
+            WaitingRow {
+                position: row.position as u64,
+                clients,
+                pid,
+                user,
+                command,
+                priority: row.ask.priority,
+                needs: row.needs,
+                duration: Class::of(row.ask.need.expected).name().to_string(),
+                waited_s: seconds(now.saturating_sub(row.came)),
+                reason,
+                begins_s: forecast
+                    .get(&row.ask.job)
+                    .map(|expected| seconds(expected.begin.saturating_sub(now))),
+            }
+        });
+        Queue {
+            policy: self.config.policy.to_string(),
+            devices: devices.collect(),
+            running: running.collect(),
+            waiting: waiting.collect(),
+            admitted: self.sums[ADMITTED],
+            waited: self.sums[WAITED],
+            refused: self.sums[REFUSED],
+            denied: self.sums[DENIED],
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30))
+}

@@ -1,0 +1,88 @@
+//! The answer of `weft queue`, as programs and people get it.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+/// Everything.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The order in force.
+    pub policy: String,
+    /// Devices that jobs asked for.
+    pub devices: Vec<DeviceRow>,
+    /// Who has memory.
+    pub running: Vec<RunningRow>,
+    /// Who waits, next first.
+    pub waiting: Vec<WaitingRow>,
+    /// Jobs admitted so far.
+    pub admitted: u64,
+    /// Of those, how many had to wait.
+    pub waited: u64,
+    /// Jobs that could never run.
+    pub refused: u64,
+    /// Times a job wanted more than was free.
+    pub denied: u64,
+}
+
+/// A device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceRow {
+    /// As the driver says.
+    pub uuid: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes a context takes, as measured; 0: not yet.
+    pub context: u64,
+    /// Bytes that others than weft's jobs hold, as measured when a job began last.
+    pub foreign: u64,
+    /// Bytes that are nobody's.
+    pub free: u64,
+}
+
+/// A job that was admitted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunningRow {
+    /// Its processes' clients.
+    pub clients: Vec<u64>,
+    /// Its first process.
+    pub pid: u32,
+    /// Who.
+    pub user: String,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Bytes it may have, contexts included.
+    pub share: u64,
+    /// Bytes it holds, contexts left out.
+    pub held: u64,
+    /// Seconds since it was admitted.
+    pub since_s: f64,
+    /// The command line.
+    pub command: String,
+}
+
+/// A job that waits.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WaitingRow {
+    /// 1 is next.
+    pub position: u64,
+    /// Its processes' clients.
+    pub clients: Vec<u64>,
+    /// Its first process.
+    pub pid: u32,
+    /// Who.
+    pub user: String,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Bytes it needs, contexts included.
+    pub needs: u64,
+    /// How long it is expected to run: short, medium or long.
+    pub duration: String,
+    /// Seconds that it has waited.
+    pub waited_s: f64,
+    /// Why.
+    pub reason: String,
+    /// Seconds until it is expected to begin, if anything is expected.
+    pub begins_s: Option<f64>,
+    /// The command line.
+    pub command: String,
+}
