@@ -9,6 +9,7 @@
 //! left alone: no effect is better than a wrong one.
 #![deny(unsafe_code)]
 
+pub(crate) mod access;
 mod given;
 mod probe;
 mod simgpu;

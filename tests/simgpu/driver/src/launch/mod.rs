@@ -139,7 +139,7 @@ impl Launch {
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         let mut launch = self.device();
         let effect = execute::effect(&self.function, &self.params, &mut launch);
-        let touches = paging::touches(&self.params.buffer, self.shape);
+        let touches = paging::touches(&self.function, &self.params, self.shape);
         stream.submit_touching(driver, Op::Kernel(launch), effect, graph, &touches)
     }
 }
@@ -176,7 +176,7 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         None => given.pack(&function).unwrap_or_default(),
     };
     let effect = execute::effect(&function, &params, &mut op);
-    let touches = paging::touches(&params.buffer, shape);
+    let touches = paging::touches(&function, &params, shape);
     stream
         .submit_touching(driver, Op::Kernel(op), effect, 0, &touches)
         .map(drop)

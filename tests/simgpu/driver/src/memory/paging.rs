@@ -4,32 +4,41 @@
 //! page by page, so they may exceed it. What the host's own code touches is not seen: memory counts as filled by the host when it is allocated, and what lies on
 //! the device stays there though the host reads it.
 //!
-//! What a kernel touches is estimated where nothing better is known: from each parameter word that points into managed memory on, 16 bytes for each thread of the launch, to the
-//! allocation's end at most. Kernels do not end what is advised as mostly read; memsets and copies into it do.
+//! What a kernel touches, `kernels/access.rs` says. What it is known to write ends advice that it is mostly read, as memsets and copies into it do; where nobody knows, it does not.
+//! `simgpuTouched` tells a client what its thread's last launch touched: the evidence that working sets are learnt from.
 //!
 //! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one whose driver refuses prefetches.
 #![deny(unsafe_code)]
 
-use std::sync::OnceLock;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use simgpu_device::Touch;
 
-use crate::abi::{Error, R};
+use crate::abi::{Error, Out, R};
 use crate::context::Context;
-use crate::launch::Shape;
+use crate::kernels::Call;
+use crate::kernels::access::{self, Access, Operands, Used};
+use crate::launch::{Params, Shape};
 use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Allocation, Kind, find, insert, managed};
-use crate::state::Driver;
+use crate::module::function::Function;
+use crate::state::{Driver, lock};
 
 /// The ledger's page.
 pub(super) const PAGE: u64 = 64 << 10;
 
-/// What a thread of a kernel is taken to touch from each of its pointers on: as much as default kernel times assume that it reads and writes.
-const BYTES_A_THREAD: u64 = 16;
-
 /// Managed allocations of the process: launches look for pointers only while there are any.
 static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// What operations used from which address on.
+static OPERANDS: Mutex<Operands> = Mutex::new(Operands::new());
+
+thread_local! {
+    /// What the thread's last launch used.
+    static LAST: RefCell<Vec<Used>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What the device does of managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +82,7 @@ pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
 pub(super) fn give(driver: &Driver, allocation: &Allocation) -> R {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     managed::forget(allocation.id);
+    lock(&OPERANDS).forget(allocation.start, allocation.room);
     driver.timeline.unmanage(allocation.start, allocation.room);
     space()?.give_device(allocation.start, allocation.room.next_multiple_of(GRANULE));
     Ok(())
@@ -84,36 +94,67 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// What of some bytes is managed memory that an operation uses.
-pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
-    if bytes == 0 || !any() || zone(start) != Zone::Device {
+/// How much of the managed allocation that an address lies in is behind it.
+fn within(address: u64) -> Option<u64> {
+    if zone(address) != Zone::Device {
         return None;
     }
-    let found = find(start).filter(|found| found.kind == Kind::Managed)?;
-    let end = start.saturating_add(bytes).min(found.start + found.room);
-    Some(Touch {
-        start,
-        bytes: end - start,
-        write,
-    })
+    let found = find(address).filter(|found| found.kind == Kind::Managed)?;
+    Some((found.start + found.size).saturating_sub(address))
+}
+
+/// What of some bytes is managed memory that a copy or memset uses.
+pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
+    if bytes == 0 || !any() {
+        return None;
+    }
+    let bytes = bytes.min(within(start)?);
+    lock(&OPERANDS).used(start, bytes);
+    Some(Touch { start, bytes, write })
 }
 
 /// What a launch with these parameters touches.
-pub(crate) fn touches(params: &[u8], shape: Shape) -> Vec<Touch> {
+pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
     if !any() {
         return Vec::new();
     }
-    let threads: u64 = shape
-        .grid
+    let count = |sides: [u32; 3]| sides.iter().map(|side| u64::from(*side)).product();
+    let call = Call {
+        buffer: &params.buffer,
+        params: function.params(),
+    };
+    let shape = (count(shape.grid), count(shape.block));
+    let used = access::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
+    let touches = used
         .iter()
-        .chain(&shape.block)
-        .map(|side| u64::from(*side))
-        .product();
-    let reach = threads.saturating_mul(BYTES_A_THREAD);
-    // Pointers, also inside structs that are passed by value, are aligned.
-    let words = params
-        .chunks_exact(8)
-        .filter_map(|word| word.try_into().ok())
-        .map(u64::from_ne_bytes);
-    words.filter_map(|word| touch(word, reach, false)).collect()
+        .map(|one| Touch {
+            start: one.start,
+            bytes: one.bytes,
+            write: one.access == Access::Write,
+        })
+        .collect();
+    LAST.set(used);
+    touches
+}
+
+/// Not of CUDA's: what the calling thread's last launch touched, as evidence for whoever learns working sets. Three words each: address, bytes, and 0 for what was read, 1 for what
+/// was overwritten as a whole, 2 for both. `count` is how many there are, of which the first `room` are told. Nothing where the process has no managed memory.
+#[allow(non_snake_case, unsafe_code, reason = "a C symbol")]
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpuTouched(list: Out<u64>, room: usize, count: Out<usize>) -> u32 {
+    crate::export::answer("simgpuTouched", || {
+        LAST.with_borrow(|last| {
+            for (at, one) in last.iter().take(room).enumerate() {
+                let access = match one.access {
+                    Access::Read => 0,
+                    Access::Write => 1,
+                    Access::ReadWrite => 2,
+                };
+                for (word, value) in [one.start, one.bytes, access].into_iter().enumerate() {
+                    list.set_at(3 * at + word, value)?;
+                }
+            }
+            count.set(last.len())
+        })
+    })
 }

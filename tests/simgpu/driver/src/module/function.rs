@@ -30,6 +30,8 @@ pub(crate) struct Function {
     kernel: Kernel,
     /// Set for the kernels that are really executed.
     pub(crate) executed: Option<kernels::Effect>,
+    /// What it touches.
+    pub(crate) pattern: kernels::access::Pattern,
     /// Executing it was seen to take this host long.
     pub(crate) is_slow: Arc<AtomicBool>,
     /// Dynamic shared memory that a launch may ask for.
@@ -55,6 +57,7 @@ impl Function {
             module,
             name_id: driver.timeline.name(&kernel.name),
             executed: kernels::find(&kernel.name),
+            pattern: kernels::access::pattern(&kernel.name),
             is_slow: Arc::default(),
             max_dynamic: AtomicU32::new(limits::SHARED_PER_BLOCK.saturating_sub(kernel.shared)),
             carveout: AtomicI32::new(-1),

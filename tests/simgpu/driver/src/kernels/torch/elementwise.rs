@@ -16,7 +16,7 @@ use super::value::{Type, Value};
 
 /// How tensors are walked, and how operands come out of memory and the result goes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     /// Contiguous, in the functor's types.
     Vectorized,
     /// Contiguous, in the types that the loader and the storer name.
@@ -29,7 +29,7 @@ enum Family {
 }
 
 /// Where the functor of an elementwise kernel stands in its symbol.
-fn parse(symbol: Symbol<'_>) -> Option<(Family, Functor)> {
+pub(super) fn parse(symbol: Symbol<'_>) -> Option<(Family, Functor)> {
     if let Some(rest) = symbol.after("_ZN2at6native29vectorized_elementwise_kernelILi") {
         let (_, rest) = rest.number()?;
         return Some((Family::Vectorized, Functor::parse(rest.after("E")?)?));

@@ -9,7 +9,7 @@ use super::value::{Type, Value};
 
 /// What is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
+pub(crate) enum Op {
     /// The constant.
     Fill,
     /// The operand, in the result's type.
@@ -41,7 +41,7 @@ pub(super) enum Op {
 
 /// Where the operands come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operands {
+pub(crate) enum Operands {
     /// None, but the constant.
     Constant,
     /// One tensor.
@@ -58,7 +58,7 @@ pub(super) enum Operands {
 
 /// A functor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Functor {
+pub(crate) struct Functor {
     pub(super) op: Op,
     pub(super) operands: Operands,
     /// Type of the operands, but for the condition of [`Op::Where`].

@@ -9,6 +9,7 @@
 //! `simgpu-image`'s example program. A layout that differs by a byte from what is expected is left alone.
 #![forbid(unsafe_code)]
 
+pub(crate) mod access;
 mod arange;
 mod elementwise;
 mod functor;

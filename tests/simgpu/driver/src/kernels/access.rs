@@ -1,0 +1,206 @@
+//! What kernels touch: which bytes behind which of their pointers, from symbol, parameters and shape.
+//!
+//! Kernels here are timed, not run, so what one would touch on hardware has to be said of it. How it is known, best first:
+//!
+//! * PyTorch's elementwise kernels say how many elements they walk, and by which strides; the size of an element stands in the symbol. Result written, operands read.
+//! * PyTorch's lists of tensors (`multi_tensor_apply_kernel`, what optimizers run) say per block which chunk of which tensors it works on.
+//! * PyTorch's random fills say how many elements they fill.
+//! * Matrix products, convolutions, reductions and all others give their parameters in structures that nobody documents. They are taken to use whole **operands**: what lies at a
+//!   pointer is as large as the operation before them used it from that address on ([`Operands`]). An operand that nobody used yet is taken for the result: as large as all
+//!   tiles, where the symbol names the tile (`sgemm_128x64`), else 16 bytes a thread.
+//!
+//! What of it is guessed is so for the evidence that is made of it too: how well templates predict *these* kernels says little about convolutions on hardware.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::torch::access as torch;
+use super::{Call, unsigned};
+
+/// How memory is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    /// Overwritten as a whole.
+    Write,
+    /// Both, or nobody knows.
+    ReadWrite,
+}
+
+/// A part of memory that a launch uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) access: Access,
+}
+
+/// What a thread of a kernel is taken to touch behind each of its pointers where nothing better is known: as much as default kernel times assume that it reads and writes.
+const BYTES_A_THREAD: u64 = 16;
+
+/// How one kernel's launches use memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// One of PyTorch's whose parameters are understood.
+    Torch(torch::Pattern),
+    /// Whole operands; a result of so many bytes a block.
+    Tiles(u64),
+    /// Whole operands.
+    Operands,
+}
+
+/// The pattern of the kernel of this symbol.
+pub(crate) fn pattern(symbol: &str) -> Pattern {
+    if let Some(pattern) = torch::pattern(symbol) {
+        return Pattern::Torch(pattern);
+    }
+    tile(symbol).map_or(Pattern::Operands, Pattern::Tiles)
+}
+
+/// Bytes of the tile that each block of a matrix product makes.
+fn tile(symbol: &str) -> Option<u64> {
+    let products = ["gemm", "Gemm", "xmma", "cutlass"];
+    if !products.iter().any(|name| symbol.contains(name)) {
+        return None;
+    }
+    let element = match ["s1688", "s16816", "h16816", "hgemm", "hmma", "bf16", "f16", "half"] {
+        halves if halves.iter().any(|name| symbol.contains(name)) => 2,
+        _ if symbol.contains("dgemm") => 8,
+        _ => 4,
+    };
+    // The first `<rows>x<columns>`.
+    let mut words = symbol.split('_').filter_map(|word| {
+        let (rows, rest) = word.split_once('x')?;
+        let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+        Some(rows.parse::<u64>().ok()? * rest.get(..end)?.parse::<u64>().ok()?)
+    });
+    words
+        .next()
+        .filter(|tile| (1..1 << 20).contains(tile))
+        .map(|tile| tile * element)
+}
+
+/// What was used from which address on: the tensors of a process, as far as its operations show them.
+#[derive(Debug, Default)]
+pub(crate) struct Operands {
+    sizes: BTreeMap<u64, u64>,
+}
+
+impl Operands {
+    /// None yet.
+    pub(crate) const fn new() -> Operands {
+        Operands { sizes: BTreeMap::new() }
+    }
+
+    /// An operation used these bytes.
+    pub(crate) fn used(&mut self, start: u64, bytes: u64) {
+        if bytes > 0 {
+            self.sizes.insert(start, bytes);
+        }
+    }
+
+    /// Memory was given back.
+    pub(crate) fn forget(&mut self, start: u64, bytes: u64) {
+        let mut later = self.sizes.split_off(&start);
+        self.sizes.append(&mut later.split_off(&start.saturating_add(bytes)));
+    }
+}
+
+/// What a launch uses. `within` says what is left of the allocation behind an address of the memory that is looked at.
+pub(crate) fn used(
+    pattern: &Pattern,
+    call: &Call<'_>,
+    (blocks, threads): (u64, u64),
+    operands: &mut Operands,
+    within: impl Fn(u64) -> Option<u64>,
+) -> Vec<Used> {
+    let cut = |mut one: Used| {
+        one.bytes = one.bytes.min(within(one.start)?);
+        (one.bytes > 0).then_some(one)
+    };
+    if let Pattern::Torch(pattern) = pattern
+        && let Some(found) = torch::used(pattern, call, blocks)
+    {
+        let found: Vec<Used> = found.into_iter().filter_map(cut).collect();
+        for one in &found {
+            operands.used(one.start, one.bytes);
+        }
+        return found;
+    }
+    let tiles = match pattern {
+        Pattern::Tiles(tile) => blocks.saturating_mul(*tile),
+        _ => blocks.saturating_mul(threads).saturating_mul(BYTES_A_THREAD),
+    };
+    // Pointers, also inside structures that are passed by value, are aligned.
+    let words = call.buffer.chunks_exact(8).filter_map(|word| unsigned(word).ok());
+    let mut found: Vec<Used> = Vec::new();
+    for word in words {
+        let Some(left) = within(word) else { continue };
+        if found.iter().any(|one| one.start == word) {
+            continue;
+        }
+        let known = operands.sizes.get(&word).copied();
+        let bytes = known.unwrap_or(tiles).min(left);
+        if known.is_none() && matches!(pattern, Pattern::Tiles(_)) {
+            operands.used(word, bytes);
+        }
+        found.push(Used {
+            start: word,
+            bytes,
+            access: Access::ReadWrite,
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn within(address: u64) -> Option<u64> {
+        (0x10000..0x90000).contains(&address).then(|| 0x90000 - address)
+    }
+
+    #[test]
+    fn tiles_are_read_off_symbols() {
+        assert_eq!(tile("ampere_sgemm_128x64_tn"), Some(128 * 64 * 4));
+        assert_eq!(
+            tile("_ZN7cutlass7Kernel2I42cutlass_80_simt_sgemm_128x64_8x5_nn_align1EEvNT_6ParamsE"),
+            Some(128 * 64 * 4)
+        );
+        assert_eq!(
+            tile("ampere_fp16_s16816gemm_fp16_256x128_ldg8_f2f_stages_32x3_tn"),
+            Some(256 * 128 * 2)
+        );
+        assert_eq!(tile("ampere_sgemm"), None);
+        assert_eq!(tile("vector_128x64"), None);
+    }
+
+    #[test]
+    fn an_operand_is_as_large_as_it_was_used_before() {
+        let mut operands = Operands::new();
+        operands.used(0x10000, 5000);
+        let words = buffer(&[0x10000, 7, 0x20000, 0x10000, 0x8fff0]);
+        let call = Call {
+            buffer: &words,
+            params: &[],
+        };
+        let one = |start, bytes| Used {
+            start,
+            bytes,
+            access: Access::ReadWrite,
+        };
+        let found = used(&Pattern::Tiles(100), &call, (3, 32), &mut operands, within);
+        assert_eq!(found, [one(0x10000, 5000), one(0x20000, 300), one(0x8fff0, 16)]);
+        // The result is an operand from then on.
+        let found = used(&Pattern::Operands, &call, (100, 32), &mut operands, within);
+        assert_eq!(found[1], one(0x20000, 300));
+        operands.forget(0x20000, 0x1000);
+        let found = used(&Pattern::Operands, &call, (1, 2), &mut operands, within);
+        assert_eq!(found, [one(0x10000, 5000), one(0x20000, 32), one(0x8fff0, 16)]);
+    }
+}
