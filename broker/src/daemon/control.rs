@@ -27,7 +27,11 @@ use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
 /// How often newcomers are taken in and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// How long the last words of a client may take to be read.
+/// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors some thousand.
+const SETS_TOLD: usize = 16;
+
+/// How long the last words of a client may take to be read where others never stop talking. Besides, each look into the inbox hears at least one of those
+/// that have something to say, in turn: a client may go when there were as many looks as there are clients, however slowly this thread ran meanwhile.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// With nobody attached the thread sleeps so long; a newcomer wakes it.
@@ -68,6 +72,7 @@ pub fn start(
         admission,
         unknown_cost,
         all_heard: true,
+        looks: 0,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
@@ -85,7 +90,8 @@ struct Peer {
     sender: ToTheClient,
     /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the thread.
     warned: bool,
-    dying_since: Option<Instant>,
+    /// Since when it is known to be dead, and after which look into the inbox.
+    dying_since: Option<(Instant, u64)>,
 }
 
 struct Control {
@@ -100,6 +106,8 @@ struct Control {
     unknown_cost: Ns,
     /// The last look into the inbox found it empty.
     all_heard: bool,
+    /// Looks into the inbox so far.
+    looks: u64,
 }
 
 impl Control {
@@ -118,6 +126,7 @@ impl Control {
             match self.inbox.wait(PERIOD) {
                 Ok(news) => {
                     self.all_heard = news.is_empty();
+                    self.looks += 1;
                     for (client, news) in news {
                         self.hear(client, news);
                     }
@@ -141,6 +150,12 @@ impl Control {
         }
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
+        }
+        if let Some(profile) = &arrival.entry.loaded {
+            // One message each would be thousands; all in one might not fit the channel.
+            for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
+                let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
+            }
         }
         let peer = Peer {
             entry: arrival.entry,
@@ -215,6 +230,23 @@ impl Control {
             }
             ToBroker::Backed { start, bytes } => self.memory.tell(memory::Tell::Backed(client, start, bytes)),
             ToBroker::Unbacked { start } => self.memory.tell(memory::Tell::Unbacked(client, start)),
+            ToBroker::Forecast {
+                number,
+                period,
+                uses,
+                ends,
+            } => self.memory.tell(memory::Tell::Forecast {
+                client,
+                number,
+                period,
+                uses,
+                ends,
+            }),
+            ToBroker::WorkingSet(set) => {
+                if entry.profiling {
+                    self.keeper.tell(Tell::WorkingSet(client, set));
+                }
+            }
             ToBroker::Touched { starts } => self.memory.tell(memory::Tell::Touched(client, starts)),
             // It lies where it lay; who is given it again says so.
             ToBroker::Resting { .. } => {}
@@ -252,13 +284,16 @@ impl Control {
                 .map(|(client, _)| client)
                 .collect()
         };
+        let (looks, clients) = (self.looks, self.peers.len() as u64);
         for client in hung {
             let Some(peer) = self.peers.get_mut(&client) else {
                 continue;
             };
             match peer.dying_since {
-                None => peer.dying_since = peer.life.left().then(Instant::now),
-                Some(since) if self.all_heard || since.elapsed() > LAST_WORDS => self.end(client),
+                None => peer.dying_since = peer.life.left().then(|| (Instant::now(), looks)),
+                Some((since, look)) if self.all_heard || since.elapsed() > LAST_WORDS && looks - look > clients => {
+                    self.end(client);
+                }
                 Some(_) => {}
             }
         }
