@@ -3,7 +3,7 @@
 use super::{
     Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, timeline::Timeline, times::Times,
 };
-use crate::protocol::{Ns, lane::Mode};
+use crate::protocol::{Ns, credit::Lease, lane::Mode};
 
 #[derive(Debug)]
 pub(super) struct ClientState {
@@ -25,6 +25,8 @@ pub(super) struct ClientState {
     pub queued: Option<Entry>,
     /// Whether its credit was given under the condition that no holder launches.
     pub bound: bool,
+    /// What it may do with its credit by itself.
+    pub lease: Option<Lease>,
     /// A kernel longer than half the delay bound that it was granted credit for.
     pub long: Option<Long>,
     /// A revocation was ordered at this time and not answered yet.
@@ -74,6 +76,9 @@ pub(super) struct Long {
     pub total: Ns,
 }
 
+/// A holder of which nothing is known, and one that is about to launch, is not kept waiting with a greater chance than this.
+const UNKNOWN: f64 = 0.5;
+
 impl ClientState {
     pub(super) fn new(id: Client, priority: u8, class: usize, times: Times, doubt: f64, now: Ns) -> ClientState {
         ClientState {
@@ -89,6 +94,7 @@ impl ClientState {
             wait: None,
             queued: None,
             bound: false,
+            lease: None,
             long: None,
             revoking: None,
             granted_since: false,
@@ -115,12 +121,15 @@ impl ClientState {
         let knows = foresight.knows();
         let room = |elapsed: Ns| match knows {
             true => foresight.room(elapsed, chance),
-            false => foresight.room_unknown(elapsed, chance),
+            // Of what is not known nothing is risked.
+            false => foresight.room_unknown(elapsed, chance.min(UNKNOWN)),
         };
         if let Some(stirred) = foresight.stirred_at().or(self.timeline.stirred_at()) {
             let until = stirred.saturating_add(config.open_after);
+            let elapsed = now.saturating_sub(stirred);
             return match knows || now >= until {
-                true => Ok(room(now.saturating_sub(stirred))),
+                true if knows => Ok(foresight.room(elapsed, chance.min(UNKNOWN))),
+                true => Ok(room(elapsed)),
                 false => Err(until),
             };
         }

@@ -7,7 +7,7 @@ use super::{
     queue::Slot,
     timeline::Phase,
 };
-use crate::protocol::lane::Mode;
+use crate::protocol::{credit::Lease, lane::Mode};
 
 impl Core {
     /// Takes back credit that can still be used.
@@ -26,9 +26,61 @@ impl Core {
         }
         client.revoking = Some(now);
         client.long = None;
+        client.lease = None;
         client.granted_since = false;
         out.push(Decision::Revoke(client.id));
+        self.state.account(slot, |_| ());
         self.state.counters.revocations += 1;
+    }
+
+    /// Says what a client may do with its credit by itself, where that is something else than it was told last.
+    fn let_out(&mut self, slot: Slot, lease: Option<Lease>, out: &mut Vec<Decision>) {
+        let Some(client) = self.state.get_mut(slot).filter(|client| client.lease != lease) else {
+            return;
+        };
+        client.lease = lease;
+        out.push(Decision::Lease(client.id, lease));
+        self.state.account(slot, |ledger| {
+            if let Some(lease) = lease {
+                ledger.let_out(lease.surplus);
+            }
+        });
+    }
+
+    /// Ends a lease of one who waits: what he has out is known for certain only when nothing comes back to him any more. He is queued when the answer is there.
+    pub(super) fn end_lease(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        self.let_out(slot, None, out);
+        let now = self.now;
+        let Some(client) = self.state.get_mut(slot).filter(|client| client.revoking.is_none()) else {
+            return;
+        };
+        client.revoking = Some(now);
+        client.granted_since = false;
+        out.push(Decision::Revoke(client.id));
+    }
+
+    /// Leases say when the holder is expected: as time passes without it, later.
+    fn look_after_leases(&mut self, out: &mut Vec<Decision>) {
+        for at in 0..self.state.exposed.len() {
+            let slot = self.state.exposed[at];
+            let Some(client) = self.state.get(slot) else { continue };
+            let (Some(old), None) = (client.lease.filter(|_| client.bound), client.revoking) else {
+                continue;
+            };
+            // What comes back to one is not there for another: with several the broker says who gets what.
+            if !self.state.has_one_filler() {
+                self.let_out(slot, None, out);
+                continue;
+            }
+            // Where the holder works, its sign has ended the lease.
+            let Some((new, again)) = self.policy.lease(&self.state, slot, self.now) else {
+                continue;
+            };
+            if differs(&old, &new, self.now) {
+                self.let_out(slot, Some(new), out);
+            }
+            self.wake_at(Some(again));
+        }
     }
 
     /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
@@ -37,7 +89,11 @@ impl Core {
             return;
         }
         let Some(client) = self.state.get(slot) else { return };
-        let wanted = client.mode == Mode::Filler && client.wait.is_none() && client.revoking.is_none() && client.bound;
+        let wanted = client.mode == Mode::Filler
+            && client.wait.is_none()
+            && client.revoking.is_none()
+            && client.lease.is_none()
+            && client.bound;
         if !wanted {
             return;
         }
@@ -52,6 +108,23 @@ impl Core {
     pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let (now, half) = (self.now, self.state.config.delay_bound / 2);
         let foresees = self.state.foresees();
+        let wanted = i64::try_from(total).unwrap_or(i64::MAX);
+        if foresees {
+            let lease = if bound && self.state.has_one_filler() {
+                self.policy.lease(&self.state, slot, now)
+            } else {
+                None
+            };
+            self.wake_at(lease.map(|(_, again)| again));
+            let lease = lease.zip(self.state.get(slot)).map(|((lease, _), client)| {
+                let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
+                // A holder may have work out from when it was a filler.
+                let others = self.state.exposure.saturating_sub(client.counted);
+                let surplus = client.ledger.surplus(credit, (2 * half).saturating_sub(others));
+                Lease { surplus, ..lease }
+            });
+            self.let_out(slot, lease, out);
+        }
         let Some(client) = self.state.get_mut(slot) else { return };
         let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
         let long = long.map(|cost| Long {
@@ -60,7 +133,6 @@ impl Core {
         });
         // Under `weft`, which goes by the clock, one that is out still counts until it is seen to end.
         client.long = long.or(client.long.filter(|_| foresees && client.long_out() > 0));
-        let wanted = i64::try_from(total).unwrap_or(i64::MAX);
         let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
         client.bound = bound;
         client.granted_at = now;
@@ -84,6 +156,9 @@ impl Core {
     /// Asks the policy until there is nothing to do, and sees to those whom it leaves out.
     pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
+        if self.state.foresees() {
+            self.look_after_leases(out);
+        }
         if self.state.waiting == 0 {
             if let [slot] = self.state.exposed[..]
                 && self.state.foresees()
@@ -262,4 +337,10 @@ impl Core {
         let room = config.delay_bound.saturating_sub(self.state.exposure_before(slot));
         cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
     }
+}
+
+/// Whether a lease is another one, and not only one that was reckoned a moment later.
+fn differs(old: &Lease, new: &Lease, now: Ns) -> bool {
+    let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
+    moved(old.until, new.until) || moved(old.calm.max(now), new.calm.max(now)) || old.depth != new.depth
 }

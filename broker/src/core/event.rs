@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weft_profiles::Profile;
 
-use crate::protocol::{Ns, lane::Mode};
+use crate::protocol::{Ns, credit::Lease, lane::Mode};
 
 /// A client's number at this broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +73,13 @@ pub enum Event {
         /// Of that, what was seen to end.
         settled: Ns,
     },
+    /// Under a lease so much credit came back in all, as its lane says. Read after the figures of the [`Event::Progress`] that is told before it.
+    Renewed {
+        /// Who.
+        client: Client,
+        /// All that ever came back.
+        total: Ns,
+    },
     /// The driver swapped a client's credit word to zero and this came back: the answer to [`Decision::Revoke`], and to a
     /// [`Decision::Grant`] under other signs. Below zero if the client had overdrawn. So that credit given = issued + revoked + left, the
     /// word is never changed in any other way than by a grant, by such a swap and by the client's taking (which `issued` counts).
@@ -100,6 +107,8 @@ pub enum Event {
 pub enum Decision {
     /// Tell a client its mode.
     Mode(Client, Mode),
+    /// Write down what a client may do with its credit by itself. Before the [`Decision::Grant`] it is for, and alone where it changes.
+    Lease(Client, Option<Lease>),
     /// Add to a filler's credit word, ring its bell.
     ///
     /// If `bound`, the credit holds only while the signs above the client's priority stand as they stood when this turn of the driver

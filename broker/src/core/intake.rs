@@ -79,6 +79,7 @@ impl Core {
                 }
                 client.foresight.interrupted();
                 client.pace.forget();
+                client.lease = None;
             }
             out.push(Decision::Mode(id, new));
         }
@@ -177,7 +178,7 @@ impl Core {
         }
     }
 
-    pub(super) fn waits(&mut self, slot: Slot, kernel: u64, cost: Ns, since: Ns) {
+    pub(super) fn waits(&mut self, slot: Slot, kernel: u64, cost: Ns, since: Ns, out: &mut Vec<Decision>) {
         let (cost, since) = (self.cost(cost), self.past(since));
         let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Filler) else {
             return;
@@ -198,8 +199,13 @@ impl Core {
             issued: client.ledger.issued(),
         };
         self.state.class_active_at[class] = self.state.class_active_at[class].max(since);
+        let leased = self.state.get(slot).is_some_and(|client| client.lease.is_some());
         self.state.wait(slot, wait);
-        self.requeue(slot);
+        if leased {
+            self.end_lease(slot, out);
+        } else {
+            self.requeue(slot);
+        }
     }
 
     /// Returns whether there is anything new.
@@ -253,7 +259,12 @@ impl Core {
         } else {
             self.state.account(slot, |_| ());
         }
-        self.top_up(slot, out);
+        if self.state.foresees() {
+            // What came back of it is told next.
+            self.wake_at(Some(now));
+        } else {
+            self.top_up(slot, out);
+        }
         true
     }
 

@@ -54,7 +54,7 @@ use state::State;
 use timeline::Phase;
 use times::Times;
 
-pub use crate::protocol::{Ns, lane::Mode};
+pub use crate::protocol::{Ns, credit::Lease, lane::Mode};
 
 /// The scheduler.
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl Core {
                 since,
             } => {
                 let Some(slot) = self.known(client) else { return };
-                self.waits(slot, kernel, cost, since);
+                self.waits(slot, kernel, cost, since, out);
             }
             Event::Holds { client, left } => {
                 let Some(slot) = self.known(client) else { return };
@@ -207,6 +207,13 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 if !self.progress(slot, issued, settled, out) {
                     return;
+                }
+                return self.decide_soon();
+            }
+            Event::Renewed { client, total } => {
+                let Some(slot) = self.known(client) else { return };
+                if self.state.account(slot, |ledger| ledger.renew(total)) == Some(false) {
+                    self.state.counters.corrected += 1;
                 }
                 return self.decide_soon();
             }
@@ -279,6 +286,7 @@ impl Core {
             work: client.work,
             busy_until: client.timeline.busy_until(),
             granted: client.ledger.granted(),
+            renewed: client.ledger.renewed(),
             issued: client.ledger.issued(),
             revoked: client.ledger.revoked(),
             left: client.ledger.left(),

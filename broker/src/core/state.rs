@@ -388,6 +388,21 @@ impl State {
         self.device.remaining(outstanding, now).saturating_add(credit)
     }
 
+    /// The chance of keeping a holder waiting that a kernel may have. Where the device must be switched back first a wrong guess costs more than the kernel's rest.
+    pub(super) fn risk(&self) -> f64 {
+        /// What was best in the lab on a device that takes turns.
+        const SWITCHED: f64 = 0.5;
+        match self.config.switch_cost {
+            0 => self.config.risk,
+            _ => self.config.risk.min(SWITCHED),
+        }
+    }
+
+    /// Whether one client fills and no other.
+    pub(super) fn has_one_filler(&self) -> bool {
+        self.order.len() == self.holders.len() + 1
+    }
+
     /// Whether a wait with this credit left would pass.
     pub(super) fn covered(client: &ClientState, wait: &Wait) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)

@@ -53,6 +53,15 @@ impl Bench {
     fn tell(&mut self, event: Event) -> Vec<Decision> {
         let mut out = Vec::new();
         self.core.handle(self.now, event, &mut out);
+        // The driver of the core answers at once.
+        let mut at = 0;
+        while let Some(decision) = out.get(at).copied() {
+            if let Decision::Revoke(client) = decision {
+                let left = self.core.snapshot().client(client).map_or(0, |view| view.left);
+                self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
+            }
+            at += 1;
+        }
         out
     }
 

@@ -12,6 +12,7 @@ use rustix::thread::futex;
 use super::registry::Entry;
 use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
+use crate::protocol::credit::Lease;
 use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells};
 use crate::protocol::{Ns, VERSION};
 
@@ -61,10 +62,13 @@ pub struct LaneWatch {
     entry: Arc<Entry>,
     reader: Reader,
     mode: Mode,
-    progress: (Ns, Ns),
+    /// Issued, settled, renewed.
+    progress: (Ns, Ns, Ns),
     /// Kernel, cost and beginning of the wait that was told last. The beginning too: a filler that passed and waits again for
     /// the same kernel between two looks has begun another wait.
     waiting: Option<(u64, Ns, Ns)>,
+    /// The figures were told between two looks.
+    told_early: bool,
     /// When the client was last asked to ring for its idleness.
     naps_since: Option<Ns>,
 }
@@ -76,8 +80,9 @@ impl LaneWatch {
             entry,
             reader: Reader::default(),
             mode: Mode::Alone,
-            progress: (0, 0),
+            progress: (0, 0, 0),
             waiting: None,
+            told_early: false,
             naps_since: None,
         }
     }
@@ -190,15 +195,15 @@ impl LaneWatch {
             waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
         };
         let first = look();
-        let progress = (
-            reports.issued.load(Ordering::Acquire),
-            reports.settled.load(Ordering::Relaxed),
-        );
+        let issued = reports.issued.load(Ordering::Acquire);
+        let settled = reports.settled.load(Ordering::Acquire);
+        // After what was issued with it, and after what ended for it: the books then have no moment in which neither counts.
+        let progress = (issued, settled, reports.renewed.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
-        let progressed = progress != self.progress;
+        let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
         if progressed {
             self.progress = progress;
-            let (issued, settled) = progress;
+            let (issued, settled, total) = progress;
             events.push((
                 now,
                 Event::Progress {
@@ -207,6 +212,9 @@ impl LaneWatch {
                     settled,
                 },
             ));
+            if total > 0 {
+                events.push((now, Event::Renewed { client, total }));
+            }
         }
         let waiting = waits.then(|| {
             (
@@ -275,6 +283,7 @@ impl LaneWatch {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
         if (mode == Mode::Filler) != (self.mode == Mode::Filler) {
+            orders.let_out(None);
             left = orders.take_back();
             self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         }
@@ -307,8 +316,34 @@ impl LaneWatch {
         (left != 0).then_some(left)
     }
 
+    /// What came back into the word before it was emptied is told before what was in it.
+    pub fn books(&mut self) -> Vec<Event> {
+        let (client, reports) = (self.client(), &self.entry.lane.reports);
+        let issued = reports.issued.load(Ordering::Acquire);
+        let settled = reports.settled.load(Ordering::Acquire);
+        let total = reports.renewed.load(Ordering::Acquire);
+        if total == self.progress.2 {
+            return Vec::new();
+        }
+        self.progress = (issued, settled, total);
+        self.told_early = true;
+        let figures = Event::Progress {
+            client,
+            issued,
+            settled,
+        };
+        vec![figures, Event::Renewed { client, total }]
+    }
+
+    /// Says what the client may do with its credit by itself.
+    pub fn let_out(&self, lease: Option<Lease>) {
+        self.entry.lane.orders.let_out(lease);
+        self.ring();
+    }
+
     /// Takes back what is left.
     pub fn revoke(&self) -> i64 {
+        self.entry.lane.orders.let_out(None);
         let left = self.entry.lane.orders.take_back();
         self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         self.ring();

@@ -464,7 +464,14 @@ impl Scheduler {
                 if let Some(watcher) = &mut self.watcher {
                     watcher(Moment::Before(&decision));
                 }
-                answers.extend(self.decide(now, decision));
+                if let Some(event) = self.decide(now, decision) {
+                    if let Event::Revoked { client, .. } = event
+                        && let Some(lane) = self.lane(client)
+                    {
+                        answers.extend(lane.books());
+                    }
+                    answers.push(event);
+                }
                 if let Some(watcher) = &mut self.watcher {
                     watcher(Moment::After(&decision));
                 }
@@ -502,6 +509,10 @@ impl Scheduler {
                 let what = if bound { "bound" } else { "unbound" };
                 self.mark(now, &entry, "grant", i64::try_from(credit).ok(), Some(what.to_string()));
                 left.map(|left| Event::Revoked { client, left })
+            }
+            Decision::Lease(client, lease) => {
+                self.lane(client)?.let_out(lease);
+                None
             }
             Decision::Revoke(client) => {
                 let lane = self.lane(client)?;

@@ -58,6 +58,8 @@ pub mod flags {
     /// Beside others, take a sample now and then and report it as a record: half a per cent of the time in which the job launches at most, and no
     /// ring for it. What is predicted can so follow what happens.
     pub const SAMPLE: u32 = 4;
+    /// Credit whose work was seen to end comes back: see [`super::super::credit::Lease`].
+    pub const CREDIT_RENEWS: u32 = 8;
 }
 
 /// At which news a client rings the broker's bell, in [`Lane::broker_sleeps`].
@@ -90,6 +92,14 @@ pub struct Orders {
     pub longest_wait: AtomicU64,
     /// What a kernel with no known time is charged.
     pub unknown_cost: AtomicU64,
+    /// Of the [`Lease`](super::credit::Lease): a kernel that ends before this need not wait for those before it.
+    pub calm: AtomicU64,
+    /// Of the lease: a kernel ends before this, or it waits for the broker's word. 0: there is no lease.
+    pub until: AtomicU64,
+    /// Of the lease: of the work that was seen to end, so much does not come back as credit.
+    pub surplus: AtomicU64,
+    /// Of the lease: how much may be on the device when a kernel is launched that does not end in the calm time.
+    pub depth: AtomicU64,
     /// How many times slower than a real device's this one's copies are, in [`DILATION_ONE`]ths (a simulated device may be slowed down); 0 counts as once.
     pub dilation: AtomicU32,
 }
@@ -115,6 +125,8 @@ pub struct Reports {
     pub issued: AtomicU64,
     /// Of that, predicted work whose end was seen on the device.
     pub settled: AtomicU64,
+    /// Of that, what came back into the credit word. Counted before it comes.
+    pub renewed: AtomicU64,
     /// The time of the last launch.
     pub last_launch: AtomicU64,
     /// The time a synchronising call last returned with nothing of the process left on the device.

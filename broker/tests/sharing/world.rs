@@ -294,6 +294,7 @@ impl World {
                         self.tell(vec![Event::Revoked { client, left }]);
                     }
                 }
+                Decision::Lease(..) => {}
                 Decision::Revoke(client) => {
                     let left = std::mem::take(&mut self.processes[client.0 as usize].credit);
                     self.tell(vec![Event::Revoked { client, left }]);

@@ -2,6 +2,8 @@
 //!
 //! * Launches of all threads and streams of the process leave in the order they arrived ([`Turn`](super::turn::Turn)).
 //! * A launch goes when the credit covers it. Credit that is bound to the board's signs is void once a more important holder has launched since.
+//! * Under a lease a launch that has credit waits only for the device: until little enough of the job's own work is left there, by the clock, or until the end of earlier work
+//!   is seen and gives credit back. That takes no trip to the broker and is not told to it, unless it takes long.
 //! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
 //!   this process that is on the device makes no progress (a program may queue a kernel that spins until a later launch of its own is
 //!   queued: XLA's tuner does, and would wait for ever).
@@ -14,6 +16,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
+use weft_broker::protocol::credit::Leave;
 use weft_broker::protocol::lane::{Kind, Mode, bells};
 
 use super::state::Session;
@@ -46,6 +49,12 @@ const UTMOST_WAIT: Ns = 30_000_000_000;
 /// The broker's own rule for this is quicker and knows the device; this one stands behind it.
 const STUCK_PART: Ns = 8;
 const STUCK_LEAST: Ns = 5_000_000;
+
+/// How long a launch waits for the device under a lease before it tells the broker that it waits: more than most kernels take.
+const PACE: Ns = 500_000;
+
+/// So often the device is asked meanwhile whether earlier work has ended: asking costs about 1 us.
+const ASK: Ns = 2_000;
 
 /// What is to go through.
 #[derive(Debug, Clone, Copy)]
@@ -82,15 +91,34 @@ impl Session {
     /// the credit. A launch that finds the queue empty needs no place in it: what came before it (and returned before it began) has left the
     /// queue, and what comes at the same moment has no order to it.
     #[inline(always)]
-    pub fn pass_at_once(&self, cost: Ns) -> bool {
-        self.turn.is_empty() && self.take_credit(cost)
+    pub fn pass_at_once(&self, cost: Ns, now: Ns) -> bool {
+        self.turn.is_empty() && self.leaves(cost, now) == Leave::Now && self.take_credit(cost)
+    }
+
+    /// Whether the lease, if there is one, lets a launch go.
+    #[inline]
+    fn leaves(&self, cost: Ns, now: Ns) -> Leave {
+        match self.lane.orders.lease() {
+            None => Leave::Now,
+            Some(lease) => lease.leave(now, self.backlog(now), cost),
+        }
+    }
+
+    /// How long the device is at work on what this process has launched as a filler, as predicted.
+    fn backlog(&self, now: Ns) -> Ns {
+        self.free_at.load(Ordering::Relaxed).saturating_sub(now)
+    }
+
+    /// Takes the credit if the lease allows.
+    fn takes(&self, cost: Ns, now: Ns) -> bool {
+        self.leaves(cost, now) == Leave::Now && self.take_credit(cost)
     }
 
     /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let ticket = self.turn.take();
-        let passed = if self.turn.come(ticket) && self.take_credit(want.cost) {
+        let passed = if self.turn.come(ticket) && self.takes(want.cost, clock::now()) {
             Passed::Credit
         } else {
             self.pass_waiting(ticket, want)
@@ -150,7 +178,7 @@ impl Session {
 
     /// Waits at the head of the queue.
     fn wait_for_credit(&self, want: &Want, arrived: Ns, deadline: Ns, longest: Ns) -> Passed {
-        if self.take_credit(want.cost) {
+        if self.paced(want, arrived) {
             return Passed::Credit;
         }
         let heartbeat = self.board.heartbeat.load(Ordering::Relaxed);
@@ -183,6 +211,60 @@ impl Session {
         passed
     }
 
+    /// Waits for the device alone, as long as a lease holds and not for long. True with the credit taken.
+    fn paced(&self, want: &Want, arrived: Ns) -> bool {
+        let orders = &self.lane.orders;
+        let cost = i64::try_from(want.cost).unwrap_or(i64::MAX);
+        let mut marked = false;
+        let mut asked: Ns = 0;
+        loop {
+            let now = clock::now();
+            if self.takes(want.cost, now) {
+                return true;
+            }
+            // A sign that has moved ends the lease, as does the broker.
+            let holds = orders.lease().is_some() && orders.holds(self.board);
+            if !holds || now.saturating_sub(arrived) >= PACE {
+                return false;
+            }
+            let wait = match self.leaves(want.cost, now) {
+                Leave::Never => return false,
+                Leave::At(at) => at.saturating_sub(now),
+                Leave::Now => {
+                    // The credit comes back with the end of what is out.
+                    if orders.credit.load(Ordering::Acquire) >= cost {
+                        continue;
+                    }
+                    if self.streams.outstanding() == 0 || self.captures.load(Ordering::Acquire) != 0 {
+                        return false;
+                    }
+                    if !std::mem::replace(&mut marked, true) {
+                        self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
+                    }
+                    if now.saturating_sub(asked) >= ASK {
+                        asked = now;
+                        self.ask_device(now);
+                    }
+                    ASK
+                }
+            };
+            self.rest(wait);
+        }
+    }
+
+    /// A short pause: spun where there are cores for it.
+    fn rest(&self, wait: Ns) {
+        let spin = self.settings.spin;
+        if wait <= spin.max(ASK) && spin > 0 {
+            std::hint::spin_loop();
+        } else {
+            // Nobody wakes this sleep; the last of it is spun.
+            std::thread::sleep(std::time::Duration::from_nanos(
+                wait.saturating_sub(spin).clamp(ASK, SHORTEST_NAP),
+            ));
+        }
+    }
+
     fn sleep_for_credit(&self, want: &Want, arrived: Ns, deadline: Ns, longest: Ns, heartbeat: u32) -> Passed {
         let orders = &self.lane.orders;
         let stuck_after = (longest / STUCK_PART).max(STUCK_LEAST);
@@ -190,13 +272,13 @@ impl Session {
         loop {
             // The bell first: a grant after this look changes it, and the nap does not begin.
             let bell = orders.bell.load(Ordering::Acquire);
-            if self.take_credit(want.cost) {
+            let now = clock::now();
+            if self.takes(want.cost, now) {
                 return Passed::Credit;
             }
             if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Filler) {
                 return Passed::Mode;
             }
-            let now = clock::now();
             if now >= deadline {
                 return Passed::Expired;
             }
@@ -219,7 +301,11 @@ impl Session {
                 self.standstill.store(u64::from(heartbeat) + 1, Ordering::Relaxed);
                 return Passed::Standstill;
             }
-            let length = self.nap_length(now).min(deadline.saturating_sub(now));
+            let length = match self.leaves(want.cost, now) {
+                Leave::At(at) => self.nap_length(now).min(at.saturating_sub(now)),
+                Leave::Now | Leave::Never => self.nap_length(now),
+            };
+            let length = length.min(deadline.saturating_sub(now));
             // Woken, interrupted or timed out: look again.
             let _ = futex::wait(&orders.bell, Flags::empty(), bell, Some(&nap(length)));
         }
@@ -248,6 +334,10 @@ impl Session {
     pub fn report_settled(&self, gained: Ns) {
         if gained > 0 {
             self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
+            self.lane.orders.renew(&self.lane.reports, self.board);
+            // No more is left there than was not seen to end.
+            let left = clock::now().saturating_add(self.streams.outstanding());
+            self.free_at.fetch_min(left, Ordering::Relaxed);
         }
     }
 

@@ -81,6 +81,8 @@ pub struct Session {
     pub standstill: AtomicU64,
     /// The process became idle and has launched nothing since: the next launch finds an idle device.
     rested: AtomicBool,
+    /// When the device is done with what was launched as a filler, as predicted.
+    pub free_at: AtomicU64,
     /// Its place on the device.
     pub place: super::seat::Place,
     /// Device memory held.
@@ -112,6 +114,7 @@ impl Session {
             messages: Messages::default(),
             attachments: AtomicU64::new(0),
             captures: AtomicU32::new(0),
+            free_at: AtomicU64::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
             place: super::seat::Place::default(),
@@ -308,7 +311,7 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(cost) {
+        if !self.pass_at_once(cost, now) {
             self.pass_in_turn(&want);
             now = clock::now();
         }
@@ -323,6 +326,9 @@ impl Session {
         if self.streams.issue(want.place, want.cost, now) {
             self.settle.begins(now);
         }
+        // Two threads at once may lose one of the two costs: the device is then asked a little early.
+        let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
+        self.free_at.store(free, Ordering::Relaxed);
         self.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
 
@@ -406,7 +412,7 @@ impl Session {
                 stream,
                 place: self.streams.place(own),
             };
-            if !self.pass_at_once(cost) {
+            if !self.pass_at_once(cost, clock::now()) {
                 self.pass_in_turn(&want);
             }
             self.issue(&want, clock::now());

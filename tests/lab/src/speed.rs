@@ -115,6 +115,7 @@ impl Crowd {
                         });
                         self.waits(client.0);
                     }
+                    Decision::Lease(..) => {}
                     Decision::Revoke(client) => self.tell(Event::Revoked { client, left: 0 }),
                     Decision::Mode(..) => {}
                 }

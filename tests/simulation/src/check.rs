@@ -114,7 +114,10 @@ impl Books {
         }
         for decision in decisions {
             let client = match decision {
-                Decision::Mode(client, _) | Decision::Grant { client, .. } | Decision::Revoke(client) => client,
+                Decision::Mode(client, _)
+                | Decision::Lease(client, _)
+                | Decision::Grant { client, .. }
+                | Decision::Revoke(client) => client,
             };
             if !self.attached.contains_key(client) {
                 return broken(name::DEAD, || format!("{decision:?}"));
@@ -308,7 +311,9 @@ impl Books {
 
 /// The books of one client against its memory.
 fn credit(process: &Process, view: &ClientView, word: i64) -> Check {
-    let given = i128::from(view.granted) - i128::from(view.revoked);
+    // What came back meanwhile is in the word and not in the books yet.
+    let renewed = process.lane().reports.renewed.load(Ordering::Relaxed);
+    let given = i128::from(view.granted) - i128::from(view.renewed) + i128::from(renewed) - i128::from(view.revoked);
     if given - i128::from(process.taken) != i128::from(word) {
         return broken(name::CREDIT, || {
             format!(

@@ -306,6 +306,7 @@ impl Process {
     pub(crate) fn report_settled(&self, gained: Ns) {
         if gained > 0 {
             self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
+            self.lane.orders.renew(&self.lane.reports, &self.host.board);
         }
     }
 

@@ -49,6 +49,11 @@ fn credit_is_conserved() {
 }
 
 #[test]
+fn credit_that_comes_back_comes_once() {
+    on_both(2, credit::renewed_once);
+}
+
+#[test]
 fn credit_for_one_goes_once() {
     on_both(2, credit::taken_once);
 }

@@ -15,7 +15,7 @@ pub(super) use turns::make_room;
 use std::fmt::Debug;
 
 use super::{PolicyName, queue::Slot, state::State, timeline::Phase};
-use crate::protocol::{Ns, lane::Mode};
+use crate::protocol::{Ns, credit::Lease, lane::Mode};
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +69,11 @@ pub(super) trait Policy: Debug + Send {
             return TopUp::To(bound - state.exposure_before(slot));
         }
         TopUp::No
+    }
+
+    /// What a client may do by itself with credit that is bound to the holder's sign, and when that is to be looked at again.
+    fn lease(&self, _state: &State, _slot: Slot, _now: Ns) -> Option<(Lease, Ns)> {
+        None
     }
 
     /// The client in this slot is gone, or changed its class.

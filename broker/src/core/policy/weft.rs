@@ -6,6 +6,7 @@
 //! | how long is the gap? | it is not asked: what is asked is the chance that it ends within a kernel's time, given that it has lasted so long. Gaps of known length, arrivals at random and open-ended gaps are one case |
 //! | who? | the most important class that has a kernel that fits; of that whose turn it is, or else the longest that fits |
 //! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::core::device::Device::lead)), also before the holder's own work ends. More where the holder is hardly to be expected; where it comes at random, no more than it finds of a kernel in progress anyway. A job that launches more slowly than the device works goes on by itself: it never has more than a kernel there |
+//! | who launches the next kernel? | a filler that is alone and has a profile goes on by itself under a [`Lease`]: the broker says until when the holder is not expected, the filler's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
 //! | a holder that comes back | its sign voids all credit at once; any driver call of it takes credit back before it launches |
 //! | grace | where a better moment is near (the time at which a request that waits already would launch is soon over), it is awaited, if that costs less than it saves |
 //! | a kernel that fits no gap | (a graph: one piece of work) runs when the holder has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
@@ -20,7 +21,7 @@ use super::{
     Policy, TopUp, Verdict, copies, holder_and_fillers,
     turns::{Turns, make_room, more_important_runs},
 };
-use crate::protocol::{Ns, PRIORITIES, lane::Mode};
+use crate::protocol::{Ns, PRIORITIES, credit::Lease, lane::Mode};
 
 /// With no more than this chance the holder comes back while a full bound of work is out: then fillers may run ahead of what the way of orders asks for.
 const HARDLY: f64 = 0.02;
@@ -42,7 +43,7 @@ impl Policy for Weft {
     }
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
-        let room = match state.room(now, state.config.risk) {
+        let room = match state.room(now, state.risk()) {
             Ok(room) => room,
             Err(until) => return copies::beside_holder(state, until, now),
         };
@@ -83,6 +84,22 @@ impl Policy for Weft {
             Some(more) if more > lead => TopUp::To(client.ledger.usable().saturating_add(more)),
             _ => TopUp::No,
         }
+    }
+
+    fn lease(&self, state: &State, slot: Slot, now: Ns) -> Option<(Lease, Ns)> {
+        // What is charged for the kernels of a job without a profile says little about the time they take.
+        let client = state.get(slot).filter(|client| client.pace.is_profiled())?;
+        let config = &state.config;
+        let room = state.room(now, state.risk()).ok()?.saturating_sub(config.switch_cost);
+        let calm = calm(state, now).saturating_sub(config.switch_cost);
+        let lease = Lease {
+            calm: now.saturating_add(calm),
+            until: now.saturating_add(room).max(1),
+            depth: config.depth,
+            surplus: client.lease.map_or(0, |lease| lease.surplus),
+        };
+        let again = (room / 2).clamp(config.open_after / 8, config.open_after * 4).max(1);
+        Some((lease, now.saturating_add(again)))
     }
 
     fn forget(&mut self, slot: Slot) {
@@ -163,7 +180,7 @@ fn later(state: &State, now: Ns) -> Ns {
 fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     let time = takes(state, entry, remaining);
     let fits = |at: Ns, chance: f64| state.room(at, chance).is_ok_and(|room| time <= room);
-    let risk = state.config.risk;
+    let risk = state.risk();
     if risk <= GOOD || fits(now, GOOD) {
         return None;
     }
@@ -192,7 +209,7 @@ fn calm(state: &State, now: Ns) -> Ns {
 /// What a filler that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the holder's sign
 /// ends it. As long as the holder is not due.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
-    let due = state.room(now, state.config.risk).unwrap_or(0) < takes;
+    let due = state.room(now, state.risk()).unwrap_or(0) < takes;
     match client.pace.spread(1) {
         Ns::MAX if !due => Ns::MAX,
         _ => 0,
@@ -244,7 +261,10 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
             true => 1,
             false => (entry.long / entry.cost.max(1)).max(1),
         };
-        (lead.max(calm).max(slow) / longer).min(most)
+        match client.pace.is_profiled() && state.has_one_filler() {
+            true => most,
+            false => (lead.max(calm).max(slow) / longer).min(most),
+        }
     } else {
         0
     };

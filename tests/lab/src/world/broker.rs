@@ -230,9 +230,10 @@ impl World {
                 lane.told_idle = matches!(last, Event::Idle(..));
                 broker.events.append(&mut lane.records);
             }
-            let progressed = (lane.issued, lane.settled) != lane.told;
+            let progressed = (lane.issued, lane.settled, lane.renewed) != lane.told;
             if progressed {
-                lane.told = (lane.issued, lane.settled);
+                let renewed = lane.renewed > 0;
+                lane.told = (lane.issued, lane.settled, lane.renewed);
                 broker.events.push((
                     now,
                     Event::Progress {
@@ -241,6 +242,10 @@ impl World {
                         settled: lane.settled,
                     },
                 ));
+                if renewed {
+                    let total = lane.renewed;
+                    broker.events.push((now, Event::Renewed { client, total }));
+                }
             }
             // Told again after other news, as the daemon does, and what is in the word before it.
             if lane.waiting != lane.told_wait || (progressed && lane.waiting.is_some()) {
@@ -299,6 +304,7 @@ impl World {
                 let mut left = 0;
                 if (mode == Mode::Filler) != (lane.mode == Mode::Filler) {
                     left = std::mem::take(&mut lane.credit);
+                    lane.lease = None;
                 }
                 lane.mode = mode;
                 self.bell(job);
@@ -318,8 +324,15 @@ impl World {
                 self.bell(job);
                 left.map(|left| Event::Revoked { client, left })
             }
+            Decision::Lease(client, lease) => {
+                let job = client.0 as usize;
+                self.processes[job].lane.lease = lease;
+                self.bell(job);
+                None
+            }
             Decision::Revoke(client) => {
                 let job = client.0 as usize;
+                self.processes[job].lane.lease = None;
                 let left = std::mem::take(&mut self.processes[job].lane.credit);
                 self.bell(job);
                 Some(Event::Revoked { client, left })

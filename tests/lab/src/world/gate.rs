@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weft_broker::core::{Client, Event, Mode};
+use weft_broker::protocol::credit::{Lease, Leave};
 use weft_broker::protocol::lane::HOST_COPY;
 use weft_profiles::Profile;
 
@@ -24,6 +25,10 @@ const SILENT: u32 = 4;
 const SHORTEST_NAP: Ns = 50 * US;
 const LONGEST_NAP: Ns = MS;
 const LATENESS: Ns = 4;
+/// How often a thread asks the device that waits at the gate for its own work to end.
+const ASK: Ns = 2 * US;
+/// How long it does so before it tells the broker that it waits.
+const PATIENCE: Ns = 500 * US;
 /// The daemon's longest wait.
 const LONGEST_WAIT: Ns = 1_000 * MS;
 /// State's: transfers below pass; bytes a nanosecond.
@@ -37,6 +42,17 @@ pub(super) struct Waiting {
     pub(super) kernel: u64,
     pub(super) cost: Ns,
     pub(super) since: Ns,
+}
+
+/// What the gate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// Go.
+    Open,
+    /// The device decides: look again then.
+    Later(Ns),
+    /// The broker decides.
+    Shut,
 }
 
 /// When a client rings for the broker.
@@ -61,8 +77,15 @@ pub(super) struct Lane {
     pub(super) signs: u64,
     pub(super) issued: Ns,
     pub(super) settled: Ns,
+    /// The launch that waits for the broker's word,
     pub(super) waiting: Option<Waiting>,
-    pub(super) told: (Ns, Ns),
+    /// or only for the device, under a lease.
+    paced: Option<Waiting>,
+    pub(super) lease: Option<Lease>,
+    pub(super) renewed: Ns,
+    /// When the device is done with what this job has launched, as predicted.
+    free_at: Ns,
+    pub(super) told: (Ns, Ns, Ns),
     pub(super) told_wait: Option<Waiting>,
     /// When the broker wants to be rung, and when it last asked for a holder's idleness.
     pub(super) bell: Bell,
@@ -93,7 +116,11 @@ impl Lane {
             issued: 0,
             settled: 0,
             waiting: None,
-            told: (0, 0),
+            paced: None,
+            lease: None,
+            renewed: 0,
+            free_at: 0,
+            told: (0, 0, 0),
             told_wait: None,
             bell: Bell::None,
             bell_asked: None,
@@ -168,24 +195,67 @@ impl World {
         if lane.mode != Mode::Filler || small {
             return true;
         }
-        let cost = lane.cost(play);
-        if self.take_credit(job, cost) {
-            return true;
+        if lane.waiting.is_some() || lane.paced.is_some() {
+            return false;
         }
+        let waiting = Waiting {
+            kernel: name_of(play),
+            cost: lane.cost(play),
+            since: self.now,
+        };
+        match self.ask_gate(job, &waiting) {
+            Gate::Open => return true,
+            Gate::Later(at) => {
+                self.mark_all(job);
+                self.processes[job].lane.paced = Some(waiting);
+                self.look_later(job, at);
+            }
+            Gate::Shut => self.begin_wait(job, waiting),
+        }
+        false
+    }
+
+    /// From now on the broker's word is waited for.
+    fn begin_wait(&mut self, job: usize, waiting: Waiting) {
         let now = self.now;
         let gate_spin = self.hosts.gate_spin;
         let lane = &mut self.processes[job].lane;
-        if lane.waiting.is_none() {
-            lane.waiting = Some(Waiting {
-                kernel: name_of(play),
-                cost,
-                since: now,
-            });
+        lane.paced = None;
+        lane.waiting = Some(Waiting { since: now, ..waiting });
+        self.mark_all(job);
+        self.ring(job, false);
+        self.look_later(job, now + gate_spin);
+    }
+
+    /// Takes the credit for a launch, or says when to ask again without another word of the broker.
+    fn ask_gate(&mut self, job: usize, waiting: &Waiting) -> Gate {
+        let now = self.now;
+        let lane = &self.processes[job].lane;
+        if lane.lease.is_some() && lane.credit < waiting.cost as i64 {
             self.mark_all(job);
-            self.ring(job, false);
-            self.look_later(job, now + gate_spin);
+            self.poll(job);
         }
-        false
+        let process = &self.processes[job];
+        let lane = &process.lane;
+        let Some(lease) = lane.lease else {
+            return match self.take_credit(job, waiting.cost) {
+                true => Gate::Open,
+                false => Gate::Shut,
+            };
+        };
+        let backlog = lane.free_at.saturating_sub(now);
+        let holds = !lane.bound || lane.signs == self.above(process.job.priority);
+        if !holds || now > waiting.since + PATIENCE {
+            return Gate::Shut;
+        }
+        let awaits = process.outstanding > 0;
+        match lease.leave(now, backlog, waiting.cost) {
+            Leave::Never => Gate::Shut,
+            Leave::At(at) => Gate::Later(at),
+            Leave::Now if self.take_credit(job, waiting.cost) => Gate::Open,
+            Leave::Now if awaits => Gate::Later(now + ASK),
+            Leave::Now => Gate::Shut,
+        }
     }
 
     fn look_later(&mut self, job: usize, at: Ns) {
@@ -198,14 +268,28 @@ impl World {
 
     /// The bell of a lane rang: who sleeps on it wakes a little later, who spins sees it at once.
     pub(super) fn bell(&mut self, job: usize) {
-        let Some(waiting) = self.processes[job].lane.waiting else {
-            return;
-        };
+        let lane = &self.processes[job].lane;
+        // Who waits for the device only looks at his orders all the time.
+        if lane.paced.is_some() && self.now < lane.look_at {
+            let now = self.now;
+            return self.look_later(job, now);
+        }
+        let Some(waiting) = lane.waiting else { return };
         let spins = self.now < waiting.since + self.hosts.gate_spin;
         let at = if spins { self.now } else { self.wake_up() };
         if at < self.processes[job].lane.look_at {
             self.look_later(job, at);
         }
+    }
+
+    /// Takes the credit, if the lease allows.
+    fn leaves(&mut self, job: usize, cost: Ns) -> bool {
+        let lane = &self.processes[job].lane;
+        let backlog = lane.free_at.saturating_sub(self.now);
+        let allowed = lane
+            .lease
+            .is_none_or(|lease| lease.leave(self.now, backlog, cost) == Leave::Now);
+        allowed && self.take_credit(job, cost)
     }
 
     fn take_credit(&mut self, job: usize, cost: Ns) -> bool {
@@ -222,14 +306,23 @@ impl World {
     /// A filler at the gate looks again.
     pub(super) fn gate_look(&mut self, job: usize, token: u32) {
         let lane = &self.processes[job].lane;
-        let Some(waiting) = lane.waiting.filter(|_| lane.token == token) else {
+        if lane.token != token {
             return;
-        };
+        }
         let now = self.now;
+        if let Some(paced) = lane.paced {
+            self.poll(job);
+            return match self.ask_gate(job, &paced) {
+                Gate::Open => self.pass_gate(job),
+                Gate::Later(at) => self.look_later(job, at),
+                Gate::Shut => self.begin_wait(job, paced),
+            };
+        }
+        let Some(waiting) = lane.waiting else { return };
         if self.poll(job) {
             self.ring(job, false);
         }
-        let passes = if self.processes[job].lane.mode != Mode::Filler || self.take_credit(job, waiting.cost) {
+        let passes = if self.processes[job].lane.mode != Mode::Filler || self.leaves(job, waiting.cost) {
             true
         } else if now >= waiting.since + LONGEST_WAIT {
             self.processes[job].lane.credit -= waiting.cost as i64;
@@ -242,8 +335,13 @@ impl World {
             let nap = self.nap(job);
             return self.look_later(job, now + nap + late);
         }
+        self.pass_gate(job);
+    }
+
+    fn pass_gate(&mut self, job: usize) {
+        let now = self.now;
         let process = &mut self.processes[job];
-        process.lane.waiting = None;
+        (process.lane.waiting, process.lane.paced) = (None, None);
         if let Some(since) = process.held_since.take() {
             process.waits.push((since, now));
         }
@@ -294,9 +392,23 @@ impl World {
         process.lane.settled += gained;
         if gained > 0 {
             process.lane.progress = now;
+            self.renew(job);
             self.news();
         }
         gained > 0
+    }
+
+    /// `Orders::renew`, and what is left on the device as far as is known.
+    fn renew(&mut self, job: usize) {
+        let above = self.above(self.processes[job].job.priority);
+        let now = self.now;
+        let lane = &mut self.processes[job].lane;
+        lane.free_at = lane.free_at.min(now + (lane.issued - lane.settled));
+        if let Some(lease) = lane.lease.filter(|_| lane.bound && lane.signs == above) {
+            let total = lane.settled.saturating_sub(lease.surplus);
+            lane.credit += total.saturating_sub(lane.renewed) as i64;
+            lane.renewed = lane.renewed.max(total);
+        }
     }
 
     /// Work went to the device: books and records.
@@ -362,6 +474,7 @@ impl World {
         }
         at.issued += cost;
         process.lane.issued += cost;
+        process.lane.free_at = process.lane.free_at.max(now) + cost;
         let issued = at.issued;
         // The record of it in the stream was written before it was booked.
         if let Some(last) = at.in_flight.back_mut() {

@@ -6,6 +6,7 @@ use loom::thread;
 
 use super::atomic::{AtomicU32, Ordering};
 use super::protocol::board::Board;
+use super::protocol::credit::Lease;
 use super::protocol::lane::Lane;
 use super::shared;
 
@@ -61,6 +62,47 @@ pub fn conserved() {
         "{taken} taken, {back} back, {word} in the word"
     );
     assert_eq!(lane.reports.issued.load(Ordering::Relaxed) as i64, taken);
+}
+
+/// Under a lease two threads find the same end of work, one launches on the credit that came back, and the broker takes back what there is: what came back came once, and
+/// nothing else is lost or made.
+pub fn renewed_once() {
+    let (lane, board) = lane_and_board();
+    lane.orders.let_out(Some(Lease {
+        calm: u64::MAX,
+        until: u64::MAX,
+        depth: 0,
+        surplus: 1,
+    }));
+    lane.orders.grant(2, Some(0));
+    assert_eq!(launch(&lane, &board, 2), 2);
+    lane.reports.settled.fetch_add(2, Ordering::AcqRel);
+    let launcher = {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || {
+            lane.orders.renew(&lane.reports, &board);
+            launch(&lane, &board, 1)
+        })
+    };
+    let other = {
+        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        thread::spawn(move || lane.orders.renew(&lane.reports, &board))
+    };
+    lane.orders.let_out(None);
+    let back = lane.orders.take_back();
+    let issued = lane.reports.issued.load(Ordering::Acquire) as i64;
+    let renewed = lane.reports.renewed.load(Ordering::Acquire) as i64;
+    assert!(
+        2 + renewed - back >= issued,
+        "{issued} told of 2 and {renewed} that came back"
+    );
+    launcher.join().expect("it ends");
+    other.join().expect("it ends");
+    let renewed = lane.reports.renewed.load(Ordering::Relaxed) as i64;
+    assert!(renewed <= 1, "the rest is surplus");
+    let word = lane.orders.take_back();
+    let issued = lane.reports.issued.load(Ordering::Relaxed) as i64;
+    assert_eq!(2 + renewed, issued + back + word);
 }
 
 /// Two threads of a filler and credit for one launch: it goes once.

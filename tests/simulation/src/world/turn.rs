@@ -73,6 +73,7 @@ impl World {
             Decision::Grant { .. } => self.count("unbound grants"),
             Decision::Revoke(_) => self.count("revocations"),
             Decision::Mode(..) => self.count("modes"),
+            Decision::Lease(..) => self.count("leases"),
         }
     }
 
