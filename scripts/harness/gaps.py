@@ -1,0 +1,140 @@
+"""Puts every nanosecond of a job's gaps down to what the device did in it, from the device's log.
+
+A gap lies between the last kernel of one request and the first of the next. It holds the way of the answer back to the host, the host's work and the
+input's copy. What the compute engine does in it is one of these, the first that applies:
+
+    kernels         another job's kernels ran
+    fills           its memsets ran (they take the compute engine as kernels do)
+    switch in       the engine went over to the other job
+    switch back     it came back
+    copies          it was idle while the other job copied: a step that begins with the copy of its batch has nothing else to do
+    head            idle before the other job's first kernel or copy in this gap
+    on the way      idle, though the other job's next operation had been submitted
+    not launched    idle, because the other job launched nothing: its host was at work, or waited at the gate
+    tail            idle behind the other job's last operation in this gap, the holder's input copy not counted
+    input           idle while the holder copied its input, or after that while its first kernel was on the way
+
+The parts of a gap add up to its length.
+"""
+
+import bisect
+
+from . import devicelog
+
+PARTS = ("kernels", "fills", "switch in", "switch back", "copies", "head", "on the way", "not launched", "tail", "input")
+
+# What takes the compute engine.
+ON_COMPUTE = {"kernel": "kernels", "memset": "fills"}
+
+
+def find(records, pid, shortest, count=None):
+    """The gaps of a process that last longer than `shortest` ns, the last `count` of them: [(end of a kernel, begin of an input, begin of a kernel)]."""
+    mine = sorted((r for r in records if r["pid"] == pid and r["op"] in ("kernel", "memset", "copy")), key=lambda r: r["t"])
+    gaps, end, stirred = [], None, None
+    for record in mine:
+        if record["op"] == "copy":
+            # The first copy into the device after the last kernel; answers go the other way.
+            if stirred is None and record.get("direction") == "h2d":
+                stirred = record["t"]
+            continue
+        if end is not None and record["t"] - end > shortest:
+            gaps.append((end, min(stirred or record["t"], record["t"]), record["t"]))
+        end, stirred = max(end or 0, record["end"]), None
+    return gaps[-count:] if count else gaps
+
+
+def parts(records, holder, others, gaps):
+    """The parts of each gap, ns: [{part: ns}]."""
+    compute, copies, launches = [], [], []
+    for record in records:
+        what = ON_COMPUTE.get(record["op"])
+        if record["op"] == "switch":
+            what = "switch back" if record["pid"] == holder else "switch in"
+            compute.append((record["t"], record["end"], what))
+        elif record["pid"] in others and record["op"] in ("kernel", "memset", "copy"):
+            if what:
+                compute += [(begin, end, what) for begin, end in devicelog.slices(record)]
+            else:
+                copies.append((record["t"], record["end"], "copies"))
+            launches.append((record["t"], record["submitted"]))
+    for spans in (compute, copies, launches):
+        spans.sort()
+    copies = merged(copies)
+    return [one(compute, copies, launches, gap) for gap in gaps]
+
+
+def merged(spans):
+    """Sorted spans of two copy engines as spans that do not overlap."""
+    united = []
+    for start, stop, what in spans:
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], stop), what)
+        else:
+            united.append((start, stop, what))
+    return united
+
+
+def within(spans, begin, end):
+    """The spans that reach into an interval, cut to it. They do not overlap, so their ends are in order as their begins are."""
+    first = max(bisect.bisect_left(spans, (begin,)) - 1, 0)
+    cut = []
+    for start, stop, what in spans[first:]:
+        if start >= end:
+            break
+        if min(stop, end) > max(start, begin):
+            cut.append((max(start, begin), min(stop, end), what))
+    return cut
+
+
+def one(compute, copies, launches, gap):
+    begin, stirred, end = gap
+    found = dict.fromkeys(PARTS, 0)
+    busy = within(compute, begin, end)
+    copying = within(copies, begin, end)
+    work = [span for span in busy if not span[2].startswith("switch")] + copying
+    first = min((span[0] for span in work), default=stirred)
+    last = max((span[1] for span in work), default=begin)
+    now = begin
+    for start, stop, what in [*busy, (end, end, None)]:
+        idle(found, max(now, begin), max(start, now), copying, launches, (first, last, stirred))
+        if what:
+            found[what] += max(stop - max(start, now), 0)
+        now = max(now, stop)
+    if sum(found.values()) != end - begin:
+        raise ValueError(f"the parts of a gap of {end - begin} ns make {sum(found.values())} ns")
+    return found
+
+
+def idle(found, begin, end, copying, launches, edges):
+    """The compute engine was idle from `begin` to `end`."""
+    first, last, stirred = edges
+    now = begin
+    for start, stop, _ in [*(span for span in copying if span[1] > begin and span[0] < end), (end, end, None)]:
+        start, stop = max(start, begin), min(stop, end)
+        quiet(found, now, start, launches, (first, last, stirred))
+        found["copies"] += max(stop - start, 0)
+        now = max(now, stop)
+
+
+def quiet(found, begin, end, launches, edges):
+    """The compute engine was idle from `begin` to `end`, and nobody else copied."""
+    if end <= begin:
+        return
+    first, last, stirred = edges
+    if begin >= last:
+        found["tail"] += max(min(end, stirred) - begin, 0)
+        found["input"] += max(end - max(begin, stirred), 0)
+    elif begin < first:
+        found["head"] += end - begin
+    else:
+        # Until what came next was submitted, it was not launched.
+        at = bisect.bisect_left(launches, (end,))
+        submitted = launches[at][1] if at < len(launches) else end
+        submitted = min(max(submitted, begin), end)
+        found["not launched"] += submitted - begin
+        found["on the way"] += end - submitted
+
+
+def means(found):
+    """The mean of each part over the gaps, ns."""
+    return {part: sum(parts[part] for parts in found) / len(found) for part in PARTS} if found else {}
