@@ -173,6 +173,20 @@ proptest! {
     }
 }
 
+/// Faults and a prefetch that take hardly any room from each other come to an end.
+#[test]
+fn a_kernel_and_a_prefetch_without_room_end() {
+    let calls = [
+        Call::TakePlain(14 << 20),
+        Call::Allocate(1, Range::new(512 << 10, 16_121_857)),
+        Call::Prefetch(1, Range::new(11 << 20, 3_014_657), false),
+        Call::Touch(1, Range::new(3_276_800, 2_027_521), false),
+    ];
+    for (duplex, waits) in [(false, false), (false, true), (true, false), (true, true)] {
+        play(&calls, duplex, waits);
+    }
+}
+
 /// An owner with some blocks, all on the host.
 fn on_the_host(settings: MemorySettings, blocks: u64) -> Pager {
     let mut pager = Pager::new(

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::range::bytes;
+use super::range::{PAGES, bytes};
 use super::{Ledger, MemoryError, MemorySettings, Owner, OwnerUsage, Range};
 use crate::Ns;
 
@@ -28,6 +28,8 @@ struct Piece {
     pages: u32,
     /// The prefetch it belongs to; none where the driver makes room.
     ticket: Option<Ticket>,
+    /// Blocks that went for it, see [`Pager::want_room`].
+    displaced: u32,
 }
 
 /// A piece on the link.
@@ -221,6 +223,7 @@ impl Pager {
                         number: part.number,
                         pages,
                         ticket: Some(ticket),
+                        displaced: 0,
                     },
                 ));
             }
@@ -388,11 +391,15 @@ impl Pager {
     }
 
     /// A piece finds the device full: what is leaving makes room, or else a block goes. Answers whether anything changed.
+    ///
+    /// Faults may take the room that was made, and lose it again to the next attempt: each block that goes leaves room for a page at least, so a piece that had as many go
+    /// as it can have pages is given up. Without that a kernel and a prefetch on a device with hardly any room take it from each other for ever.
     fn want_room(&mut self, at: u32, piece: Piece) -> bool {
         if self.moving[OUT].is_some() || !self.queues[OUT].is_empty() {
             return false;
         }
-        let Some(victim) = self.ledger.victim(at) else {
+        let victim = self.ledger.victim(at).filter(|_| piece.displaced < PAGES);
+        let Some(victim) = victim else {
             // Nothing can go: the prefetch stays undone, as the driver leaves one that finds no memory.
             self.queues[IN].pop_front();
             self.ledger.blocks[at as usize].queued &= !piece.pages;
@@ -406,8 +413,12 @@ impl Pager {
             number: block.number,
             pages: u32::MAX,
             ticket: None,
+            displaced: 0,
         };
         self.queues[OUT].push_back(piece);
+        if let Some(waiting) = self.queues[IN].front_mut() {
+            waiting.displaced += 1;
+        }
         true
     }
 
