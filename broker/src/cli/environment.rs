@@ -1,6 +1,6 @@
 //! The environment of a job under weft.
 //!
-//! What holds: what the user set stays (entries are put before his, not in their place; `WEFT_CUDA_LIBRARY` is kept), and doing it
+//! What holds: what the user set stays (entries are put beside his, not in their place; `WEFT_CUDA_LIBRARY` is kept), and doing it
 //! twice is doing it once.
 #![forbid(unsafe_code)]
 
@@ -102,7 +102,7 @@ fn variables(
     let mut set = vec![
         (
             "LD_PRELOAD",
-            prepended(preload.as_os_str(), &current("LD_PRELOAD"), b" :"),
+            appended(preload.as_os_str(), &current("LD_PRELOAD"), b" :"),
         ),
         (
             "LD_LIBRARY_PATH",
@@ -148,16 +148,24 @@ fn variables(
 
 /// `entry` first, then what was there, without `entry` once more.
 fn prepended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
-    let mut bytes = entry.as_bytes().to_vec();
-    let rest = existing
-        .as_bytes()
-        .split(|byte| separators.contains(byte))
-        .filter(|part| !part.is_empty() && *part != entry.as_bytes());
-    for part in rest {
-        bytes.push(b':');
-        bytes.extend(part);
-    }
-    OsString::from_vec(bytes)
+    let rest = others(entry, existing, separators);
+    joined(std::iter::once(entry.as_bytes()).chain(rest))
+}
+
+/// What was there, without `entry`, then `entry`. So libraries that must come first (ASan's) do, and one that has driver functions of its own gets the
+/// job's calls and finds weft's behind them, as it would find the driver's.
+fn appended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
+    let rest = others(entry, existing, separators);
+    joined(rest.chain(std::iter::once(entry.as_bytes())))
+}
+
+fn others<'a>(entry: &'a OsStr, existing: &'a OsStr, separators: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let parts = existing.as_bytes().split(|byte| separators.contains(byte));
+    parts.filter(|part| !part.is_empty() && *part != entry.as_bytes())
+}
+
+fn joined<'a>(parts: impl Iterator<Item = &'a [u8]>) -> OsString {
+    OsString::from_vec(parts.collect::<Vec<_>>().join(&b':'))
 }
 
 #[cfg(test)]
@@ -200,7 +208,7 @@ mod tests {
             ],
             &Wishes::default(),
         );
-        assert_eq!(value(&set, "LD_PRELOAD"), Some(OsStr::new("/w/libweft.so:/a.so:/b.so")));
+        assert_eq!(value(&set, "LD_PRELOAD"), Some(OsStr::new("/a.so:/b.so:/w/libweft.so")));
         assert_eq!(value(&set, "LD_LIBRARY_PATH"), Some(OsStr::new("/w/lib:/x:/y")));
         assert_eq!(value(&set, "WEFT_CUDA_LIBRARY"), Some(OsStr::new("/real/libcuda.so.1")));
         assert_eq!(value(&set, "WEFT_PRIORITY"), None);

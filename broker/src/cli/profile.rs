@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{start, text, trace};
+use super::{inherited, start, text, trace};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
 use crate::daemon::status::Sampled;
@@ -120,7 +120,8 @@ fn learn(args: Args) -> Result<ExitCode> {
     }
     let (program, arguments) = args.command.split_first().context("no command")?;
     let signals = forwarded()?;
-    let child = match Command::new(program).args(arguments).envs(environment.set).spawn() {
+    let mut job = Command::new(program);
+    let child = match inherited::pass_on(job.args(arguments).envs(environment.set)).spawn() {
         Ok(child) => child,
         Err(error) => {
             let _ = admin::ask(&places, &Question::ProfileEnd { name: called });
@@ -154,10 +155,13 @@ fn learn(args: Args) -> Result<ExitCode> {
 }
 
 /// Signals that a person or a supervisor sends to this command are meant for the job. The terminal's own (^C, ^\) reach the job as
-/// well, so these are only outlived here.
+/// well, so these are only outlived here. What was ignored stays so, here and in the job (nohup).
 pub(super) fn forwarded() -> Result<signal_hook::iterator::Signals> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    signal_hook::iterator::Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).context("cannot take signals")
+    let heard = [SIGINT, SIGQUIT, SIGTERM, SIGHUP]
+        .into_iter()
+        .filter(|signal| !inherited::ignored(*signal));
+    signal_hook::iterator::Signals::new(heard).context("cannot take signals")
 }
 
 pub(super) fn wait(mut child: Child, mut signals: signal_hook::iterator::Signals) -> Result<ExitStatus> {

@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::value_parser;
 
 use super::environment::{self, Backing, Wishes};
-use super::start;
+use super::{inherited, start};
 use crate::daemon::places::Places;
 use crate::daemon::store;
 use crate::protocol::amount;
@@ -88,7 +88,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let Some((program, arguments)) = args.command.split_first() else {
         return Ok(ExitCode::from(2));
     };
-    let error = Command::new(program).args(arguments).envs(environment.set).exec();
+    let mut job = Command::new(program);
+    let error = inherited::pass_on(job.args(arguments).envs(environment.set)).exec();
     Ok(not_started(program, &error))
 }
 

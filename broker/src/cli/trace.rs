@@ -18,6 +18,7 @@ use weft_profiles::trace::raw::Recording;
 use weft_profiles::trace::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
+use super::inherited;
 use super::profile::{code, forwarded, wait};
 use super::run::not_started;
 use crate::daemon::places::Places;
@@ -122,7 +123,7 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(arguments).envs(environment.set);
     command.env("WEFT_MODE", "trace").env("WEFT_TRACE", &file);
-    let child = match command.spawn() {
+    let child = match inherited::pass_on(&mut command).spawn() {
         Ok(child) => child,
         Err(error) => return Ok(not_started(program, &error)),
     };

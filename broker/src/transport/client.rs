@@ -139,7 +139,10 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
+    // Held until the channel stands: nothing of weft's gets a number below 3, which a program that closed its standard descriptors may write to.
+    let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
+    fds::enough(&socket)?;
     fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
     let (packet, descriptors) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
     let name = match packet {

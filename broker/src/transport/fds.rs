@@ -3,11 +3,12 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -20,6 +21,30 @@ use crate::protocol::control::Refusal;
 
 /// A packet brings at most the lane, the board and the doorbell.
 const MOST: usize = 3;
+
+/// What attaching opens besides its socket: what the packet brings, the two ends of the control channel and their way, and the pair on which ipc-channel
+/// measures the system once (it panics where it cannot, and then no channel can be made in this process any more).
+const TO_ATTACH: usize = MOST + 3 + 2;
+
+/// Takes the numbers below 3 that are free, for as long as what is returned lives.
+pub(super) fn standard_taken() -> Vec<OwnedFd> {
+    let mut taken = Vec::new();
+    while let Ok(null) = open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        if null.as_raw_fd() > 2 {
+            break;
+        }
+        taken.push(null);
+    }
+    taken
+}
+
+/// Whether this process may open as many descriptors as attaching takes.
+pub(super) fn enough(socket: &OwnedFd) -> Result<(), Error> {
+    let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
+    copies.map(drop).map_err(Error::system(
+        "this process can open too few files more to attach to the broker",
+    ))
+}
 
 /// What is left until `deadline`, as the system wants it.
 pub(super) fn left(deadline: Instant) -> Timespec {
