@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use weft_kernel_id::{KernelId, Names};
 
+use crate::working_set::{KernelWorkingSet, WorkingSets};
 use crate::{Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
 /// A kernel time longer than this is no kernel time: an hour.
@@ -17,6 +18,7 @@ pub struct Aggregator {
     gpu: Gpu,
     memory_peak: u64,
     unlisted: u64,
+    working_sets: WorkingSets,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -66,6 +68,14 @@ impl Aggregator {
         self.memory_peak = self.memory_peak.max(bytes);
     }
 
+    /// What a kernel touches. One that does not hold together is left out.
+    pub fn working_set(&mut self, set: KernelWorkingSet) {
+        let one = WorkingSets { kernels: vec![set] };
+        if one.unsound().is_none() {
+            self.working_sets.merge(&one);
+        }
+    }
+
     /// Timed launches so far.
     pub fn samples(&self) -> u64 {
         self.kernels.values().map(|seen| seen.time.count()).sum()
@@ -98,7 +108,7 @@ impl Aggregator {
             memory_peak: self.memory_peak,
             unlisted: self.unlisted,
             kernels,
-            working_sets: Default::default(),
+            working_sets: self.working_sets,
         }
     }
 

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_kernel_id::KernelId;
+use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
 use super::lanes::Seen;
@@ -33,6 +34,8 @@ pub enum Tell {
     Named(u64, u64, KernelId),
     /// A client uses this device.
     Device(u64, Gpu),
+    /// What a client saw a kernel touch.
+    WorkingSet(u64, KernelWorkingSet),
     /// Samples of a client.
     Seen(u64, Vec<Seen>),
     /// A client ended.
@@ -210,6 +213,12 @@ impl Thread {
                     job.names.insert(hash);
                     job.aggregator.named(hash, id);
                     job.dirty = job.samples > 0;
+                }
+            }
+            Tell::WorkingSet(client, set) => {
+                if let Some(job) = self.job(client) {
+                    job.aggregator.working_set(set);
+                    job.dirty = true;
                 }
             }
             Tell::Device(client, gpu) => {

@@ -7,8 +7,11 @@
 //!   counts as refused: it holds up nobody else.
 //! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in number and size.
 //!
-//! What a job touches is taken to be the ranges that its launches named in the last [`ROUNDS`] rounds, whole: templates of kernels are not used here yet.
+//! What a job touches, and in which order, is what its client says of its last period ([`forecast`]). Where there is no period, it is taken to be the ranges that its launches named in the
+//! last [`ROUNDS`] rounds, whole and all at once.
 #![forbid(unsafe_code)]
+
+mod forecast;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,16 +22,21 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
+use self::forecast::Forecast;
 use super::registry::Entry;
 use crate::core::Client;
 use crate::core::memory::{
     Access, Config, GRANULE, Link, Order, OrderId, Outcome, Place, Planner, Range, Turn, Use, What, WorkingSet,
 };
 use crate::protocol::Ns;
+use crate::protocol::control::GranuleUse;
 use crate::protocol::errands::{self, Errand, Giver};
 
 /// Between two looks at errands that are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
+
+/// While jobs that do not fit together take turns: what the running one has used for the last time in its turn may go then, a granule in 0.1 ms.
+const WATCH: Duration = Duration::from_millis(2);
 
 /// With nothing out.
 const REST: Duration = Duration::from_millis(250);
@@ -78,6 +86,14 @@ pub enum Tell {
     Device(u64, String, u64),
     /// A client's range came to be managed.
     Backed(u64, u64, u64),
+    /// A part of what a client touches in its periods.
+    Forecast {
+        client: u64,
+        number: u32,
+        period: Ns,
+        uses: Vec<GranuleUse>,
+        ends: bool,
+    },
     /// A round of a client has ended, in which it named these ranges, or all.
     Touched(u64, Option<Vec<u64>>),
     /// It is no more.
@@ -143,12 +159,35 @@ struct Known {
     dirty: bool,
     /// Its granules stay on the device.
     pinned: bool,
+    forecast: Forecast,
 }
 
 impl Known {
     /// Whether a range that was named last in this round counts as touched.
     fn is_touched(&self, named: u64) -> bool {
         named + ROUNDS >= self.round
+    }
+
+    /// What it touches, and when in its own time.
+    fn working_set(&mut self, turn: Ns) -> WorkingSet {
+        if self.forecast.is_there() {
+            let ranges = &self.ranges;
+            return self.forecast.working_set(|range| held(ranges, range));
+        }
+        let round = self.round;
+        let touched = self.ranges.iter().filter(|(_, (_, named))| named + ROUNDS >= round);
+        let uses: Vec<Use> = touched
+            .map(|(start, (bytes, _))| Use {
+                at: 0,
+                range: granules(*start, *bytes),
+                access: Access::ReadWrite,
+            })
+            .collect();
+        self.touches = uses.len();
+        WorkingSet {
+            period: (turn / TIMES_A_TURN).max(1),
+            uses,
+        }
     }
 
     /// A round in which these were named, or all.
@@ -173,7 +212,7 @@ impl Known {
             .values()
             .filter(|(_, named)| self.is_touched(*named))
             .count();
-        self.dirty |= touches != self.touches;
+        self.dirty |= touches != self.touches && !self.forecast.is_there();
     }
 }
 
@@ -208,7 +247,9 @@ impl Thread {
     fn run(mut self, incoming: &Receiver<Tell>) {
         loop {
             let busy = self.clients.values().any(|known| !known.out.is_empty());
-            match incoming.recv_timeout(if busy { LOOK } else { REST }) {
+            let watch = self.planner.as_ref().is_some_and(Planner::is_short);
+            let rest = if watch { WATCH } else { REST };
+            match incoming.recv_timeout(if busy { LOOK } else { rest }) {
                 Ok(Tell::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(tell) => {
                     self.take(tell);
@@ -223,6 +264,7 @@ impl Thread {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.learn();
+            self.progress();
             self.hear();
             self.order();
             self.show();
@@ -244,6 +286,7 @@ impl Thread {
                     told: HashSet::new(),
                     dirty: false,
                     pinned: false,
+                    forecast: Forecast::default(),
                     entry,
                 };
                 self.clients.insert(known.entry.client, known);
@@ -266,6 +309,17 @@ impl Thread {
                 {
                     known.ranges.insert(start, (bytes, known.round));
                     known.dirty = true;
+                }
+            }
+            Tell::Forecast {
+                client,
+                number,
+                period,
+                uses,
+                ends,
+            } => {
+                if let Some(known) = self.clients.get_mut(&client) {
+                    known.dirty |= known.forecast.take(number, period, uses, ends);
                 }
             }
             Tell::Touched(client, starts) => {
@@ -345,11 +399,35 @@ impl Thread {
         if self.clients.get(&client).is_none_or(|known| known.ranges.is_empty()) {
             return;
         }
-        if let (Some(planner), Some((before, since))) = (&mut self.planner, self.running) {
+        self.progress();
+        if let (Some(planner), Some((before, since))) = (&mut self.planner, self.running)
+            && self.clients.get(&before).is_none_or(|known| !known.forecast.is_there())
+        {
             planner.ran(Client(before), (now - since).as_nanos() as Ns);
         }
         self.running = Some((client, now));
+        if let (Some(planner), Some(known)) = (&mut self.planner, self.clients.get_mut(&client))
+            && let Some(at) = known.forecast.position(&known.entry.lane.errands)
+        {
+            known.forecast.stands(at, now);
+            planner.stands(Client(client), at);
+        }
         self.switch();
+    }
+
+    /// Tells the planner how far the running client is.
+    fn progress(&mut self) {
+        let (Some(planner), Some((running, _))) = (&mut self.planner, self.running) else {
+            return;
+        };
+        if let Some(known) = self.clients.get_mut(&running)
+            && let Some(at) = known.forecast.position(&known.entry.lane.errands)
+        {
+            let ran = known.forecast.progress(at, Instant::now());
+            if ran > 0 {
+                planner.ran(Client(running), ran);
+            }
+        }
     }
 
     /// Who runs now, then the others in turn.
@@ -404,21 +482,7 @@ impl Thread {
                 .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain)));
             planner.join(Client(*client));
             planner.pin(Client(*client), known.pinned);
-            let mut set = WorkingSet {
-                period: (self.turn / TIMES_A_TURN).max(1),
-                uses: Vec::new(),
-            };
-            known.touches = 0;
-            for (start, (bytes, round)) in &known.ranges {
-                if known.is_touched(*round) {
-                    known.touches += 1;
-                    set.uses.push(Use {
-                        at: 0,
-                        range: granules(*start, *bytes),
-                        access: Access::ReadWrite,
-                    });
-                }
-            }
+            let set = known.working_set(self.turn);
             // What was told before keeps its place.
             let new: BTreeSet<u64> = known
                 .ranges
@@ -430,7 +494,11 @@ impl Thread {
             for range in joined(new.into_iter()) {
                 planner.placed(Client(*client), range, Place::Nowhere);
             }
-            planner.learn(Client(*client), set, 0);
+            let at = known.forecast.position(&known.entry.lane.errands);
+            if let Some(at) = at {
+                known.forecast.stands(at, Instant::now());
+            }
+            planner.learn(Client(*client), set, at.unwrap_or(0));
             if self.running.is_none() {
                 self.running = Some((*client, Instant::now()));
             }
@@ -539,6 +607,31 @@ fn granules(start: u64, bytes: u64) -> Range {
         first,
         count: u32::try_from(end - first).unwrap_or(u32::MAX),
     }
+}
+
+/// What of these granules lies in ranges that are there.
+fn held(ranges: &BTreeMap<u64, (u64, u64)>, wanted: Range) -> Vec<Range> {
+    let from = wanted.first.saturating_mul(GRANULE);
+    let to = wanted.end().saturating_mul(GRANULE);
+    let before = ranges.range(..from).next_back();
+    let parts = before.into_iter().chain(ranges.range(from..to));
+    let mut found: Vec<Range> = Vec::new();
+    for (start, (bytes, _)) in parts {
+        let range = granules(*start, *bytes);
+        let first = range.first.max(wanted.first).max(found.last().map_or(0, Range::end));
+        let end = range.end().min(wanted.end());
+        if first >= end {
+            continue;
+        }
+        match found.last_mut() {
+            Some(last) if last.end() == first => last.count += (end - first) as u32,
+            _ => found.push(Range {
+                first,
+                count: (end - first) as u32,
+            }),
+        }
+    }
+    found
 }
 
 /// Neighbours as ranges.

@@ -5,8 +5,26 @@
 
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
+pub use weft_profiles::working_set::Access;
+use weft_profiles::working_set::KernelWorkingSet;
 
 use super::Ns;
+
+/// Bytes of the granules of [`GranuleUse`]: what a unified-memory driver moves as one.
+pub const GRANULE: u64 = 2 << 20;
+
+/// Neighbouring granules of a client's memory that a launch uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GranuleUse {
+    /// When, in the client's own time since its period began.
+    pub at: Ns,
+    /// Number of the first: its address over [`GRANULE`].
+    pub first: u64,
+    /// How many.
+    pub count: u32,
+    /// How.
+    pub access: Access,
+}
 
 /// The first message of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +88,19 @@ pub enum ToBroker {
         /// Their first addresses; `None`: what was launched does not say, so all of them.
         starts: Option<Vec<u64>>,
     },
+    /// What the job touches in each of its periods, in order, in parts: a message must fit one packet of the channel. A forecast without uses takes the one before it back.
+    Forecast {
+        /// Which forecast, as the lane's errands say it beside the position.
+        number: u32,
+        /// How long a period takes.
+        period: Ns,
+        /// A part of it.
+        uses: Vec<GranuleUse>,
+        /// It is the last part.
+        ends: bool,
+    },
+    /// Stage 1: what a kernel touches.
+    WorkingSet(KernelWorkingSet),
     /// A managed range is no more.
     Unbacked {
         /// First address.
@@ -132,6 +163,8 @@ pub enum ToClient {
     Refused(Refusal),
     /// A line that the job's side says on its stderr whatever the level, and that is no warning: why it waits, say.
     Said(String),
+    /// What some of the job's kernels touch, as its profile says.
+    WorkingSets(Vec<KernelWorkingSet>),
     /// A line that the job's side says on its stderr: its profile cannot be used, say.
     Warning(String),
     /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to be of another GPU. From now on every kernel is an

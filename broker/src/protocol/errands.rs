@@ -90,6 +90,10 @@ pub struct Errands {
     pub bell: AtomicU32,
     /// 1 while the client's memory thread is there to take errands.
     pub served: AtomicU32,
+    /// How far into its period the client's launches are, plus one; 0 = nobody knows. By the forecast of this number.
+    pub position: AtomicU64,
+    /// See above.
+    pub forecast: AtomicU32,
     given: AtomicU64,
     slots: [Slot; ERRANDS],
 }
@@ -99,6 +103,8 @@ impl Default for Errands {
         Errands {
             bell: AtomicU32::new(0),
             served: AtomicU32::new(0),
+            position: AtomicU64::new(0),
+            forecast: AtomicU32::new(0),
             given: AtomicU64::new(0),
             slots: std::array::from_fn(|_| Slot::default()),
         }

@@ -173,7 +173,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             },
         }),
         Ok(ToClient::Refused(why)) => Err(Error::Refused(why)),
-        Ok(ToClient::Warning(_) | ToClient::Said(_) | ToClient::ForgetCosts) => {
+        Ok(ToClient::Warning(_) | ToClient::Said(_) | ToClient::ForgetCosts | ToClient::WorkingSets(_)) => {
             Err(Error::Nonsense("the broker said something else before it welcomed"))
         }
         Err(TryRecvError::Empty) => Err(Error::Late("the broker", within)),

@@ -54,15 +54,13 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
         arguments.get(entry, entry.stream)
     };
     let stream = if entry.per_thread { per_thread(stream) } else { stream };
-    if memory::managed() {
-        // Addresses stand among the first two arguments: target and source, or what is filled.
-        for at in 0..2 {
-            touch::address(arguments.get(entry, at) as u64);
-        }
-    }
     // What goes into a capture takes no place among the launches now.
     if !capture::on(stream) {
         let (op, bytes) = what(entry, arguments);
+        if memory::managed() && bytes > 0 {
+            // Addresses stand among the first two arguments: target and source, or what is filled.
+            touch::moved([0, 1].map(|at| arguments.get(entry, at) as u64), bytes);
+        }
         session::before_stream_op(op, bytes, stream);
     }
 }

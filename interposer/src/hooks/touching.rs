@@ -5,63 +5,125 @@
 use std::ffi::c_void;
 
 use super::launch::{as_is, launch, launch_ex, launch_graph};
-use super::{hooks, per_thread};
-use crate::abi::{CuFunction, CuGraphExec, CuStream, LaunchConfig};
-use crate::memory::touch;
+use super::{hooks, per_thread, written};
+use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
+use crate::memory::touch::{self, Kernel};
+
+fn kernel(
+    function: CuFunction,
+    grid: (u32, u32, u32),
+    block: (u32, u32, u32),
+    shared: u32,
+    stream: CuStream,
+) -> Kernel {
+    Kernel {
+        function,
+        grid,
+        block,
+        shared,
+        stream,
+    }
+}
+
+/// Notes what a launch touches, and tells the session about it.
+///
+/// # Safety
+/// The call's own arguments.
+#[inline(always)]
+unsafe fn told(
+    kernel: Kernel,
+    arguments: *const c_void,
+    extra: *const c_void,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    // SAFETY: the caller's promise.
+    let noted = unsafe { touch::launch(kernel, arguments, extra) };
+    launch(
+        kernel.function,
+        kernel.grid,
+        kernel.block,
+        kernel.shared,
+        kernel.stream,
+        || noted.around(real),
+    )
+}
+
+/// # Safety
+/// The call's own arguments.
+#[inline(always)]
+unsafe fn told_ex(
+    config: *const LaunchConfig,
+    function: CuFunction,
+    stream: fn(CuStream) -> CuStream,
+    arguments: *const c_void,
+    extra: *const c_void,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    // SAFETY: the caller's promise. Without one the driver refuses the launch.
+    let noted = unsafe { written(config) }.map(|config| {
+        let kernel = kernel(
+            function,
+            config.grid.into(),
+            config.block.into(),
+            config.shared,
+            stream(config.stream),
+        );
+        // SAFETY: the caller's promise.
+        unsafe { touch::launch(kernel, arguments, extra) }
+    });
+    // SAFETY: the caller's promise.
+    unsafe { launch_ex(config, function, stream, || noted.unwrap_or_default().around(real)) }
+}
 
 hooks! {
     fn cuLaunchKernel(
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
     ) |real| {
+        let kernel = kernel(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream);
         // SAFETY: the call's own arguments.
-        unsafe { touch::launch(function, arguments, extra) };
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
+        unsafe { told(kernel, arguments, extra, real) }
     }
 
     fn cuLaunchKernel_ptsz(
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
     ) |real| {
+        let kernel = kernel(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream));
         // SAFETY: the call's own arguments.
-        unsafe { touch::launch(function, arguments, extra) };
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
+        unsafe { told(kernel, arguments, extra, real) }
     }
 
     fn cuLaunchKernelEx(
         config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
     ) |real| {
         // SAFETY: the call's own arguments.
-        unsafe { touch::launch(function, arguments, extra) };
-        // SAFETY: the client's promise to the driver.
-        unsafe { launch_ex(config, function, as_is, real) }
+        unsafe { told_ex(config, function, as_is, arguments, extra, real) }
     }
 
     fn cuLaunchKernelEx_ptsz(
         config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
     ) |real| {
         // SAFETY: the call's own arguments.
-        unsafe { touch::launch(function, arguments, extra) };
-        // SAFETY: the client's promise to the driver.
-        unsafe { launch_ex(config, function, per_thread, real) }
+        unsafe { told_ex(config, function, per_thread, arguments, extra, real) }
     }
 
     fn cuLaunchCooperativeKernel(
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void,
     ) |real| {
+        let kernel = kernel(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream);
         // SAFETY: the call's own arguments.
-        unsafe { touch::launch(function, arguments, std::ptr::null()) };
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
+        unsafe { told(kernel, arguments, std::ptr::null(), real) }
     }
 
     fn cuLaunchCooperativeKernel_ptsz(
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: CuStream, arguments: *const c_void,
     ) |real| {
+        let kernel = kernel(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream));
         // SAFETY: the call's own arguments.
-        unsafe { touch::launch(function, arguments, std::ptr::null()) };
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
+        unsafe { told(kernel, arguments, std::ptr::null(), real) }
     }
 
     fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |real| {

@@ -3,8 +3,7 @@
 //! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); older drivers do not, and their launches then count as touching nothing that is known. Asked
 //! once a kernel and kept for good, until the code it came from is unloaded.
 //!
-//! A launch gives its parameters one by one (`kernelParams`) or in one buffer (`extra`). Either way what counts here are the words of eight bytes at
-//! multiples of eight: addresses stand nowhere else, also inside structures passed by value.
+//! A launch gives its parameters one by one (`kernelParams`) or in one buffer (`extra`).
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -17,10 +16,10 @@ use crate::real;
 /// Kernels whose layout is kept: as many as are named.
 const KERNELS: usize = 1 << 16;
 
-/// Words that are looked at of one launch. PyTorch's largest parameter blocks (lists of tensors) have 4 KiB.
-pub const WORDS: usize = 512;
+/// Bytes of the largest parameter block since CUDA 12.1; PyTorch's lists of tensors fill it.
+const BLOCK: usize = 32_764;
 
-/// No kernel has more parameters than bytes in its largest parameter block.
+/// No kernel has more parameters than this.
 const MOST: usize = 4096;
 
 /// CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
@@ -100,35 +99,31 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     Some(layout)
 }
 
-/// Shows the words of a launch to `look`, each once.
+/// Copies the parameter block of a launch as the kernel sees it into `block`, whose memory is kept from one launch to the next. Gaps between parameters are zero.
 ///
 /// # Safety
 /// `arguments` and `extra` are what the client gives the driver for a kernel of this layout.
 #[inline]
-pub unsafe fn words(layout: &Layout, arguments: *const c_void, extra: *const c_void, mut look: impl FnMut(u64)) {
-    let mut left = WORDS;
-    if !arguments.is_null() {
-        for (at, parameter) in layout.parameters.iter().enumerate() {
-            // SAFETY: one address for each parameter.
-            let value = unsafe { arguments.cast::<*const u8>().wrapping_add(at).read() };
-            // The first multiple of eight of the block that lies in the parameter.
-            let skip = parameter.offset.wrapping_neg() % 8;
-            let mut from = skip as usize;
-            while !value.is_null() && from + 8 <= parameter.size as usize && left > 0 {
-                // SAFETY: within the parameter, which has so many bytes.
-                look(unsafe { value.wrapping_add(from).cast::<u64>().read_unaligned() });
-                from += 8;
-                left -= 1;
-            }
+pub unsafe fn pack(layout: &Layout, arguments: *const c_void, extra: *const c_void, block: &mut Vec<u8>) {
+    block.clear();
+    if arguments.is_null() {
+        // SAFETY: the caller's promise.
+        if let Some((buffer, bytes)) = unsafe { packed(extra) } {
+            // SAFETY: so many bytes lie there.
+            block.extend_from_slice(unsafe { std::slice::from_raw_parts(buffer, bytes.min(BLOCK)) });
         }
         return;
     }
-    // SAFETY: the caller's promise.
-    if let Some((buffer, bytes)) = unsafe { packed(extra) } {
-        for at in 0..(bytes / 8).min(left) {
-            // SAFETY: within the buffer.
-            look(unsafe { buffer.wrapping_add(8 * at).cast::<u64>().read_unaligned() });
+    for (at, parameter) in layout.parameters.iter().enumerate() {
+        // SAFETY: one address for each parameter.
+        let value = unsafe { arguments.cast::<*const u8>().wrapping_add(at).read() };
+        let (offset, size) = (parameter.offset as usize, parameter.size as usize);
+        if value.is_null() || offset < block.len() || offset + size > BLOCK {
+            break;
         }
+        block.resize(offset, 0);
+        // SAFETY: the parameter has so many bytes.
+        block.extend_from_slice(unsafe { std::slice::from_raw_parts(value, size) });
     }
 }
 
@@ -175,15 +170,20 @@ mod tests {
         }
     }
 
-    fn seen(layout: &Layout, arguments: *const c_void, extra: *const c_void) -> Vec<u64> {
-        let mut seen = Vec::new();
+    fn packed(layout: &Layout, arguments: *const c_void, extra: *const c_void) -> Vec<u8> {
+        let mut block = vec![7];
         // SAFETY: the tests give what the layout says.
-        unsafe { words(layout, arguments, extra, |word| seen.push(word)) };
-        seen
+        unsafe { pack(layout, arguments, extra, &mut block) };
+        block
+    }
+
+    fn words(block: &[u8]) -> Vec<u64> {
+        let words = block.as_chunks::<8>().0;
+        words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
     }
 
     #[test]
-    fn words_stand_at_multiples_of_eight_of_the_block() {
+    fn parameters_stand_at_their_offsets() {
         // An int, a pointer, a structure {int, int, pointer, pointer} that begins in the middle of a word.
         let layout = layout(&[(0, 4), (8, 8), (20, 28)]);
         let (number, pointer) = (7u32, 0x1111u64);
@@ -196,8 +196,8 @@ mod tests {
             (&raw const pointer).cast(),
             structure.as_ptr().cast(),
         ];
-        let words = seen(&layout, list.as_ptr().cast(), std::ptr::null());
-        assert_eq!(words, [0x1111, 0x2222, 0x3333, 0x4444]);
+        let block = packed(&layout, list.as_ptr().cast(), std::ptr::null());
+        assert_eq!(words(&block), [7, 0x1111, 0, 0x2222, 0x3333, 0x4444]);
     }
 
     #[test]
@@ -212,18 +212,18 @@ mod tests {
             (&raw const bytes) as usize,
             END,
         ];
-        let words = seen(&layout, std::ptr::null(), list.as_ptr().cast());
-        assert_eq!(words, [0xaaaa]);
-        assert_eq!(seen(&layout, std::ptr::null(), std::ptr::null()), [0u64; 0]);
+        let block = packed(&layout, std::ptr::null(), list.as_ptr().cast());
+        assert_eq!((words(&block), block.len()), (vec![0xaaaa], 12));
+        assert_eq!(packed(&layout, std::ptr::null(), std::ptr::null()), [0u8; 0]);
         let strange = [9usize, 0, END];
-        assert_eq!(seen(&layout, std::ptr::null(), strange.as_ptr().cast()), [0u64; 0]);
+        assert_eq!(packed(&layout, std::ptr::null(), strange.as_ptr().cast()), [0u8; 0]);
     }
 
     #[test]
-    fn no_more_words_than_there_is_room() {
-        let layout = layout(&[(0, 8192)]);
-        let block = [5u64; 1024];
-        let list = [block.as_ptr().cast::<c_void>()];
-        assert_eq!(seen(&layout, list.as_ptr().cast(), std::ptr::null()).len(), WORDS);
+    fn no_more_than_the_largest_block() {
+        let layout = layout(&[(0, 8), (8, 65_536)]);
+        let large = vec![0u8; 65_536];
+        let list = [large.as_ptr().cast::<c_void>(); 2];
+        assert_eq!(packed(&layout, list.as_ptr().cast(), std::ptr::null()).len(), 8);
     }
 }

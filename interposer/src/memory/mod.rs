@@ -18,18 +18,24 @@
 //! | `pool` | stream-ordered allocation |
 //! | `answers` | what the job is told about its memory |
 //! | `layout` | where kernels' parameters stand |
-//! | `touch` | which ranges launches name |
+//! | `touch` | what launches use of it |
+//! | `sequence` | in which order, and when it repeats |
+//! | `learn` | stage 1: from what launches touched to templates |
+//! | `away` | what the broker had moved out, and launches that wait for it |
 //! | `mover` | the thread that carries out the broker's errands |
 //!
 //! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
 
 pub mod answers;
+pub mod away;
 pub mod backing;
 pub mod capacity;
 pub mod layout;
+pub mod learn;
 pub mod mover;
 pub mod pool;
 pub mod ranges;
+pub mod sequence;
 pub mod touch;
 
 use std::sync::LazyLock;

@@ -16,7 +16,7 @@ use weft_broker::protocol::Ns;
 use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
 
 use super::pool::Spare;
-use super::{pool, ranges, touch};
+use super::{away, learn, pool, ranges, touch};
 use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
 use crate::hooks::capture;
 use crate::session::MemorySession;
@@ -142,6 +142,9 @@ struct Streams {
 struct Out {
     number: u64,
     what: What,
+    /// What was ordered: address and bytes.
+    range: (u64, u64),
+    /// What of it is moved.
     bytes: u64,
     /// Behind its last part, and the context it is of.
     event: CuEvent,
@@ -163,6 +166,8 @@ struct Mover {
     /// When a round was ended last, and what was named in it.
     told: Ns,
     touched: Option<Vec<u64>>,
+    /// The broker does not know of the job's period yet.
+    tells_again: bool,
 }
 
 impl Mover {
@@ -178,6 +183,7 @@ impl Mover {
             current: 0,
             told: 0,
             touched: None,
+            tells_again: true,
         }
     }
 
@@ -185,6 +191,9 @@ impl Mover {
         let mut mode = RELAXED;
         // SAFETY: the mode is an int that the call exchanges.
         let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        if self.session.is_profiling() {
+            learn::begin();
+        }
         loop {
             let errands = self.session.errands();
             // The bell first: a gift after this look changes it, and the nap does not begin.
@@ -210,14 +219,21 @@ impl Mover {
             self.attachment = attachment;
             self.taker.begin_anew();
             self.touched = None;
+            self.tells_again = true;
+            away::forget();
+            self.session.wake_launches();
             // Nobody waits for these any more.
             for out in std::mem::take(&mut self.out) {
                 pool::put_back(out.borrowed);
             }
         }
-        errands
-            .served
-            .store(u32::from(self.session.is_attached()), Ordering::Release);
+        let attached = self.session.is_attached();
+        if !attached && away::any() {
+            // Nobody brings back what was moved out.
+            away::forget();
+            self.session.wake_launches();
+        }
+        errands.served.store(u32::from(attached), Ordering::Release);
         let ended = ENDED.load(Ordering::Acquire);
         if ended != self.ended {
             self.ended = ended;
@@ -233,6 +249,11 @@ impl Mover {
     /// Tells the broker now and then which ranges the job has named.
     fn tell_touched(&mut self) {
         let now = self.session.now();
+        if self.session.is_attached()
+            && let Some((number, forecast)) = touch::news(std::mem::take(&mut self.tells_again))
+        {
+            self.session.forecast(number, &forecast);
+        }
         if now.saturating_sub(self.told) < ROUND || !self.session.is_attached() {
             return;
         }
@@ -241,6 +262,11 @@ impl Mover {
         if touched != self.touched {
             self.session.touched(touched.clone());
             self.touched = touched;
+        }
+        if learn::on() {
+            for set in learn::news() {
+                self.session.working_set(set);
+            }
         }
     }
 
@@ -251,7 +277,13 @@ impl Mover {
             match self.begin(number, &errand) {
                 Ok(Some(out)) => self.out.push(out),
                 Ok(None) => self.finish(errands, number, Outcome::Done),
-                Err(outcome) => self.finish(errands, number, outcome),
+                Err(outcome) => {
+                    if errand.what.is_inward() {
+                        away::came(errand.start, errand.bytes);
+                        self.session.wake_launches();
+                    }
+                    self.finish(errands, number, outcome);
+                }
             }
         }
     }
@@ -310,9 +342,13 @@ impl Mover {
             return Ok(None);
         }
         let event = self.mark(context, stream).ok_or(Outcome::Refused)?;
+        if !errand.what.is_inward() {
+            away::leaves(errand.start, errand.bytes);
+        }
         Ok(Some(Out {
             number,
             what: errand.what,
+            range: (errand.start, errand.bytes),
             bytes,
             event,
             context,
@@ -338,6 +374,7 @@ impl Mover {
             Ok(event) => Ok(Out {
                 number,
                 what: What::Discard,
+                range: (0, 0),
                 bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
                 event,
                 context,
@@ -418,6 +455,11 @@ impl Mover {
                 going.push(out);
                 continue;
             };
+            if out.what.is_inward() {
+                // Or never will.
+                away::came(out.range.0, out.range.1);
+                self.session.wake_launches();
+            }
             if outcome == Outcome::Done {
                 self.events.push((out.context, out.event));
                 self.count(&out);

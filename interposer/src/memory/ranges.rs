@@ -136,7 +136,18 @@ pub fn remove(start: u64) -> Option<Range> {
     let mut all = locked();
     let range = all.remove(&start)?;
     TABLE.write(&all, start);
+    drop(all);
+    if super::away::any() {
+        // What is given another time at this address is where it is.
+        super::away::came(start, range.room);
+    }
     Some(range)
+}
+
+/// Changes with every change of the list.
+#[inline]
+pub fn version() -> u64 {
+    TABLE.version.load(Ordering::Acquire)
 }
 
 /// The range that starts here.

@@ -1,17 +1,36 @@
-//! What a job touches: which of its managed ranges its launches, copies and fills name.
+//! What a job touches: which parts of its managed memory its launches, copies and fills use, and in which order.
 //!
-//! A launch names a range if one of its argument words is an address within it ([`layout`]). Each range bears the number of the round in which it was named last; the
-//! memory thread ends a round now and then and tells the broker what was named in it. Named is the whole range: how much of it a kernel
-//! reads, its templates would say.
+//! * What a launch uses is predicted from its parameters by the templates of the job's profile. Of a kernel that has none it is taken to be what lies behind each pointer, up to
+//!   [`UNKNOWN`] and the range's end: more than most kernels touch, and far less than a monolithic allocation.
+//! * The uses go into a [`Sequence`], which finds the job's period; the memory thread tells the broker what the period touches ([`news`]), and each launch says in the lane how far into its period the
+//!   job is.
+//! * Beside it each range bears the number of the round in which it was named last; where there is no period the broker goes by that, and by whole ranges.
+//! * A launch whose memory was moved away by the broker waits for it ([`super::away`]) behind the gate.
 //!
-//! It costs a launch a look into one table for the kernel's layout and one search for each word, no lock, no write where nothing is new. Only jobs on managed
-//! memory have it at all.
+//! It costs a launch some hundred nanoseconds: a copy of its parameters, the prediction, a look into a table. One lock, which is only held for that. Only jobs on managed memory have it at all.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{layout, ranges};
-use crate::abi::CuFunction;
+use weft_broker::protocol::control::{GRANULE, GranuleUse};
+use weft_profiles::working_set::{Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, WorkingSets};
+
+use super::sequence::{Forecast, Sequence};
+use super::{away, layout, learn, ranges};
+use crate::abi::{CuFunction, CuResult, CuStream};
+use crate::hooks::capture;
+use crate::trouble::guarded;
+use crate::{names, session};
+
+/// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond that are the exception.
+const UNKNOWN: u64 = 64 << 20;
+
+/// Pointers of such a kernel that count at most.
+const POINTERS: usize = 256;
+
+/// A region that is smaller says nothing about which part of the period it is: temporaries wander.
+const LARGE: u64 = 1 << 20;
 
 /// The round that goes on. 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
@@ -19,28 +38,161 @@ static ROUND: AtomicU32 = AtomicU32::new(1);
 /// The last round in which something was launched whose arguments are not seen: a graph.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// A kernel is launched.
+/// Graphs are launched: what they touch, and so the order of things, is not known.
+static BLIND: AtomicBool = AtomicBool::new(false);
+
+static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
+
+/// See the module.
+#[derive(Debug, Default)]
+struct Tracker {
+    predictor: Predictor,
+    sequence: Sequence,
+    live: Allocations,
+    /// Of the ranges that `live` was made from.
+    version: u64,
+    block: Vec<u8>,
+    regions: Vec<Region>,
+    /// Of the last forecast that was told.
+    number: u32,
+    told: Option<Forecast>,
+}
+
+fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
+    // A panic under the lock leaves at worst a step out.
+    TRACKER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is launched.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    /// The handle.
+    pub function: CuFunction,
+    /// Blocks.
+    pub grid: (u32, u32, u32),
+    /// Threads.
+    pub block: (u32, u32, u32),
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// Where to.
+    pub stream: CuStream,
+}
+
+/// Goes from before a launch to behind it.
+#[derive(Debug, Default)]
+pub struct Noted {
+    /// What must not be away: addresses and bytes.
+    wanted: Vec<(u64, u64)>,
+    /// The launch, in stage 1: its kernel and parameters.
+    learns: Option<(Kernel, u64, Vec<u8>)>,
+}
+
+impl Noted {
+    /// Waits for the memory and launches.
+    #[inline]
+    pub fn around(self, real: impl FnOnce() -> CuResult) -> CuResult {
+        if !self.wanted.is_empty() {
+            guarded(|| session::await_memory(&self.wanted));
+        }
+        let result = real();
+        if let Some((kernel, word, parameters)) = self.learns
+            && result.ok()
+        {
+            guarded(|| {
+                let tracker = tracker();
+                let Some(tracker) = tracker.as_ref() else { return };
+                let launch = launch_of(&kernel, word, &parameters);
+                learn::launched(&launch, &tracker.live);
+            });
+        }
+        result
+    }
+}
+
+fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a> {
+    Launch {
+        kernel: word,
+        parameters,
+        grid: kernel.grid.into(),
+        block: kernel.block.into(),
+    }
+}
+
+/// A kernel is about to be launched.
 ///
 /// # Safety
 /// The call's own arguments.
 #[inline]
-pub unsafe fn launch(function: CuFunction, arguments: *const c_void, extra: *const c_void) {
-    let round = ROUND.load(Ordering::Relaxed);
-    match layout::of(function) {
-        // SAFETY: the caller's promise.
-        Some(layout) => unsafe { layout::words(layout, arguments, extra, |word| ranges::name(word, round)) },
-        None => unseen(),
-    }
+pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { note(kernel, arguments, extra) }).unwrap_or_default()
 }
 
-/// An address that a copy or fill is given.
-#[inline]
-pub fn address(word: u64) {
-    ranges::name(word, ROUND.load(Ordering::Relaxed));
+/// # Safety
+/// As [`launch`].
+unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
+    if capture::on(kernel.stream) {
+        // It runs with its graph, which counts as touching all.
+        return Noted::default();
+    }
+    let Some(layout) = layout::of(kernel.function) else {
+        mark_unseen();
+        return Noted::default();
+    };
+    let (gx, gy, gz) = kernel.grid;
+    let (bx, by, bz) = kernel.block;
+    let hash = names::identify(kernel.function, gx, gy, gz, bx, by, bz, kernel.shared);
+    let word = names::symbol(kernel.function);
+    let mut guard = tracker();
+    let tracker = guard.get_or_insert_default();
+    // SAFETY: the caller's promise.
+    unsafe { layout::pack(layout, arguments, extra, &mut tracker.block) };
+    tracker.refresh();
+    tracker.predict(&kernel, word);
+    tracker.step(hash, session::cost(hash));
+    let mut noted = Noted::default();
+    if away::any() {
+        let parts = tracker.regions.iter().flat_map(|region| region.parts());
+        noted.wanted = parts.map(|part| (part.address, part.bytes)).collect();
+    }
+    if learn::on() {
+        noted.learns = Some((kernel, word, tracker.block.clone()));
+    }
+    noted
+}
+
+/// A copy or fill of so many bytes is given these addresses.
+pub fn moved(addresses: [u64; 2], bytes: u64) {
+    guarded(|| {
+        let mut guard = tracker();
+        let tracker = guard.get_or_insert_default();
+        tracker.refresh();
+        tracker.regions.clear();
+        for address in addresses {
+            if let Some((_, end)) = tracker.live.find(address) {
+                let bytes = bytes.max(1).min(end - address);
+                tracker
+                    .regions
+                    .push(Region::contiguous(address, bytes, Access::ReadWrite));
+            }
+        }
+        if !tracker.regions.is_empty() {
+            tracker.step(bytes, 0);
+        }
+    });
 }
 
 /// Something is launched whose arguments are not seen: all that the job has may be touched.
 pub fn unseen() {
+    mark_unseen();
+    if !BLIND.swap(true, Ordering::Relaxed)
+        && let Some(tracker) = tracker().as_mut()
+    {
+        tracker.sequence.forget();
+    }
+}
+
+fn mark_unseen() {
     let round = ROUND.load(Ordering::Relaxed);
     if UNSEEN.load(Ordering::Relaxed) != round {
         UNSEEN.store(round, Ordering::Relaxed);
@@ -51,4 +203,103 @@ pub fn unseen() {
 pub fn end_round() -> Option<Vec<u64>> {
     let round = ROUND.fetch_add(1, Ordering::AcqRel);
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
+}
+
+/// What the broker is to be told of the job's period, with the forecast's number. `again`: also if it was told before.
+pub fn news(again: bool) -> Option<(u32, Forecast)> {
+    let mut guard = tracker();
+    let tracker = guard.as_mut()?;
+    if let Some(news) = tracker.sequence.news() {
+        tracker.number = tracker.number.wrapping_add(1);
+        tracker.told = Some(news);
+    } else if !again {
+        return None;
+    }
+    Some((tracker.number, tracker.told.clone()?))
+}
+
+/// Templates from the job's profile.
+pub fn know(sets: Vec<KernelWorkingSet>) {
+    let mut guard = tracker();
+    let tracker = guard.get_or_insert_default();
+    let mut all = tracker.predictor.sets().clone();
+    let mut kernels = sets;
+    kernels.sort_unstable_by_key(|kernel| kernel.kernel);
+    all.merge(&WorkingSets { kernels });
+    tracker.predictor = Predictor::new(all);
+}
+
+impl Tracker {
+    /// Takes over what has changed of the job's ranges.
+    fn refresh(&mut self) {
+        let version = ranges::version();
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        self.live = Allocations::new();
+        for (start, range) in ranges::all() {
+            self.live.add(start, range.room);
+        }
+    }
+
+    /// What the launch whose parameters are in `block` uses, into `regions`.
+    fn predict(&mut self, kernel: &Kernel, word: u64) {
+        self.regions.clear();
+        let launch = launch_of(kernel, word, &self.block);
+        let predicted = self.predictor.predict(&launch, &self.live);
+        if predicted.known {
+            self.regions.extend_from_slice(predicted.regions);
+        } else {
+            let all = self.live.all();
+            let (Some((lowest, _)), Some((_, highest))) = (all.first(), all.last()) else {
+                return;
+            };
+            let words = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
+            for pointer in words.filter(|word| (*lowest..*highest).contains(word)) {
+                let Some((_, end)) = self.live.find(pointer) else {
+                    continue;
+                };
+                if self.regions.iter().any(|region| region.address == pointer) {
+                    continue;
+                }
+                let bytes = UNKNOWN.min(end - pointer);
+                self.regions.push(Region::contiguous(pointer, bytes, Access::ReadWrite));
+                if self.regions.len() >= POINTERS {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// `regions` are used by what has this number.
+    fn step(&mut self, what: u64, cost: u64) {
+        let round = ROUND.load(Ordering::Relaxed);
+        let mut sign = what;
+        for region in &self.regions {
+            ranges::name(region.address, round);
+            if region.touched() >= LARGE {
+                sign = sign.rotate_left(5) ^ (region.address / GRANULE);
+            }
+        }
+        if BLIND.load(Ordering::Relaxed) {
+            return;
+        }
+        let uses = self.regions.iter().flat_map(|region| region.parts()).map(|part| {
+            let first = part.address / GRANULE;
+            let end = part.end().div_ceil(GRANULE);
+            GranuleUse {
+                at: 0,
+                first,
+                count: u32::try_from(end.saturating_sub(first)).unwrap_or(u32::MAX),
+                // A granule that is overwritten in part keeps the rest.
+                access: match part.access {
+                    Access::Read => Access::Read,
+                    _ => Access::ReadWrite,
+                },
+            }
+        });
+        self.sequence.step(sign, cost, session::clock_now(), uses);
+        session::position(self.number, self.sequence.position());
+    }
 }

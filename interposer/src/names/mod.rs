@@ -61,6 +61,12 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
     hash
 }
 
+/// The number of a kernel's module and symbol ([`SymbolKey::to_word`]); 0 where it has no name. For a kernel that was identified before.
+pub fn symbol(handle: usize) -> u64 {
+    let known = INDEX.find(handle).map(|slot| slot.value.load(Ordering::Relaxed));
+    known.filter(|key| *key > UNNAMED).unwrap_or(0)
+}
+
 /// As [`identify`], for a shape in one piece.
 pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
     let [[gx, gy, gz], [bx, by, bz]] = [grid, block];

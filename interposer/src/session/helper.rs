@@ -321,7 +321,12 @@ impl Helper {
                     self.known.remove(&Key::Memory(*start));
                     continue;
                 }
-                ToBroker::Note(_) | ToBroker::More { .. } | ToBroker::Goodbye | ToBroker::Touched { .. } => continue,
+                ToBroker::Note(_)
+                | ToBroker::More { .. }
+                | ToBroker::Goodbye
+                | ToBroker::Touched { .. }
+                | ToBroker::Forecast { .. }
+                | ToBroker::WorkingSet(_) => continue,
             };
             if self.known.len() < KNOWN {
                 self.known.insert(key, message);
@@ -345,6 +350,7 @@ impl Helper {
                 ToClient::Warning(line) => log::warn!("{line}"),
                 ToClient::Said(line) => crate::report::always(&line),
                 ToClient::ForgetCosts => self.forget_costs(),
+                ToClient::WorkingSets(sets) => crate::memory::touch::know(sets),
                 // Long over.
                 ToClient::Welcome { .. } | ToClient::Refused(_) => {}
             }

@@ -58,11 +58,13 @@ use weft_broker::protocol::control::ToBroker;
 use weft_broker::protocol::errands::Errands;
 use weft_broker::protocol::lane::{self, Counters};
 use weft_kernel_id::KernelId;
+use weft_profiles::working_set::KernelWorkingSet;
 
 use self::settings::{Purpose, Settings};
 use self::state::Session;
 use self::step::Step;
 use crate::abi::CuResult;
+use crate::memory::sequence::Forecast;
 use crate::trouble::{guarded, trip};
 
 /// A stream handle as the plain entry points take it.
@@ -393,8 +395,45 @@ fn told_of_memory(message: ToBroker) {
     }
 }
 
+/// The predicted time of a kernel or graph; what an unknown one is charged where nothing is known.
+pub fn cost(hash: u64) -> Ns {
+    session().map_or(0, |session| {
+        let unknown = || session.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        session.costs.get(hash).unwrap_or_else(unknown)
+    })
+}
+
+/// The time.
+pub fn clock_now() -> Ns {
+    clock::now()
+}
+
+/// Says how far into its period the job is, by this forecast.
+pub fn position(forecast: u32, at: Option<Ns>) {
+    if let Some(session) = session() {
+        let errands = &session.lane.errands;
+        errands.forecast.store(forecast, Ordering::Relaxed);
+        errands
+            .position
+            .store(at.map_or(0, |at| at.saturating_add(1)), Ordering::Release);
+    }
+}
+
+/// Waits, within a bound, until memory that the broker had moved away is back.
+pub fn await_memory(wanted: &[(u64, u64)]) {
+    if session().is_some() {
+        crate::memory::away::wait(wanted, clock::now, |came, within| {
+            let nap = turn::nap(within.as_nanos() as Ns);
+            let _ = futex::wait(&crate::memory::away::CAME, futex::Flags::PRIVATE, came, Some(&nap));
+        });
+    }
+}
+
 /// Ranges of a round that the broker is told: a message must fit one packet of the channel.
 const RANGES_TOLD: usize = 4096;
+
+/// Uses in one part of a forecast, for the same reason: each takes 20 bytes at most.
+const USES_TOLD: usize = 2048;
 
 /// What the memory thread needs of the session.
 #[derive(Debug, Clone, Copy)]
@@ -428,6 +467,43 @@ impl MemorySession {
             starts
         });
         tell(self.0, ToBroker::Touched { starts });
+    }
+
+    /// Tells what the job touches in a period.
+    pub fn forecast(self, number: u32, forecast: &Forecast) {
+        let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
+        let mut part = parts.next().unwrap_or_default();
+        loop {
+            let next = parts.next();
+            tell(
+                self.0,
+                ToBroker::Forecast {
+                    number,
+                    period: forecast.period,
+                    uses: part.to_vec(),
+                    ends: next.is_none(),
+                },
+            );
+            match next {
+                Some(next) => part = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Tells what a kernel was seen to touch.
+    pub fn working_set(self, set: KernelWorkingSet) {
+        tell(self.0, ToBroker::WorkingSet(set));
+    }
+
+    /// Whether this run is stage 1.
+    pub fn is_profiling(self) -> bool {
+        self.0.settings.purpose == Purpose::Profile
+    }
+
+    /// Wakes launches that wait for memory.
+    pub fn wake_launches(self) {
+        let _ = futex::wake(&crate::memory::away::CAME, futex::Flags::PRIVATE, u32::MAX);
     }
 
     /// Wakes a broker that sleeps: something has ended.

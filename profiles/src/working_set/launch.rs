@@ -1,8 +1,8 @@
 //! A launch, as far as it says what will be touched.
 #![forbid(unsafe_code)]
 
-/// Bytes of parameters that are looked at: CUDA's limit is 4 KB, since 12.1 32 KB on newer devices, and what lies behind this is data more than pointers.
-pub const MAX_PARAMETERS: usize = 4096;
+/// Bytes of parameters that are looked at: CUDA's limit since 12.1, 4 KB before. PyTorch's lists of tensors fill it, with pointers all through its first third.
+pub const MAX_PARAMETERS: usize = 32_764;
 
 /// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`]: the shape is an argument here, not part of the identity.
 #[derive(Debug, Clone, Copy)]

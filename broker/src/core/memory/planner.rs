@@ -240,6 +240,24 @@ impl Planner {
         self.plan();
     }
 
+    /// Where in its period a client stands, if the last word of it was wrong. It counts from the next switch on.
+    pub fn stands(&mut self, client: Client, position: Ns) {
+        if let Some(at) = self.index(client) {
+            let held = &mut self.clients[at].1;
+            held.position = position % held.period.max(1);
+            held.ran = 0;
+        }
+    }
+
+    /// Whether clients have more than the device holds.
+    pub fn is_short(&self) -> bool {
+        self.clients
+            .iter()
+            .map(|(_, held)| held.slots.len() as u64)
+            .sum::<u64>()
+            > self.config.capacity
+    }
+
     /// The running client has spent so much more of its own time.
     pub fn ran(&mut self, client: Client, by: Ns) {
         let Some(at) = self.index(client) else { return };

@@ -1,0 +1,167 @@
+//! Granules of the job's memory that lie on the host because the broker had them moved there, and launches that wait until they are back.
+//!
+//! A kernel that touches memory which is on its way faults ahead of it, which takes longer than to wait: a fault brings little at a time and the driver's bookkeeping each
+//! time. So a launch of which it is known what it touches waits until that is back, as long as something does come.
+//!
+//! * Only a launch that has passed the gate waits, and only where memory was moved out and is brought back by the same broker. Nothing of the job's own is waited for: a transfer needs
+//!   none of its work to end.
+//! * It waits [`PATIENCE`] at most after something came last, and [`UTMOST`] in all. Then what it waited for counts as here: it comes by demand.
+//! * What is known here is what the broker had done. Pages that the driver moved by itself are not seen; they are taken for where they were.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weft_broker::protocol::Ns;
+
+/// Bytes of a granule: the planner's.
+pub const GRANULE: u64 = 2 << 20;
+
+/// An errand of 16 granules takes 1.5 ms; its way to the memory thread and back some wake-ups on a busy machine.
+const PATIENCE: Ns = 30_000_000;
+
+/// 5 GB at the rate of PCIe 4. A launch that needs more at once is better off with faults than with a job that seems to hang.
+const UTMOST: Ns = 250_000_000;
+
+/// Between two looks, if nobody says that something came.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Granules that are kept: 2 TB. Beyond that they count as here.
+const MOST: usize = 1 << 20;
+
+static AWAY: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
+/// How many there are: launches look here first.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Counts what came; launches sleep on it.
+pub static CAME: AtomicU32 = AtomicU32::new(0);
+/// Time that launches have waited, and launches that gave up.
+static WAITED: AtomicU64 = AtomicU64::new(0);
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+
+fn set() -> MutexGuard<'static, Option<HashSet<u64>>> {
+    // Nothing that runs under the lock can leave the set half changed.
+    AWAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The granules that lie in a range of addresses as a whole or in part.
+fn granules(start: u64, bytes: u64) -> Range<u64> {
+    start / GRANULE..start.saturating_add(bytes).div_ceil(GRANULE)
+}
+
+/// They leave.
+pub fn leaves(start: u64, bytes: u64) {
+    let mut set = set();
+    let away = set.get_or_insert_default();
+    let room = MOST.saturating_sub(away.len());
+    away.extend(granules(start, bytes).take(room));
+    COUNT.store(away.len(), Ordering::Release);
+}
+
+/// They are back, or nobody moves them any more. Whoever sleeps on [`CAME`] is to be woken.
+pub fn came(start: u64, bytes: u64) {
+    let mut set = set();
+    if let Some(away) = set.as_mut() {
+        for granule in granules(start, bytes) {
+            away.remove(&granule);
+        }
+        COUNT.store(away.len(), Ordering::Release);
+    }
+    drop(set);
+    CAME.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Nobody moves anything any more.
+pub fn forget() {
+    *set() = None;
+    COUNT.store(0, Ordering::Release);
+    CAME.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Whether any are away.
+#[inline]
+pub fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// Whether one of these is.
+pub fn is_away(wanted: &[(u64, u64)]) -> bool {
+    let set = set();
+    let Some(away) = set.as_ref() else { return false };
+    wanted
+        .iter()
+        .any(|(start, bytes)| granules(*start, *bytes).any(|granule| away.contains(&granule)))
+}
+
+/// Nanoseconds that launches have waited, and how many gave up.
+pub fn waited() -> (Ns, u64) {
+    (WAITED.load(Ordering::Relaxed), GIVEN_UP.load(Ordering::Relaxed))
+}
+
+/// Waits until all of these (address and bytes) are back, within the bounds above. `nap` sleeps until [`CAME`] is not what it was, or so long.
+pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) {
+    if !any() {
+        return;
+    }
+    let begun = clock();
+    let (mut last, mut seen) = (begun, CAME.load(Ordering::Acquire));
+    let mut waits = false;
+    while is_away(wanted) {
+        waits = true;
+        let now = clock();
+        let came = CAME.load(Ordering::Acquire);
+        if came != seen {
+            (seen, last) = (came, now);
+            continue;
+        }
+        if now.saturating_sub(last) > PATIENCE || now.saturating_sub(begun) > UTMOST {
+            GIVEN_UP.fetch_add(1, Ordering::Relaxed);
+            for (start, bytes) in wanted {
+                self::came(*start, *bytes);
+            }
+            break;
+        }
+        nap(came, LOOK);
+    }
+    if waits {
+        WAITED.fetch_add(clock().saturating_sub(begun), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::cell::Cell;
+
+    /// One test, since the set is the process's.
+    #[test]
+    fn a_launch_waits_for_what_is_away_as_long_as_something_comes() {
+        let base = 0x7000_0000_0000;
+        let time = Cell::new(0);
+        let clock = || time.get();
+        let never = |_, _| panic!("nothing is away");
+        wait(&[(base, 1)], clock, never);
+        leaves(base, 3 * GRANULE);
+        wait(&[(base + 3 * GRANULE, 100)], clock, never);
+        assert!(is_away(&[(base - 1, 2)]) && !is_away(&[(base - 1, 1)]));
+        // One granule comes with every nap.
+        let naps = Cell::new(0);
+        let nap = |_, _| {
+            time.set(time.get() + PATIENCE - 1);
+            came(base + naps.get() * GRANULE, GRANULE);
+            naps.set(naps.get() + 1);
+        };
+        wait(&[(base, 3 * GRANULE)], clock, nap);
+        assert_eq!((naps.get(), any(), waited().1), (3, false, 0));
+        // Nothing comes: it ends all the same, and nobody waits for that again.
+        leaves(base, GRANULE);
+        wait(&[(base, 1)], clock, |_, _| time.set(time.get() + PATIENCE / 2));
+        assert_eq!((waited().1, any()), (1, false));
+        leaves(base, GRANULE);
+        forget();
+        wait(&[(base, 1)], clock, never);
+    }
+}

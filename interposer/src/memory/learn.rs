@@ -1,0 +1,112 @@
+//! Stage 1: what launches touched, as far as anybody tells, becomes templates.
+//!
+//! Evidence comes through [`Evidence`]. Here it is the simulated GPU's ledger, which tells after each launch what that launch touches (`simgpuTouched`); a real driver has no such
+//! symbol, and there nothing is learnt here: residency read from the host's page table and CUPTI's records need launches one by one.
+//!
+//! A launch's thread only notes it; where another thread is at it, it does not even do that. Fitting is the memory thread's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError, TryLockError};
+
+use weft_profiles::working_set::{
+    Access, Allocations, Evidence, Fitter, KernelWorkingSet, Launch, SimulatedLedger, Touched,
+};
+
+use crate::abi::CuResult;
+use crate::loader;
+
+/// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
+const PIECES: usize = 4096;
+
+/// `simgpuTouched`.
+type Tells = unsafe extern "C" fn(*mut u64, usize, *mut usize) -> CuResult;
+
+static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
+    let found = loader::opened()?.symbol(c"simgpuTouched")?;
+    // SAFETY: the simulated driver's symbol is a function of this type, and no other driver has it.
+    Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
+});
+
+#[derive(Debug, Default)]
+struct Learnt {
+    fitter: Fitter,
+    ledger: SimulatedLedger,
+    number: u64,
+    words: Vec<u64>,
+    touched: Vec<Touched>,
+    /// Something came since it was fitted last.
+    news: bool,
+    told: Vec<KernelWorkingSet>,
+}
+
+static LEARNT: Mutex<Option<Learnt>> = Mutex::new(None);
+
+/// This run is stage 1.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Begins to learn.
+pub fn begin() {
+    ON.store(true, Ordering::Release);
+}
+
+/// Whether launches are to be noted.
+#[inline]
+pub fn on() -> bool {
+    ON.load(Ordering::Relaxed) && TELLS.is_some()
+}
+
+/// The calling thread has just launched this.
+pub fn launched(launch: &Launch, live: &Allocations) {
+    let Some(tells) = *TELLS else { return };
+    let mut learnt = match LEARNT.try_lock() {
+        Ok(learnt) => learnt,
+        Err(TryLockError::Poisoned(learnt)) => learnt.into_inner(),
+        Err(TryLockError::WouldBlock) => return,
+    };
+    let learnt = learnt.get_or_insert_default();
+    learnt.words.resize(3 * PIECES, 0);
+    let mut count = 0;
+    // SAFETY: the list has room for as many as said; the count is ours.
+    let told = unsafe { tells(learnt.words.as_mut_ptr(), PIECES, &mut count) };
+    if !told.ok() || count > PIECES {
+        return;
+    }
+    let piece = |words: &[u64; 3]| Touched {
+        address: words[0],
+        bytes: words[1],
+        access: match words[2] {
+            0 => Access::Read,
+            1 => Access::Write,
+            _ => Access::ReadWrite,
+        },
+    };
+    let pieces = learnt.words.as_chunks::<3>().0.iter().take(count).map(piece).collect();
+    learnt.number += 1;
+    learnt.ledger.record(learnt.number, pieces);
+    learnt.touched.clear();
+    if learnt.ledger.touched(learnt.number, &mut learnt.touched) {
+        learnt.fitter.observe(launch, live, &learnt.touched);
+        learnt.news = true;
+    }
+}
+
+/// Templates that have changed since this was asked last.
+pub fn news() -> Vec<KernelWorkingSet> {
+    let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(learnt) = learnt.as_mut().filter(|learnt| learnt.news) else {
+        return Vec::new();
+    };
+    learnt.news = false;
+    let sets = learnt.fitter.fit().kernels;
+    // Both are sorted by kernel.
+    let known = |set: &KernelWorkingSet| {
+        let at = learnt.told.binary_search_by_key(&set.kernel, |told| told.kernel).ok()?;
+        learnt.told.get(at)
+    };
+    let changed = sets
+        .iter()
+        .filter(|set| known(set).is_none_or(|told| told.words != set.words));
+    let changed: Vec<KernelWorkingSet> = changed.cloned().collect();
+    learnt.told = sets;
+    changed
+}
