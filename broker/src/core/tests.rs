@@ -199,7 +199,7 @@ fn a_filler_waits_while_the_holder_works_and_fills_the_gap_after_it() {
         bench.core.snapshot().gap,
         Some(GapView {
             since: start + 200 * US,
-            until: Some(start + 200 * US + 10 * MS - 200 * US)
+            until: Some(start + 200 * US + 10 * MS)
         })
     );
     assert_eq!(bench.core.snapshot().counters.gaps, 1);
@@ -243,6 +243,28 @@ fn a_small_gap_is_not_filled() {
         bench.at(start + 305 * US, Event::Tick),
         [grant(TRAINING, 500 * US, true)]
     );
+}
+
+#[test]
+fn the_way_to_a_filler_is_part_of_the_gap_once() {
+    let late = |bench: &Bench| bench.now + 100 * US + 10 * MS - 150 * US;
+    let mut bench = Bench::pair(PolicyName::Fikit);
+    bench.launch(SERVICE, LAST);
+    bench.now = late(&bench);
+    assert_eq!(
+        bench.waits(TRAINING, 100 * US),
+        [],
+        "150 us are left, of which the switch takes 100"
+    );
+
+    let mut bench = Bench::pair(PolicyName::Fikit);
+    bench.launch(SERVICE, LAST);
+    let at = late(&bench);
+    bench.now += 100 * US;
+    assert_eq!(bench.waits(TRAINING, 50 * US), [grant(TRAINING, 500 * US, true)]);
+    bench.progress(TRAINING, 500 * US, 500 * US);
+    bench.now = at;
+    assert_eq!(bench.waits(TRAINING, 100 * US), [grant(TRAINING, 150 * US, true)]);
 }
 
 #[test]

@@ -192,14 +192,15 @@ impl Timeline {
         if now < end {
             return Phase::Busy { until: end };
         }
-        if let Some(gap) = times.gap_after(self.last_kernel).filter(|gap| *gap > config.small_gap) {
+        // A gap that is filled costs two switches: one that is shorter is not worth it.
+        let worth = config.small_gap.max(config.switch_cost.saturating_mul(2));
+        if let Some(gap) = times.gap_after(self.last_kernel).filter(|gap| *gap > worth) {
             let back = end.saturating_add(gap);
-            let usable = back.saturating_sub(config.switch_cost.saturating_mul(2));
             let over = back.saturating_add(config.open_after);
             return match now {
-                now if now < usable => Phase::Gap {
+                now if now < back => Phase::Gap {
                     since: end,
-                    until: usable,
+                    until: back,
                     over,
                 },
                 now if now < over => Phase::Busy { until: over },
@@ -265,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn a_known_gap_is_usable_until_the_switch_back() {
+    fn a_known_gap_ends_when_the_holder_is_predicted_back() {
         let mut timeline = Timeline::new(0.0);
         timeline.launch(LONG, MS, 0, 0, LONGEST);
-        let (until, over) = (6 * MS - 200 * US, 6 * MS + 200 * US);
+        let (until, over) = (6 * MS, 6 * MS + 200 * US);
         assert_eq!(phase(&timeline, MS), Phase::Gap { since: MS, until, over });
         assert_eq!(
             phase(&timeline, until),

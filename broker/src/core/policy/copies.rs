@@ -24,12 +24,18 @@ pub(super) fn beside_holder(state: &State, until: Ns, now: Ns) -> Verdict {
     }
 }
 
+/// Whether what this client waits with is such a copy.
+pub(super) fn waits_with_one(state: &State, slot: Slot) -> bool {
+    let wait = state.get(slot).and_then(|client| client.wait);
+    wait.is_some_and(|wait| wait.kernel == HOST_COPY)
+}
+
 /// The copy of the one in this class whose turn it is, if that is what he waits with and it may go.
 fn admitted(state: &State, class: usize, until: Ns, now: Ns) -> Option<(Slot, Ns)> {
     let slot = state.queue.first_in_turn(class)?;
     let client = state.get(slot)?;
     let cost = client.queued?.cost;
-    let copies = client.wait.is_some_and(|wait| wait.kernel == HOST_COPY);
+    let copies = waits_with_one(state, slot);
     // Credit that is left, or on its way back, would let the kernels behind the copy go as well.
     let nothing_more = client.ledger.usable() == 0 && client.revoking.is_none();
     let ends_before = until.saturating_sub(now) >= cost;
