@@ -7,13 +7,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use simgpu_device::Seq;
 
 use crate::effect::{Action, Condition, Effect};
 use crate::state::{self, lock};
+use crate::thread;
 
 /// How long the watcher sleeps between two looks. Short against any kernel a test waits for, long enough to leave a
 /// two-core machine to the job.
@@ -21,13 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 fn starter<T: Send + 'static>(name: &str, body: fn(Receiver<T>)) -> Mutex<Sender<T>> {
     let (sender, receiver) = channel();
-    // Without the thread the queue stays full and streams stop where the client can see it: nothing better can be done.
-    if let Err(error) = thread::Builder::new()
-        .name(name.to_string())
-        .spawn(move || body(receiver))
-    {
-        eprintln!("simcuda[{}] cannot start {name}: {error}", std::process::id());
-    }
+    thread::start(name, move || body(receiver));
     Mutex::new(sender)
 }
 

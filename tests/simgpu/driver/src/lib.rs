@@ -42,6 +42,7 @@ mod registry;
 mod runtime;
 mod state;
 mod stream;
+mod thread;
 mod timeline;
 mod tools;
 mod work;

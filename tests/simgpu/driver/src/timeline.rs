@@ -22,6 +22,7 @@ use crate::abi::{Error, R};
 use crate::effect::Effect;
 use crate::helper;
 use crate::state::lock;
+use crate::thread;
 
 /// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.
 const NEWS_SLICE: Duration = Duration::from_secs(5);
@@ -262,7 +263,5 @@ impl Timeline {
 /// Starts the thread on which prompt effects are performed where no client thread waits.
 fn take_news(link: Arc<Link>) {
     let body = move || while link.wait_for_news(NEWS_SLICE).is_ok() {};
-    if let Err(error) = std::thread::Builder::new().name("simcuda-news".to_string()).spawn(body) {
-        eprintln!("simcuda[{}] cannot start a thread: {error}", std::process::id());
-    }
+    thread::start("simcuda-news", body);
 }
