@@ -17,6 +17,7 @@ pub struct Aggregator {
     names: Names,
     gpu: Gpu,
     memory_peak: u64,
+    ran: Ns,
     unlisted: u64,
     working_sets: WorkingSets,
 }
@@ -68,6 +69,11 @@ impl Aggregator {
         self.memory_peak = self.memory_peak.max(bytes);
     }
 
+    /// The job has used the device for so long.
+    pub fn ran(&mut self, time: Ns) {
+        self.ran = self.ran.max(time);
+    }
+
     /// What a kernel touches. One that does not hold together is left out.
     pub fn working_set(&mut self, set: KernelWorkingSet) {
         let one = WorkingSets { kernels: vec![set] };
@@ -109,6 +115,7 @@ impl Aggregator {
             unlisted: self.unlisted,
             kernels,
             working_sets: self.working_sets,
+            ran: self.ran,
         }
     }
 
@@ -137,6 +144,8 @@ mod tests {
         run.sampled(4, u64::MAX, Some(u64::MAX));
         run.memory(100);
         run.memory(70);
+        run.ran(8);
+        run.ran(5);
         run.device(Gpu {
             name: "G".to_owned(),
             ..Gpu::default()
@@ -152,7 +161,10 @@ mod tests {
         let unnamed = profile.kernel(4).unwrap();
         assert_eq!((unnamed.launches, unnamed.time.mean()), (1, Some(LONGEST)));
         assert_eq!(unnamed.id.symbol, "unnamed:0000000000000004");
-        assert_eq!((profile.memory_peak, profile.runs, profile.taken), (100, 1, 7));
+        assert_eq!(
+            (profile.memory_peak, profile.ran, profile.runs, profile.taken),
+            (100, 8, 1, 7)
+        );
         assert_eq!(profile.unsound(), None);
     }
 

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | 1 | the first |
 //! | 2 | working sets, behind the kernels. A body of version 1 is one of version 2 without them |
+//! | 3 | how long it ran, behind the working sets. A body of version 2 is one of version 3 without it |
 //!
 //! A field is added or changed only with a new version; old ones are read, and written as the newest. The checksum is looked at before the body is decoded, the decoder is given a
 //! limit on what it may allocate, and what it yields is checked for sense.
@@ -26,13 +27,16 @@ use crate::{Error, Profile};
 pub const MAGIC: [u8; 8] = *b"weftPROF";
 
 /// The format that this build writes.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// The oldest that it reads.
 pub const OLDEST: u8 = 1;
 
 /// No working sets, as they stand in a body: a list of none.
 const NO_WORKING_SETS: u8 = 0;
+
+/// No time that it ran, as it stands in a body.
+const NOBODY_LOOKED: u8 = 0;
 
 /// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -64,12 +68,14 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
         path: path.to_owned(),
         why: why.to_owned(),
     };
+    // What versions after a file's own put behind its body.
+    let with = |version: u8, more: &[u8]| {
+        let body = envelope::open(MAGIC, version, file)?;
+        Ok(Cow::Owned([body, more].concat()))
+    };
     let opened = match envelope::open(MAGIC, VERSION, file) {
-        Err(Broken::Version(OLDEST)) => envelope::open(MAGIC, OLDEST, file).map(|body| {
-            let mut body = body.to_vec();
-            body.push(NO_WORKING_SETS);
-            Cow::Owned(body)
-        }),
+        Err(Broken::Version(OLDEST)) => with(OLDEST, &[NO_WORKING_SETS, NOBODY_LOOKED]),
+        Err(Broken::Version(2)) => with(2, &[NOBODY_LOOKED]),
         opened => opened.map(Cow::Borrowed),
     };
     let body = opened.map_err(|broken| match broken {
@@ -155,19 +161,21 @@ mod tests {
     #[test]
     fn another_version_is_told() {
         let mut file = encode(&sample(), path()).unwrap();
-        file[8] = 3;
+        file[8] = 4;
         assert_eq!(
             decode(&file, path()).unwrap_err().to_string(),
-            "/p/resnet.profile has profile format 3, this weft reads 2: take the profile again with this weft"
+            "/p/resnet.profile has profile format 4, this weft reads 3: take the profile again with this weft"
         );
     }
 
     #[test]
-    fn a_profile_of_the_first_version_is_read() {
-        let mut file = encode(&sample(), path()).unwrap();
-        let body = &file[HEADER..file.len() - 1];
-        let old = envelope::seal(MAGIC, OLDEST, body);
-        assert_eq!(decode(&old, path()).unwrap(), sample());
+    fn profiles_of_earlier_versions_are_read() {
+        let profile = Profile { ran: 0, ..sample() };
+        let mut file = encode(&profile, path()).unwrap();
+        let second = envelope::seal(MAGIC, 2, &file[HEADER..file.len() - 1]);
+        assert_eq!(decode(&second, path()).unwrap(), profile);
+        let old = envelope::seal(MAGIC, OLDEST, &file[HEADER..file.len() - 2]);
+        assert_eq!(decode(&old, path()).unwrap(), profile);
         // The same bytes under the new version's number end too early.
         file.truncate(HEADER);
         file[8] = OLDEST;
@@ -192,12 +200,13 @@ mod tests {
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
         let mut kernels = bincode::serde::encode_to_vec(Profile::default(), bincode_config()).unwrap();
+        assert_eq!(kernels.pop(), Some(NOBODY_LOOKED), "the last field is how long it ran");
         assert_eq!(
             kernels.pop(),
             Some(NO_WORKING_SETS),
-            "the last field is the list of working sets"
+            "the one before it the list of working sets"
         );
-        assert_eq!(kernels.pop(), Some(0), "the one before it the list of kernels");
+        assert_eq!(kernels.pop(), Some(0), "before that the list of kernels");
         kernels.extend_from_slice(&huge);
         assert!(decode(&with_header(&kernels), path()).is_err());
     }

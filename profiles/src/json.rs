@@ -19,6 +19,7 @@ pub fn to_json(profile: &Profile) -> Value {
             "driver": profile.gpu.driver,
         },
         "memory_peak": profile.memory_peak,
+        "ran_s": profile.ran as f64 / 1e9,
         "launches": profile.launches(),
         "samples": profile.samples(),
         "unlisted": profile.unlisted,

@@ -81,6 +81,8 @@ pub struct Profile {
     pub kernels: Vec<KernelProfile>,
     /// What its kernels touch. Empty where nothing told.
     pub working_sets: WorkingSets,
+    /// How long its longest run used the device, ns by the clock on the wall; 0: nobody looked.
+    pub ran: Ns,
 }
 
 impl Profile {
@@ -88,6 +90,12 @@ impl Profile {
     pub fn kernel(&self, hash: u64) -> Option<&KernelProfile> {
         let at = self.kernels.binary_search_by_key(&hash, |kernel| kernel.hash).ok()?;
         self.kernels.get(at)
+    }
+
+    /// What a run took of the device and for how long is part of it from now on, though nothing else of that run is known.
+    pub fn took(&mut self, memory_peak: u64, ran: Ns) {
+        self.memory_peak = self.memory_peak.max(memory_peak);
+        self.ran = self.ran.max(ran);
     }
 
     /// Launches in all.
@@ -164,6 +172,7 @@ impl Profile {
         self.taken = self.taken.max(other.taken);
         self.runs = self.runs.saturating_add(other.runs);
         self.memory_peak = self.memory_peak.max(other.memory_peak);
+        self.ran = self.ran.max(other.ran);
         self.unlisted += other.unlisted;
         for kernel in &other.kernels {
             match self.kernels.binary_search_by_key(&kernel.hash, |known| known.hash) {
@@ -263,6 +272,7 @@ pub(crate) mod tests {
             unlisted: 0,
             kernels,
             working_sets: Default::default(),
+            ran: 90_000_000_000,
         }
     }
 

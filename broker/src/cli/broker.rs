@@ -51,7 +51,7 @@ pub struct Args {
     /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow
     #[arg(long)]
     pub refine: bool,
-    /// In which order jobs get device memory that is not there for all: weft, fifo, exclusive or best-fit
+    /// In which order jobs get device memory that is not there for all: weft, fifo, exclusive, best-fit or shortest
     #[arg(long, default_value_t, value_name = "ORDER")]
     pub admission: crate::core::admission::Policy,
     /// Write decisions and records to a file, a JSON value a line

@@ -139,4 +139,29 @@ mod tests {
         assert!(Cli::try_parse_from(["weft", "set", "--pid", "7", "--priority", "9"]).is_ok());
         assert!(Cli::try_parse_from(["weft", "set", "--priority", "9"]).is_err());
     }
+
+    #[test]
+    fn weights_are_users_and_priorities_jobs() {
+        assert!(Cli::try_parse_from(["weft", "set", "--user", "ann", "--weight", "3"]).is_ok());
+        for wrong in [
+            &["weft", "set", "--user", "ann", "--priority", "3"][..],
+            &["weft", "set", "--pid", "7", "--weight", "3"][..],
+            &["weft", "set", "--user", "ann"][..],
+            &["weft", "set", "--user", "ann", "--weight", "0"][..],
+            &[
+                "weft",
+                "set",
+                "--pid",
+                "7",
+                "--user",
+                "ann",
+                "--priority",
+                "3",
+                "--weight",
+                "3",
+            ][..],
+        ] {
+            assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

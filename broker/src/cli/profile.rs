@@ -62,6 +62,14 @@ enum Action {
     },
     /// Name the profiles there are
     List,
+    /// Make a profile of what a job took that has ended and had said neither --memory nor a profile (weft queue lists them)
+    Keep {
+        /// Its process; left out: the last one that ended
+        pid: Option<u32>,
+        /// What the profile is called; one of that name learns the more of both
+        #[arg(long)]
+        name: String,
+    },
     /// Delete a profile
     Delete {
         /// Its name
@@ -87,6 +95,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         None => learn(args),
         Some(Action::Show { name, json }) => show(&name, json),
         Some(Action::List) => list(),
+        Some(Action::Keep { pid, name }) => keep(pid, &name),
         Some(Action::Delete { name }) => {
             let (store, name) = store::locate(&name)?;
             store.remove(&name)?;
@@ -248,6 +257,32 @@ fn show(name: &str, json: bool) -> Result<ExitCode> {
         false => weft_profiles::show::table(&profile, KERNELS),
     };
     let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
+    let called = match store::absolute(name) {
+        Ok(called) => called,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let question = Question::ProfileKeep { name: called, pid };
+    let Answer::Kept(kept) = admin::ask(&Places::of_environment(), &question)? else {
+        bail!("unexpected answer");
+    };
+    eprintln!(
+        "weft: profile {name}: {} at its peak, {} long ({}), {}",
+        text::size(kept.memory_peak),
+        text::span(kept.ran_s),
+        kept.command,
+        kept.file.display()
+    );
+    if kept.denied {
+        eprintln!("weft: it wanted more than was free: it will take more where it can (--memory says how much)");
+    }
+    eprintln!("weft: use it with: weft run --profile {name} -- ...");
     Ok(ExitCode::SUCCESS)
 }
 

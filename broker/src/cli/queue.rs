@@ -18,6 +18,9 @@ pub struct Args {
     pub json: bool,
 }
 
+/// Jobs that have ended that are printed at most; the JSON has all.
+const LEARNT: usize = 8;
+
 /// Shows it.
 pub fn main(args: Args) -> Result<ExitCode> {
     let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &Question::Queue)? else {
@@ -96,6 +99,33 @@ pub fn render(queue: &Queue) -> String {
                 text::size(row.held),
                 text::span(row.since_s),
                 row.clients.len().to_string(),
+                text::cut(&row.command, text::COMMAND),
+            ]);
+        }
+        page.extend(table.lines());
+    }
+    if !queue.weights.is_empty() {
+        let each = queue.weights.iter().map(|row| format!("{} {}", row.user, row.weight));
+        page.push(String::new());
+        page.push(format!(
+            "weights: {} (all others 1)",
+            each.collect::<Vec<String>>().join(", ")
+        ));
+    }
+    if !queue.learnt.is_empty() {
+        page.push(String::new());
+        page.push(
+            "ended of late without --memory or profile (weft profile keep PID --name NAME makes one of it):"
+                .to_string(),
+        );
+        let mut table = Table::new(["pid", "user", "took", "ran", "", "command"]);
+        for row in queue.learnt.iter().take(LEARNT) {
+            table.row([
+                row.pid.to_string(),
+                text::cut(&row.user, 16),
+                text::size(row.peak),
+                text::span(row.ran_s),
+                if row.denied { "wanted more" } else { "" }.to_string(),
                 text::cut(&row.command, text::COMMAND),
             ]);
         }

@@ -1,4 +1,4 @@
-//! `weft set`: another priority for a job that runs.
+//! `weft set`: another priority for a job that runs, another weight for a user.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -9,9 +9,10 @@ use clap::{ArgGroup, value_parser};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
 
-/// Change the priority of a job that runs
+/// Change the priority of a job that runs or waits, or what a user's jobs weigh in the queue for memory
 #[derive(Debug, clap::Args)]
-#[command(group = ArgGroup::new("who").required(true).args(["client", "pid"]))]
+#[command(group = ArgGroup::new("who").required(true).args(["client", "pid", "user"]))]
+#[command(group = ArgGroup::new("what").required(true).args(["priority", "weight"]))]
 pub struct Args {
     /// By the number that `weft status` shows
     #[arg(long)]
@@ -19,21 +20,31 @@ pub struct Args {
     /// By process
     #[arg(long)]
     pub pid: Option<u32>,
+    /// A user, as WEFT_USER names him; "" are all those jobs that name none
+    #[arg(long, conflicts_with = "priority")]
+    pub user: Option<String>,
     /// 0 (matters most) to 9
     #[arg(long, short, value_parser = value_parser!(u8).range(0..=9))]
-    pub priority: u8,
+    pub priority: Option<u8>,
+    /// He gets so many times as much memory and time as a user of weight 1 while both wait for it
+    #[arg(long, value_parser = value_parser!(u32).range(1..=100), conflicts_with_all = ["client", "pid"])]
+    pub weight: Option<u32>,
 }
 
 /// Sets it.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let question = Question::Set {
-        client: args.client,
-        pid: args.pid,
-        priority: args.priority,
+    let question = match (args.user, args.weight, args.priority) {
+        (Some(user), Some(weight), _) => Question::Weight { user, weight },
+        (_, _, Some(priority)) => Question::Set {
+            client: args.client,
+            pid: args.pid,
+            priority,
+        },
+        _ => bail!("a priority goes with --client or --pid, a weight with --user"),
     };
     match admin::ask(&Places::of_environment(), &question)? {
         Answer::Set(0) => bail!("no such client (weft status)"),
-        Answer::Set(_) => Ok(ExitCode::SUCCESS),
+        Answer::Set(_) | Answer::Done => Ok(ExitCode::SUCCESS),
         other => bail!("unexpected answer {other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The questions of `weft status`, `weft set`, `weft profile` and `weft stop`, and their answers.
+//! The questions of `weft status`, `weft queue`, `weft set`, `weft profile` and `weft stop`, and their answers.
 //!
 //! They travel as JSON over the broker's socket, whose transport checks that both sides are one user's. Nothing asked here touches the scheduling but
 //! through the scheduler's own queue.
@@ -33,6 +33,20 @@ pub enum Question {
         pid: Option<u32>,
         /// 0 (most important) to 9.
         priority: u8,
+    },
+    /// A user counts for so many others where device memory is waited for.
+    Weight {
+        /// Who.
+        user: String,
+        /// One, or how many.
+        weight: u32,
+    },
+    /// What a job took that has ended becomes a profile.
+    ProfileKeep {
+        /// What it is called.
+        name: String,
+        /// Its first process; none: the last job that ended.
+        pid: Option<u32>,
     },
     /// Sampling into a profile begins anew.
     ProfileBegin {
@@ -74,6 +88,8 @@ pub enum Answer {
     Queue(Box<super::admission::Queue>),
     /// So many clients have the new priority.
     Set(usize),
+    /// The profile that was written.
+    Kept(super::status::Kept),
     /// What became of the samples.
     Sampled(Sampled),
     /// It could not be done.

@@ -59,6 +59,19 @@ impl Answers {
             Question::Status => Answer::Status(Box::new(self.status())),
             Question::Queue => Answer::Queue(Box::new(self.admission.queue())),
             Question::Set { client, pid, priority } => self.set(client, pid, priority),
+            Question::Weight { user, weight } => {
+                self.admission.weigh(&user, weight);
+                Answer::Done
+            }
+            Question::ProfileKeep { name, pid } => match self.admission.learnt(pid) {
+                Some(took) => {
+                    store::add(&name, &took).map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept)
+                }
+                None => Answer::Sorry(match pid {
+                    Some(pid) => format!("nothing was learnt of a job of process {pid} (weft queue shows of which)"),
+                    None => "no job has ended here that had not said what it would take (weft queue)".to_string(),
+                }),
+            },
             Question::ProfileBegin { name } => match store::absolute(&name) {
                 Ok(called) => {
                     self.keeper.tell(Tell::Begin(called));

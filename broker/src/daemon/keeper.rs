@@ -282,6 +282,7 @@ impl Thread {
         if let Some(job) = self.jobs.get_mut(&called) {
             job.aggregator
                 .memory(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+            job.aggregator.ran(entry.ran());
             job.launches_ended += launches(entry);
             job.active.remove(&entry.client);
         }
@@ -306,6 +307,7 @@ impl Thread {
         for entry in job.active.values() {
             job.aggregator
                 .memory(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+            job.aggregator.ran(entry.ran());
         }
         let taken = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -145,6 +145,16 @@ impl Entry {
         Some(trouble)
     }
 
+    /// The device it uses, if it told.
+    pub fn gpu(&self) -> Option<Gpu> {
+        self.talk().device.clone()
+    }
+
+    /// For how long it has been attached, ns.
+    pub fn ran(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Why it runs without the profile it named.
     pub fn profile_trouble(&self) -> Option<String> {
         self.talk().trouble.clone()
@@ -180,6 +190,8 @@ impl Entry {
             waited_ns: read(&counters.waited),
             waits_expired: read(&counters.waits_expired),
             unsplit: read(&counters.unsplit),
+            left_behind: read(&counters.left_behind),
+            left_failed: read(&counters.left_failed),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),

@@ -104,6 +104,12 @@ pub struct ClientStatus {
     pub waits_expired: u64,
     /// Launches in the middle of a burst that the job times (an auto-tuner's), let past the gate on purpose.
     pub unsplit: u64,
+    /// Launches that its host left behind at a closed gate (`WEFT_QUEUE`), to be issued when it opens.
+    #[serde(default)]
+    pub left_behind: u64,
+    /// Of those, such that the driver refused: the job was told by a later call.
+    #[serde(default)]
+    pub left_failed: u64,
     /// Whether a launch waits now.
     pub waiting: bool,
     /// Launches of handles with no known name.
@@ -192,4 +198,19 @@ pub struct Sampled {
     pub file: Option<PathBuf>,
     /// Why the last writing failed.
     pub trouble: Option<String>,
+}
+
+/// A profile that was made of what a job took.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The job's command line.
+    pub command: String,
+    /// Bytes at its peak.
+    pub memory_peak: u64,
+    /// How long it ran, seconds.
+    pub ran_s: f64,
+    /// It would have taken more than was free.
+    pub denied: bool,
+    /// Where it lies.
+    pub file: PathBuf,
 }

@@ -20,15 +20,18 @@ pub enum Policy {
     Exclusive,
     /// Of those that fit the one that leaves least free; nothing is reserved.
     BestFit,
+    /// Of those that fit the one that is expected to be shortest; nothing is reserved. What waiting could be if large and long jobs were promised nothing.
+    Shortest,
 }
 
 impl Policy {
     /// All, with their names.
-    pub const ALL: [(Policy, &'static str); 4] = [
+    pub const ALL: [(Policy, &'static str); 5] = [
         (Policy::Weft, "weft"),
         (Policy::Fifo, "fifo"),
         (Policy::Exclusive, "exclusive"),
         (Policy::BestFit, "best-fit"),
+        (Policy::Shortest, "shortest"),
     ];
 
     /// As it is typed.
@@ -65,6 +68,8 @@ pub struct Config {
     pub shortest_patience: Ns,
     /// A job may be passed for no longer than this, however long it is. An hour: it runs for hours itself.
     pub longest_patience: Ns,
+    /// After so long a job is due, whatever plain order would have done by then. A day: a plain queue that is longer than that is no measure for people.
+    pub longest_wait: Ns,
     /// How many times longer than expected a job may run that is let in before a promise: estimates are wrong by up to two.
     pub doubt: f64,
     /// After so long, what a user had counts half: an hour, so that the morning's work does not tell against the afternoon's.
@@ -81,6 +86,7 @@ impl Default for Config {
             policy: Policy::Weft,
             shortest_patience: 60 * SECOND,
             longest_patience: 3600 * SECOND,
+            longest_wait: 24 * 3600 * SECOND,
             doubt: 2.0,
             half_life: 3600 * SECOND,
             host_memory: u64::MAX,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::config::Config;
 use super::need::{Device, Job};
 use super::people::People;
+use super::plain::Plain;
 use super::state::{Admission, Running, Waiter};
 use crate::protocol::Ns;
 
@@ -20,6 +21,7 @@ pub struct Kept {
     waiting: Vec<Waiter>,
     running: Vec<Running>,
     people: People,
+    plain: Plain,
     now: Ns,
     numbers: u64,
 }
@@ -32,6 +34,7 @@ impl Admission {
             waiting: self.waiting.clone(),
             running: self.running.values().cloned().collect(),
             people: self.people.clone(),
+            plain: self.plain.clone(),
             now: self.now,
             numbers: self.numbers,
         }
@@ -48,6 +51,7 @@ impl Admission {
         machine.waiting.sort_by_key(|waiter| waiter.number);
         machine.waiting.retain(|waiter| known.insert(waiter.ask.job));
         machine.people = kept.people;
+        machine.plain = kept.plain;
         machine.now = kept.now;
         machine.numbers = kept.numbers;
         machine

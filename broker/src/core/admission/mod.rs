@@ -11,7 +11,8 @@
 //! # The rule of policy `weft`
 //!
 //! 1. A job may be passed by others for as long as it is itself expected to run, but for no less than [`Config::shortest_patience`] and no more than
-//!    [`Config::longest_patience`]. Then its turn has come: it is *due*.
+//!    [`Config::longest_patience`]; and in any case until it would have begun under plain order (`fifo`, played along in [`plain`]), but for no longer than
+//!    [`Config::longest_wait`]. Then its turn has come: it is *due*.
 //! 2. Of the due jobs one is first: who came first, where a user's further job counts as having come a little later for each of his that waited already, by weight
 //!    ([`Config::handicap`]; an hour at most). It goes before all others.
 //! 3. If it does not fit, it has a reservation on the device where it is expected to fit soonest; that time is its *promise* and never moves.
@@ -22,7 +23,8 @@
 //!
 //! **The bound**: once due, a job is passed by nobody who came after its turn, but for what is let in beside the reservation; so it is to wait no longer than under `fifo` and its
 //! patience, its handicap and the longest run of what was let in before. Those are expected times: what overruns them (twice its estimate is reckoned with) or is granted more
-//! memory delays it by that much more, and the two orders pack differently. Fairness among users who wait is
+//! memory delays it by that much more, and the two orders pack differently. Where nothing comes to an end for long, short jobs go first meanwhile and nobody begins later
+//! than under `fifo` for that. Fairness among users who wait is
 //! bounded likewise: many jobs at once of one user are passed by what others bring within their handicaps; what is brought later waits for those as under
 //! `fifo`, but for what fits beside.
 //!
@@ -43,6 +45,7 @@ mod load;
 mod need;
 mod order;
 mod people;
+mod plain;
 mod state;
 #[cfg(test)]
 mod tests;

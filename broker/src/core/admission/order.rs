@@ -36,6 +36,7 @@ impl Admission {
             Policy::Fifo => self.head(|_| true),
             Policy::Exclusive => self.head(|load| *load == Load::default()),
             Policy::BestFit => self.best_fit(),
+            Policy::Shortest => self.shortest(),
             Policy::Weft => self.by_turn(),
         }
     }
@@ -56,6 +57,15 @@ impl Admission {
         };
         let best = self.waiting.iter().enumerate().filter_map(fits).min();
         best.map(|(_, at, device)| (at, device))
+    }
+
+    fn shortest(&self) -> Option<(usize, DeviceId)> {
+        let fits = |(at, waiter): (usize, &Waiter)| {
+            let device = self.place(waiter, |_, _| true)?;
+            Some((waiter.ask.priority, waiter.ask.need.expected, at, device))
+        };
+        let best = self.waiting.iter().enumerate().filter_map(fits).min();
+        best.map(|(_, _, at, device)| (at, device))
     }
 
     /// The rule of policy `weft`.

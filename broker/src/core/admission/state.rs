@@ -10,6 +10,7 @@ use super::event::{Ask, Decision, Event, Never};
 use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
 use super::people::People;
+use super::plain::Plain;
 use crate::protocol::Ns;
 
 /// A job that has run longer than expected is expected to run on for this part of what it ran so far.
@@ -36,6 +37,8 @@ pub(super) struct Running {
     pub device: DeviceId,
     pub share: u64,
     pub since: Ns,
+    /// As it had it while it waited.
+    pub number: u64,
     pub present: u32,
 }
 
@@ -105,6 +108,7 @@ pub struct Admission {
     pub(super) waiting: Vec<Waiter>,
     pub(super) running: BTreeMap<Job, Running>,
     pub(super) people: People,
+    pub(super) plain: Plain,
     pub(super) now: Ns,
     pub(super) numbers: u64,
 }
@@ -118,6 +122,7 @@ impl Admission {
             waiting: Vec::new(),
             running: BTreeMap::new(),
             people: People::default(),
+            plain: Plain::default(),
             now: 0,
             numbers: 0,
         }
@@ -149,6 +154,7 @@ impl Admission {
             Event::Priority(job, priority) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
                     waiter.ask.priority = priority;
+                    self.plain.priority(waiter.number, priority);
                 }
                 if let Some(running) = self.running.get_mut(&job) {
                     running.ask.priority = priority;
@@ -157,13 +163,20 @@ impl Admission {
             Event::Ends(job) => self.ends(job),
             Event::Tick => {}
         }
+        self.plain.pass(self.now, &self.devices, &self.config);
         self.dispatch(out);
+        if self.waiting.is_empty() || self.plain.too_long() {
+            self.plain.anew(self.running.values());
+        }
     }
 
-    /// When [`Event::Tick`] changes something at the latest: a waiter becomes due.
+    /// When [`Event::Tick`] changes something at the latest: a waiter becomes due, or would have begun in plain order.
     pub fn next_wake(&self) -> Option<Ns> {
-        let due = |waiter: &Waiter| Some(self.due(waiter)).filter(|due| *due > self.now);
-        self.waiting.iter().filter_map(due).min()
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let dues = self.waiting.iter().map(|waiter| self.due(waiter));
+        dues.chain(self.plain.next(self.now)).filter(|at| *at > self.now).min()
     }
 
     /// What a device carries.
@@ -179,6 +192,11 @@ impl Admission {
     /// What a running job may have.
     pub fn share(&self, job: Job) -> Option<(DeviceId, u64)> {
         self.running.get(&job).map(|running| (running.device, running.share))
+    }
+
+    /// Since when a job runs.
+    pub fn since(&self, job: Job) -> Option<Ns> {
+        self.running.get(&job).map(|running| running.since)
     }
 
     /// All that run or wait.
@@ -234,8 +252,10 @@ impl Admission {
         self.numbers += 1;
         let own = self.waiting.iter().filter(|waiter| waiter.ask.user == ask.user);
         let handicap = self.config.handicap(own.count(), self.people.weight(ask.user));
+        let turn = self.now.saturating_add(handicap);
+        self.plain.comes(self.numbers, &ask, turn);
         self.waiting.push(Waiter {
-            turn: self.now.saturating_add(handicap),
+            turn,
             ask,
             came: self.now,
             number: self.numbers,
@@ -245,7 +265,7 @@ impl Admission {
     }
 
     fn holds(&mut self, ask: Ask, device: DeviceId, share: u64) {
-        self.waiting.retain(|waiter| waiter.ask.job != ask.job);
+        self.withdraw(ask.job);
         match self.running.get_mut(&ask.job) {
             // A further process of the same job.
             Some(running) => {
@@ -253,10 +273,14 @@ impl Admission {
                 running.present = running.present.saturating_add(1);
             }
             None => {
+                self.numbers += 1;
+                self.plain.comes(self.numbers, &ask, self.now);
+                self.plain.begins(self.numbers, self.now);
                 let running = Running {
                     device,
                     share,
                     since: self.now,
+                    number: self.numbers,
                     present: 1,
                     ask: ask.clone(),
                 };
@@ -309,8 +333,16 @@ impl Admission {
     }
 
     fn ends(&mut self, job: Job) {
-        self.running.remove(&job);
-        self.waiting.retain(|waiter| waiter.ask.job != job);
+        if let Some(running) = self.running.remove(&job) {
+            self.plain.ends(running.number, self.now);
+        }
+        self.withdraw(job);
+    }
+
+    fn withdraw(&mut self, job: Job) {
+        for waiter in self.waiting.extract_if(.., |waiter| waiter.ask.job == job) {
+            self.plain.ends(waiter.number, self.now);
+        }
     }
 
     fn grows(&mut self, job: Job, bytes: u64) -> Decision {
@@ -398,9 +430,10 @@ impl Admission {
 
     /// From when on nobody passes it.
     pub(super) fn due(&self, waiter: &Waiter) -> Ns {
-        waiter
-            .came
-            .saturating_add(self.config.patience(waiter.ask.need.expected))
+        let patience = self.config.patience(waiter.ask.need.expected);
+        let plain = self.plain.began(waiter.number).unwrap_or(Ns::MAX);
+        let latest = waiter.came.saturating_add(self.config.longest_wait.max(patience));
+        waiter.came.saturating_add(patience).max(plain).min(latest)
     }
 
     pub(super) fn admit(&mut self, at: usize, device: DeviceId, out: &mut Vec<Decision>) {
@@ -415,9 +448,11 @@ impl Admission {
             device,
             share,
             since: self.now,
+            number: waiter.number,
             present: waiter.present,
             ask: waiter.ask,
         };
+        self.plain.begins(running.number, self.now);
         self.running.insert(running.ask.job, running);
     }
 }

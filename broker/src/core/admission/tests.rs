@@ -94,26 +94,26 @@ fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
 fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds() {
     let mut bench = Bench::new(Policy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
-    // Needs the whole device; may be passed for as long as it runs: 300 s.
+    // Needs the whole device. May be passed for as long as it runs, 300 s, and for as long as it could not begin anyway: until the first has ended.
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 300)), [0; 0]);
-    bench.now = 299 * S;
+    bench.now = 490 * S;
     assert_eq!(bench.asks(ask(3, 1, 6 * GB, 60)), [3]);
-    assert_eq!(bench.machine.next_wake(), Some(300 * S));
-    bench.now = 300 * S;
-    assert_eq!(bench.admits(Event::Tick), [0; 0]);
+    assert!(!bench.machine.view().waiting[0].due);
+    assert_eq!(bench.machine.next_wake(), Some(1000 * S));
+    bench.now = 500 * S;
+    assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
     let view = bench.machine.view();
     assert!(view.waiting[0].due);
-    assert_eq!(view.waiting[0].promise, Some((DeviceId(0), 1000 * S)));
+    assert_eq!(view.waiting[0].promise, Some((DeviceId(0), 550 * S)));
     assert_eq!(view.waiting[0].lack, Some(Lack::Device));
-    assert_eq!(bench.admits(Event::Ends(Job(3))), [0; 0]);
     // Ends before the promise even if it runs twice as long as expected: goes. Another that might not: waits, though it fits.
-    assert_eq!(bench.asks(ask(4, 3, 3 * GB, 350)), [4]);
-    assert_eq!(bench.asks(ask(5, 3, 2 * GB, 351)), [0; 0]);
+    assert_eq!(bench.asks(ask(4, 3, GB, 25)), [4]);
+    assert_eq!(bench.asks(ask(5, 3, GB, 26)), [0; 0]);
     let waiting = bench.machine.view().waiting;
     assert_eq!((waiting[1].lack, waiting[1].behind), (None, Some(Job(2))));
-    bench.now = 900 * S;
+    bench.now = 540 * S;
     assert_eq!(bench.admits(Event::Ends(Job(4))), [0; 0]);
-    assert_eq!(bench.admits(Event::Ends(Job(1))), [2]);
+    assert_eq!(bench.admits(Event::Ends(Job(3))), [2]);
     assert_eq!(bench.admits(Event::Ends(Job(2))), [5]);
 }
 
@@ -122,11 +122,59 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     let mut bench = Bench::new(Policy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
     assert_eq!(bench.asks(ask(2, 2, 10 * GB, 60)), [0; 0]);
-    bench.now = 60 * S;
-    assert_eq!(bench.admits(Event::Tick), [0; 0]);
+    bench.now = 20 * S;
+    assert_eq!(bench.asks(ask(9, 3, 6 * GB, 50)), [9]);
+    bench.now = 61 * S;
+    assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
+    assert_eq!(bench.machine.view().waiting[0].promise, Some((DeviceId(0), 70 * S)));
     // 10.5 of 16 GB will be the waiter's: 5.5 are left.
     assert_eq!(bench.asks(ask(3, 3, 5 * GB, 100_000)), [3]);
     assert_eq!(bench.asks(ask(4, 3, GB, 100_000)), [0; 0]);
+}
+
+#[test]
+fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain_order() {
+    let mut bench = Bench::new(Policy::Weft);
+    let order = |bench: &mut Bench, runs: &dyn Fn(u64) -> Ns| {
+        let (mut order, mut running) = (Vec::new(), vec![0]);
+        while let Some(job) = running.pop() {
+            bench.now += runs(job);
+            running = bench.admits(Event::Ends(Job(job)));
+            order.extend(running.iter().map(|job| (*job, bench.now / S)));
+        }
+        order
+    };
+    let runs = |job: u64| match job {
+        0 => 100 * S,
+        2 => 400 * S,
+        _ => 20 * S,
+    };
+    assert_eq!(bench.asks(ask(0, 9, 15 * GB, 100)), [0]);
+    // One at a time, each of another user: three short ones, a long one behind the first, then ten short ones.
+    for job in 1..=14 {
+        assert_eq!(bench.asks(ask(job, job as u32, 15 * GB, runs(job) / S)), [0; 0]);
+    }
+    let begun = order(&mut bench, &runs);
+    assert_eq!(begun.len(), 14);
+    let at = |job: u64| begun.iter().find(|(it, _)| *it == job).map(|(_, at)| *at);
+    // In plain order the long one begins at 120 s; it may be passed for the 400 s that it runs itself, so all short ones go first and end at 360.
+    assert_eq!(at(2), Some(360));
+    assert_eq!(begun.last(), Some(&(2, 360)));
+}
+
+#[test]
+fn a_day_is_the_longest_that_plain_order_excuses() {
+    let mut bench = Bench::new(Policy::Weft);
+    assert_eq!(bench.asks(ask(0, 9, 8 * GB, 100)), [0]);
+    // In plain order it would wait for the first, which never ends.
+    assert_eq!(bench.asks(ask(1, 1, 15 * GB, 100)), [0; 0]);
+    bench.now = 24 * 3600 * S - 1;
+    bench.admits(Event::Tick);
+    assert!(!bench.machine.view().waiting[0].due);
+    assert_eq!(bench.machine.next_wake(), Some(24 * 3600 * S));
+    bench.now += 1;
+    bench.admits(Event::Tick);
+    assert!(bench.machine.view().waiting[0].due);
 }
 
 #[test]

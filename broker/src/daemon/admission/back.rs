@@ -39,6 +39,7 @@ impl Book {
         book.machine = Admission::go_on(config, page.machine);
         book.devices = page.devices;
         book.users = page.users;
+        book.weights = page.weights;
         book.next = page.next;
         book.sums = page.sums;
         let until = clock::now().saturating_add(RETURN);
@@ -55,6 +56,8 @@ impl Book {
                 stated: kept.stated,
                 managed: kept.managed,
                 processes: kept.processes,
+                // What it took before is not known any more.
+                took: None,
                 members: Default::default(),
                 absent: absent.collect(),
             };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::futex;
 
 use super::back::Absent;
+use super::learnt::{Learnt, Took};
 use super::ledger::{KeptJob, Ledger, Page};
 use super::process::Process;
 use crate::core::admission::{
@@ -40,6 +41,8 @@ pub struct Gang {
     pub stated: bool,
     pub managed: bool,
     pub processes: u32,
+    /// What it took so far, counted as its processes go.
+    pub took: Option<Took>,
     /// Those that are attached.
     pub members: BTreeMap<u64, Member>,
     /// Those that the broker before this one knew and that have not come back yet.
@@ -61,6 +64,9 @@ pub struct Book {
     /// UUIDs of the devices, by their numbers.
     pub devices: Vec<String>,
     pub users: Vec<String>,
+    /// Users with a weight of their own.
+    pub weights: BTreeMap<String, u32>,
+    pub learnt: Learnt,
     pub next: u64,
     pub beat: u64,
     pub sums: [u64; 4],
@@ -87,6 +93,8 @@ impl Book {
             clients: HashMap::new(),
             devices: Vec::new(),
             users: Vec::new(),
+            weights: BTreeMap::new(),
+            learnt: Learnt::default(),
             next: 0,
             beat: 0,
             sums: [0; 4],
@@ -166,6 +174,7 @@ impl Book {
             stated: stated(&entry, wants).is_some(),
             managed: wants.managed,
             processes: ask.need.processes,
+            took: Some(Took::begin(&entry, &wants.user)),
             members: BTreeMap::from([(entry.client, member)]),
             absent: Vec::new(),
         };
@@ -201,10 +210,11 @@ impl Book {
     /// What a job asks for.
     pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId) -> Ask {
         let peak = stated(entry, wants).unwrap_or(wants.total / UNKNOWN);
-        let class = match wants.duration.as_deref() {
-            Some("short") => Class::Short,
-            Some("long") => Class::Long,
-            _ => Class::Medium,
+        let said = match wants.duration.as_deref() {
+            Some("short") => Some(Class::Short.expected()),
+            Some("long") => Some(Class::Long.expected()),
+            Some(_) => Some(Class::Medium.expected()),
+            None => entry.loaded.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0),
         };
         let backing = match wants.managed {
             true => Backing::Managed {
@@ -220,7 +230,7 @@ impl Book {
             need: Need {
                 peak,
                 processes: wants.processes.clamp(1, 1024),
-                expected: class.expected(),
+                expected: said.unwrap_or(Class::Medium.expected()),
                 backing,
             },
             devices: vec![device],
@@ -310,10 +320,27 @@ impl Book {
         }
     }
 
+    /// A user counts for so many from now on.
+    pub fn weigh(&mut self, name: &str, weight: u32) {
+        let user = self.user(name);
+        match weight {
+            0 | 1 => self.weights.remove(name),
+            _ => self.weights.insert(name.to_string(), weight),
+        };
+        self.tell(Event::Weight(user, weight));
+        self.carry_out();
+    }
+
     /// One process less of a job.
     pub fn leaves(&mut self, job: Job) {
         if self.gangs.get(&job).is_none_or(Gang::is_empty) {
-            self.gangs.remove(&job);
+            let since = self.machine.since(job);
+            if let (Some(gang), Some(since)) = (self.gangs.remove(&job), since)
+                && let (Some(mut took), false) = (gang.took, gang.stated)
+            {
+                took.ran = clock::now().saturating_sub(since);
+                self.learnt.add(took);
+            }
             self.tell(Event::Ends(job));
         } else {
             self.tell(Event::Leaves(job));
@@ -361,6 +388,9 @@ impl Book {
                 }
                 Decision::Grant { .. } => {}
                 Decision::Deny { job, bytes, free } => {
+                    if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
+                        took.denied = true;
+                    }
                     log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
                 }
             }
@@ -374,7 +404,7 @@ impl Book {
         }
         let Some(ledger) = &self.ledger else { return };
         let (waiting, running) = self.machine.count();
-        if waiting + running == 0 {
+        if waiting + running == 0 && self.weights.is_empty() {
             ledger.put(None);
             return;
         }
@@ -399,6 +429,7 @@ impl Book {
         ledger.put(Some(&Page {
             devices: self.devices.clone(),
             users: self.users.clone(),
+            weights: self.weights.clone(),
             jobs: self.gangs.iter().map(kept).collect(),
             next: self.next,
             sums: self.sums,

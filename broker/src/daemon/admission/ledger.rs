@@ -5,6 +5,7 @@
 //! believes a process of the file that does not run.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,8 @@ pub struct Page {
     pub devices: Vec<String>,
     /// Users, by their numbers in the machine.
     pub users: Vec<String>,
+    /// Users with a weight of their own.
+    pub weights: BTreeMap<String, u32>,
     /// What is known of each job beyond what the machine knows.
     pub jobs: Vec<KeptJob>,
     /// The last number given to a job.
@@ -76,6 +79,7 @@ impl Page {
             machine,
             devices: Vec::new(),
             users: Vec::new(),
+            weights: BTreeMap::new(),
             jobs: Vec::new(),
             next: 0,
             sums: [0; 4],

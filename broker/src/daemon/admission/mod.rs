@@ -3,6 +3,7 @@
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
 //! * [`devices`]: what devices are there, and what contexts and strangers take of them;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
+//! * [`learnt`]: what jobs took that had said nothing;
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
 //! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
@@ -23,6 +24,7 @@ use crate::transport::server::ToTheClient;
 mod back;
 mod book;
 mod devices;
+mod learnt;
 mod ledger;
 mod process;
 mod report;
@@ -30,7 +32,8 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use rows::{DeviceRow, Queue, RunningRow, WaitingRow};
+pub use learnt::Took;
+pub use rows::{DeviceRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::{Book, DENIED};
 use ledger::{Ledger, Page};
@@ -109,6 +112,9 @@ impl Desk {
         if let Some(gang) = book.gangs.get_mut(&job)
             && let Some(member) = gang.members.remove(&client)
         {
+            if let Some(took) = &mut gang.took {
+                took.add(&member.entry);
+            }
             // Should it ask again, nothing was said yet.
             let seat = &member.entry.lane.seat;
             seat.standing.store(Standing::Unknown as u32, Ordering::Release);
@@ -124,6 +130,16 @@ impl Desk {
             book.tell(Event::Priority(job, priority));
             book.carry_out();
         }
+    }
+
+    /// A user counts for so many others.
+    pub fn weigh(&self, user: &str, weight: u32) {
+        self.book().weigh(user, weight);
+    }
+
+    /// What a job took that has ended and had not said what it would: the last one of this process, or the last one.
+    pub fn learnt(&self, pid: Option<u32>) -> Option<Took> {
+        self.book().learnt.of(pid).cloned()
     }
 
     /// Time went by. Called some times a second.
@@ -148,7 +164,12 @@ impl Desk {
 
     /// For people.
     pub fn queue(&self) -> Queue {
-        self.book().queue()
+        let book = self.book();
+        let (mut queue, machine) = (book.queue(), book.machine.clone());
+        // With hundreds who wait this takes some tenths of a second, in which the book is others'.
+        drop(book);
+        report::foresee(&machine, &mut queue);
+        queue
     }
 
     /// The broker ends: the book is closed, with everybody who still runs in it.

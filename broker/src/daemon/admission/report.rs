@@ -4,18 +4,17 @@
 use std::sync::atomic::Ordering;
 
 use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
-use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow};
-use crate::core::admission::{Class, Job, Lack};
+use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
+use crate::core::admission::{Admission, Class, Job, Lack};
 use crate::daemon::clock;
 use crate::protocol::Ns;
 
 impl Book {
-    /// Everything.
+    /// Everything but when who waits is expected to begin: that takes longer than anybody should wait for the book.
     pub fn queue(&self) -> Queue {
         let now = clock::now();
         let seconds = |ns: Ns| ns as f64 / 1e9;
         let view = self.machine.view();
-        let forecast = self.machine.forecast();
         let about = |job: Job| {
             let gang = self.gangs.get(&job);
             let here = gang.and_then(|gang| gang.members.values().next());
@@ -90,9 +89,7 @@ impl Book {
                 duration: Class::of(row.ask.need.expected).name().to_string(),
                 waited_s: seconds(now.saturating_sub(row.came)),
                 reason,
-                begins_s: forecast
-                    .get(&row.ask.job)
-                    .map(|expected| seconds(expected.begin.saturating_sub(now))),
+                begins_s: None,
             }
         });
         Queue {
@@ -104,7 +101,27 @@ impl Book {
             waited: self.sums[WAITED],
             refused: self.sums[REFUSED],
             denied: self.sums[DENIED],
+            weights: self
+                .weights
+                .iter()
+                .map(|(user, weight)| WeightRow {
+                    user: user.clone(),
+                    weight: *weight,
+                })
+                .collect(),
+            learnt: self.learnt.rows(),
         }
+    }
+}
+
+/// Fills in when who waits is expected to begin. The rows are of this machine, next first.
+pub fn foresee(machine: &Admission, queue: &mut Queue) {
+    let now = clock::now();
+    let forecast = machine.forecast();
+    let waiting = machine.view().waiting;
+    for (row, view) in queue.waiting.iter_mut().zip(waiting) {
+        let expected = forecast.get(&view.ask.job);
+        row.begins_s = expected.map(|expected| expected.begin.saturating_sub(now) as f64 / 1e9);
     }
 }
 

@@ -22,6 +22,40 @@ pub struct Queue {
     pub refused: u64,
     /// Times a job wanted more than was free.
     pub denied: u64,
+    /// Users who have a weight of their own.
+    #[serde(default)]
+    pub weights: Vec<WeightRow>,
+    /// Jobs that ended of late and had not said what they would take, the latest first.
+    #[serde(default)]
+    pub learnt: Vec<LearntRow>,
+}
+
+/// A user who counts for more than one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WeightRow {
+    /// Who.
+    pub user: String,
+    /// How many others he counts for.
+    pub weight: u32,
+}
+
+/// What a job took that had said nothing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LearntRow {
+    /// Its first process.
+    pub pid: u32,
+    /// Who.
+    pub user: String,
+    /// Bytes at its peak.
+    pub peak: u64,
+    /// How long it ran, seconds.
+    pub ran_s: f64,
+    /// What `--duration` would say of that.
+    pub duration: String,
+    /// It wanted more than was free: it would have taken more.
+    pub denied: bool,
+    /// The command line.
+    pub command: String,
 }
 
 /// A device.

@@ -1,0 +1,98 @@
+//! What jobs took that had not said what they would: learnt from their run, and offered as a profile.
+//!
+//! A job of which nothing is known is let in with little and grows as memory is free, so it may meet its end half-way. What it took in the end is remembered here when it has
+//! ended, shown by `weft queue`, and made a profile by `weft profile keep`: from then on `weft run --profile NAME` has it begin when all of that is free. It is
+//! never used unasked: the same command line may do something else the next time, and some jobs take whatever there is.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use weft_profiles::Gpu;
+
+use super::rows::LearntRow;
+use crate::core::admission::Class;
+use crate::daemon::registry::Entry;
+use crate::protocol::Ns;
+
+/// Jobs that are remembered.
+const MOST: usize = 32;
+
+/// What a job took.
+#[derive(Debug, Clone)]
+pub struct Took {
+    /// Its first process.
+    pub pid: u32,
+    /// The command line of that.
+    pub command: String,
+    /// Whose.
+    pub user: String,
+    /// The device.
+    pub gpu: Option<Gpu>,
+    /// Bytes that its processes took at their peaks, contexts left out. Each at its own, so together rather too much than too little.
+    pub peak: u64,
+    /// From its admission to its end.
+    pub ran: Ns,
+    /// It wanted more than was free at least once: it would have taken more.
+    pub denied: bool,
+}
+
+impl Took {
+    /// Of a job whose first process this is.
+    pub fn begin(entry: &Arc<Entry>, user: &str) -> Took {
+        Took {
+            pid: entry.pid,
+            command: entry.command.clone(),
+            user: user.to_string(),
+            gpu: None,
+            peak: 0,
+            ran: 0,
+            denied: false,
+        }
+    }
+
+    /// A process of it has gone.
+    pub fn add(&mut self, entry: &Entry) {
+        let peak = entry.lane.counters.memory_peak.load(Ordering::Relaxed);
+        self.peak = self.peak.saturating_add(peak);
+        self.gpu = self.gpu.take().or_else(|| entry.gpu());
+    }
+}
+
+/// What was learnt of late.
+#[derive(Debug, Default)]
+pub struct Learnt(VecDeque<Took>);
+
+impl Learnt {
+    /// A job has ended.
+    pub fn add(&mut self, took: Took) {
+        if took.peak == 0 {
+            return;
+        }
+        if self.0.len() == MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(took);
+    }
+
+    /// What the last job of this process took; of no process: the last job.
+    pub fn of(&self, pid: Option<u32>) -> Option<&Took> {
+        let mut latest = self.0.iter().rev();
+        latest.find(|took| pid.is_none_or(|pid| pid == took.pid))
+    }
+
+    /// For people, the latest first.
+    pub fn rows(&self) -> Vec<LearntRow> {
+        let row = |took: &Took| LearntRow {
+            pid: took.pid,
+            user: took.user.clone(),
+            peak: took.peak,
+            ran_s: took.ran as f64 / 1e9,
+            duration: Class::of(took.ran).name().to_string(),
+            denied: took.denied,
+            command: took.command.clone(),
+        };
+        self.0.iter().rev().map(row).collect()
+    }
+}
