@@ -4,9 +4,9 @@ mod common;
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Client, Dice, Home, hello, until};
+use common::{Client, Dice, Home, PATIENCE, hello, until};
 use weft_broker::daemon::status::Ending;
 use weft_broker::protocol::control::{Refusal, ToBroker};
 use weft_broker::protocol::lane::{Kind, Mode};
@@ -62,7 +62,9 @@ fn helper_client() {
     let mut dice = Dice(u64::from(seed) * 7919 + 1);
     let client = Client::attach(std::path::Path::new(&socket), hello((seed % 10) as u8));
     println!("attached");
-    loop {
+    let begin = Instant::now();
+    // Should nobody kill it, because the test has failed, it does not stay for ever.
+    while begin.elapsed() < PATIENCE {
         match dice.below(6) {
             0..3 => client.launch(dice.below(50), dice.below(1_000_000)),
             3 => client.record(Kind::Idle, 0, 0, 0),

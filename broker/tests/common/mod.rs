@@ -1,6 +1,9 @@
 //! A broker as a process of its own, and clients as the interposer's session would be, in a few lines each.
 #![allow(dead_code)]
 
+#[path = "../../../tests/bounded.rs"]
+mod bounded;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -16,6 +19,8 @@ use weft_broker::protocol::control::{Hello, ToBroker};
 use weft_broker::protocol::lane::{Kind, Lane, Mode, Record};
 use weft_broker::transport::client::{self, Attached};
 use weft_broker::transport::map::Place;
+
+use self::bounded::Bounded;
 
 /// Far more than anything here takes on a busy machine; a test that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,6 +43,7 @@ pub fn weft() -> Command {
 /// process may preload without noticing).
 pub struct Home {
     folder: tempfile::TempDir,
+    _bounded: Bounded,
 }
 
 impl Home {
@@ -51,7 +57,10 @@ impl Home {
             .map(|path| Path::new(path).with_file_name("libm.so.6"))
             .expect("a dynamic program");
         fs::copy(library, folder.path().join("libweft.so")).expect("copied");
-        Home { folder }
+        Home {
+            folder,
+            _bounded: Bounded::new(),
+        }
     }
 
     pub fn path(&self) -> &Path {

@@ -1,11 +1,16 @@
 //! A device of one's own for each test.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+#[path = "../../../../bounded.rs"]
+mod bounded;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use simgpu_device::{Effects, Launch, Link, NoEffects, Op, Options};
+
+use self::bounded::Bounded;
 
 /// Longer than anything here takes on a machine that does three other things.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -13,12 +18,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A directory with a socket path that no other test uses.
 pub struct Place {
     pub directory: tempfile::TempDir,
+    _bounded: Bounded,
 }
 
 impl Place {
     pub fn new() -> Place {
         Place {
             directory: tempfile::tempdir().unwrap(),
+            _bounded: Bounded::new(),
         }
     }
 

@@ -6,11 +6,16 @@
 #![allow(missing_docs, reason = "the API's own names")]
 #![allow(clippy::too_many_arguments, reason = "the API's own signatures")]
 
+#[path = "../../../../bounded.rs"]
+mod bounded;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::Library;
+
+use self::bounded::Bounded;
 
 pub type Handle = usize;
 
@@ -204,6 +209,7 @@ pub struct Cuda {
     pub copy: Handle,
     pub spin: Handle,
     _turn: MutexGuard<'static, ()>,
+    _bounded: Bounded,
 }
 
 impl std::ops::Deref for Cuda {
@@ -274,6 +280,7 @@ pub fn cuda() -> Cuda {
         copy,
         spin,
         _turn: turn,
+        _bounded: Bounded::new(),
     }
 }
 

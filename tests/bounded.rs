@@ -1,0 +1,39 @@
+//! A bound on how long a test may take: the fixtures of the test programs include this file (`#[path]`) and hold a [`Bounded`] for as long as a test uses them.
+//!
+//! A test that waits for a child, a pipe, a thread or a driver call that never comes back cannot fail by itself. So a thread watches, and ends the whole
+//! test program, with a line that names the test: everything after it is lost, but the run goes on, and says where to look.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// No test takes a tenth of this on two busy cores.
+const BOUND: Duration = Duration::from_secs(300);
+
+/// While it lives the test that made it is watched.
+#[derive(Debug)]
+pub struct Bounded(#[allow(dead_code, reason = "its end is what is waited for")] Sender<()>);
+
+impl Bounded {
+    /// Begins to watch the calling test.
+    pub fn new() -> Bounded {
+        Bounded::within(BOUND)
+    }
+
+    fn within(bound: Duration) -> Bounded {
+        let (end, ended) = channel::<()>();
+        let test = std::thread::current().name().unwrap_or("a test").to_string();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("test {test} has not ended within {bound:?}: the test program is ended");
+                std::process::abort();
+            }
+        });
+        Bounded(end)
+    }
+}
+
+impl Default for Bounded {
+    fn default() -> Bounded {
+        Bounded::new()
+    }
+}
