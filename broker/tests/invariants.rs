@@ -1,8 +1,12 @@
 //! What holds of the core after every event, whatever comes in whatever order. A failure prints the events that lead to it (and their seed).
 #![forbid(unsafe_code)]
 
+#[path = "../../tests/bounded.rs"]
+mod bounded;
+
 use std::sync::Arc;
 
+use bounded::Bounded;
 use proptest::prelude::*;
 use weft_broker::core::{Client, Config, Core, Decision, Event, Mode, Ns, PolicyName};
 use weft_profiles::{Aggregator, Profile};
@@ -93,6 +97,7 @@ struct World {
     signs: [u64; 10],
     kernels: u64,
     lied: bool,
+    _bounded: Bounded,
 }
 
 impl World {
@@ -108,6 +113,7 @@ impl World {
             signs: [0; 10],
             kernels: 0,
             lied: false,
+            _bounded: Bounded::new(),
         }
     }
 

@@ -1,9 +1,12 @@
 //! What holds whatever is submitted, checked on random schedules.
 
+#[path = "../../../bounded.rs"]
+mod bounded;
 mod common;
 
 use std::collections::HashMap;
 
+use bounded::Bounded;
 use common::Went;
 use proptest::prelude::*;
 use simgpu_engine::{Direction, Engine, Mode, Ns, OpId, Output, Settings, StreamId, Work};
@@ -94,6 +97,7 @@ struct Record {
 
 /// Runs a script to the end. `stride`: advance in steps of this size in between, which must change nothing.
 fn run(script: &Script, stride: Option<Ns>) -> Record {
+    let _bounded = Bounded::new();
     let mut engine = Engine::new(script.settings);
     let contexts: Vec<_> = (0..script.contexts).map(|_| engine.add_context()).collect();
     let streams: Vec<StreamId> = script

@@ -1,5 +1,9 @@
 //! The page ledger under any sequence of calls, and its costs where they can be added up by hand.
 
+#[path = "../../../bounded.rs"]
+mod bounded;
+
+use bounded::Bounded;
 use proptest::prelude::*;
 use simgpu_engine::memory::{BLOCK, MemoryError, MemorySettings, PAGE, Pager, Place, Range};
 
@@ -94,6 +98,7 @@ fn pages(range: Range) -> std::ops::Range<u64> {
 }
 
 fn play(calls: &[Call], duplex: bool, waits: bool) {
+    let _bounded = Bounded::new();
     let mut pager = Pager::new(settings(duplex), waits);
     let mut now = 0;
     let mut written = vec![std::collections::BTreeSet::new(); OWNERS as usize];
