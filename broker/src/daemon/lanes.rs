@@ -19,6 +19,11 @@ use crate::protocol::{Ns, VERSION};
 /// A ring costs a holder some 2 us (a system call that wakes another core): 0.2 % of its time at most.
 const RING_PAUSE: Ns = 1_000_000;
 
+/// Of a lane that was written faster than it was read, so many of the newest records are read in a turn. What it tells has holes then, however much is
+/// read. Old records would make a job that launches without a pause look as if it had been idle since, and fillers would be woken for credit that is
+/// void; and each record that is read takes a cache line from the thread that launches, and time from a core that a job could use.
+const OF_A_FAST_LANE: usize = RECORDS / 16;
+
 /// A record may be told this late at most; older ones count as this old. A parked broker reads after 0.2 s.
 const OLDEST: Ns = 1_000_000_000;
 
@@ -119,12 +124,18 @@ impl LaneWatch {
             other => return Err(Lie::Version(other)),
         }
         let mut found = Found::default();
-        // A lane that is written faster than it is read gets one turn round its ring, then the others have theirs.
-        while found.records < RECORDS
+        // One turn round its ring at most, then the others have theirs.
+        let mut most = RECORDS;
+        let lost = self.reader.lost();
+        while found.records < most
             && let Some(record) = self.reader.next(&lane)
         {
             found.records += 1;
             self.take(record, now, events, seen, trace);
+            if most == RECORDS && self.reader.lost() != lost {
+                most = found.records + OF_A_FAST_LANE;
+                self.reader.leave_all_but(&lane, OF_A_FAST_LANE);
+            }
         }
         if self.reader.malformed() > 0 {
             return Err(Lie::Records(self.reader.malformed()));
@@ -444,6 +455,23 @@ mod tests {
         assert_eq!(events.len(), 3);
         assert_eq!(seen, [Seen::Sample(42, 100, None), Seen::Launches(42, 100)]);
         assert!(!drain(&mut watch, 21).0.expect("honest").news);
+    }
+
+    #[test]
+    fn of_a_lane_that_was_written_too_fast_the_newest_are_read() {
+        let mut watch = watch();
+        let lane = Arc::clone(&watch.entry.lane);
+        let now = 10 * RECORDS as Ns;
+        (0..2 * RECORDS as Ns).for_each(|at| lane.record(record(Kind::Launch, at)));
+        let (found, events, _) = drain(&mut watch, now);
+        let records = found.expect("honest").records;
+        assert!(records <= OF_A_FAST_LANE + 1, "{records}");
+        assert_eq!(events.last().expect("some").0, 2 * RECORDS as Ns - 1);
+        let lost = watch.entry.figures.lost.load(Ordering::Relaxed);
+        assert_eq!(lost as usize + records, 2 * RECORDS);
+        // One that is read in time is read whole.
+        (0..RECORDS as Ns - 1).for_each(|at| lane.record(record(Kind::Launch, now + at)));
+        assert_eq!(drain(&mut watch, 2 * now).0.expect("honest").records, RECORDS - 1);
     }
 
     #[test]

@@ -425,7 +425,15 @@ impl Reader {
         self.next = next;
     }
 
-    /// Records that were overwritten before they were read.
+    /// Passes over all records but the newest `keep`. They count as lost.
+    pub fn leave_all_but(&mut self, lane: &Lane, keep: usize) {
+        self.written = lane.written();
+        let next = self.written.saturating_sub(keep as u64).max(self.next);
+        self.lost += next - self.next;
+        self.next = next;
+    }
+
+    /// Records that were overwritten before they were read, or passed over.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -494,6 +502,20 @@ mod tests {
         assert_eq!(reader.lost(), next - 1);
         let rest = std::iter::from_fn(|| reader.next(&lane)).count() as u64;
         assert_eq!(rest + next + 1, ring + 10);
+    }
+
+    #[test]
+    fn what_is_passed_over_counts_as_lost() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        for at in 0..100 {
+            lane.record(launch(at));
+        }
+        reader.leave_all_but(&lane, 200);
+        assert_eq!(reader.lost(), 0);
+        reader.leave_all_but(&lane, 10);
+        assert_eq!(reader.next(&lane), Some(launch(90)));
+        assert_eq!(reader.lost(), 90);
     }
 
     #[test]
