@@ -1,7 +1,8 @@
 //! What the core knows of one client.
 
 use super::{
-    Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, timeline::Timeline, times::Times,
+    Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, slack::Slack, timeline::Timeline,
+    times::Times,
 };
 use crate::protocol::{Ns, credit::Lease, lane::Mode};
 
@@ -18,6 +19,7 @@ pub(super) struct ClientState {
     pub foresight: Foresight,
     /// As a filler, under `weft`.
     pub pace: Pace,
+    pub slack: Slack,
     pub ledger: Ledger,
     /// The kernel at its gate.
     pub wait: Option<Wait>,
@@ -90,6 +92,7 @@ impl ClientState {
             timeline: Timeline::new(doubt),
             foresight: Foresight::default(),
             pace: Pace::default(),
+            slack: Slack::default(),
             ledger: Ledger::default(),
             wait: None,
             queued: None,
@@ -112,6 +115,28 @@ impl ClientState {
             starved: 0,
             counted: 0,
             exposed_at: None,
+        }
+    }
+
+    /// As [`State::opening`](super::state::State::opening), of this holder.
+    pub(super) fn opening(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
+        let chance = self.slack.risk(chance);
+        let slack = match config.switch_cost {
+            0 if self.foresight.stirred_at().is_none() => self.slack.allows().min(config.delay_bound),
+            _ => 0,
+        };
+        if slack == 0 {
+            return self.room(now, chance, lead, config);
+        }
+        let Some(end) = self.timeline.end_if_launched() else {
+            return self.room(now, chance, lead, config);
+        };
+        // Nobody waits for what comes next, so an end that is only predicted is believed.
+        let end = end.saturating_add(self.timeline.slip().min(slack));
+        match self.room(now, chance, lead, config) {
+            Ok(room) => Ok(room.saturating_add(slack)),
+            Err(_) if now.saturating_add(lead) >= end => Ok(slack.saturating_add(end.saturating_sub(now))),
+            Err(until) => Err(until.min(end.saturating_sub(lead))),
         }
     }
 

@@ -78,6 +78,7 @@ impl Core {
                     client.timeline.assume_busy(now, now.saturating_add(busy));
                 }
                 client.foresight.interrupted();
+                client.slack.interrupted();
                 client.pace.forget();
                 client.lease = None;
             }
@@ -88,7 +89,7 @@ impl Core {
     /// Returns whether there may be anything to decide.
     pub(super) fn launched(&mut self, slot: Slot, kernel: u64, cost: Ns, at: Ns, out: &mut Vec<Decision>) -> bool {
         let (cost, at) = (self.cost(cost), self.past(at));
-        let (behind, longest) = (self.state.exposure, self.state.config.longest_cost);
+        let (mut behind, longest) = (self.state.exposure, self.state.config.longest_cost);
         let foresees = self.state.foresees();
         let outstanding = if foresees { self.state.outstanding() } else { 0 };
         let Some(client) = self.state.get_mut(slot) else {
@@ -103,6 +104,9 @@ impl Core {
                 if foresees {
                     let end = client.timeline.end_if_launched().unwrap_or(at);
                     client.foresight.launched(kernel, at, end);
+                    client.slack.launched(at);
+                    // Credit that is not used yet is void: only what runs is in the way.
+                    behind = self.state.device.remaining(outstanding, at);
                     self.state.device.holder_launched();
                 }
                 let Some(client) = self.state.get_mut(slot) else {

@@ -37,6 +37,7 @@ pub mod memory;
 mod pace;
 mod policy;
 mod queue;
+mod slack;
 mod snapshot;
 mod state;
 mod timeline;
@@ -162,6 +163,7 @@ impl Core {
                     && client.mode == Mode::Holder
                 {
                     client.foresight.ended(at);
+                    client.slack.waited(at);
                 }
             }
             Event::Stirred(client, at) => {

@@ -348,6 +348,16 @@ impl State {
         Ok(room)
     }
 
+    /// The same at the risk that a kernel may have, and within a stretch of launches beyond the gap by what is not felt ([`Slack`](super::slack::Slack)).
+    pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
+        let mut room = Ns::MAX;
+        let (lead, risk) = (self.lead(), self.risk());
+        for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
+            room = room.min(client.opening(now, risk, lead, &self.config)?);
+        }
+        Ok(room)
+    }
+
     /// What fillers have launched and was not seen to end.
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | may this kernel run now? | if the holder comes back before it has ended (and before the device is back) with a chance of [`Config::risk`](crate::core::Config::risk) at most, its time taken as a high quantile |
 //! | how long is the gap? | it is not asked: what is asked is the chance that it ends within a kernel's time, given that it has lasted so long. Gaps of known length, arrivals at random and open-ended gaps are one case |
+//! | what if it lasts beyond the gap? | between two launches of a holder whose host is slower than the device nobody waits for the kernel that is delayed: there it may, by a hundredth of the time between two waits of the holder ([`Slack`](crate::core::slack::Slack)) |
 //! | who? | the most important class that has a kernel that fits; of that whose turn it is, or else the longest that fits |
 //! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::core::device::Device::lead)), also before the holder's own work ends. More where the holder is hardly to be expected; where it comes at random, no more than it finds of a kernel in progress anyway. A job that launches more slowly than the device works goes on by itself: it never has more than a kernel there |
 //! | who launches the next kernel? | a filler that is alone and has a profile goes on by itself under a [`Lease`]: the broker says until when the holder is not expected, the filler's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
@@ -43,7 +44,7 @@ impl Policy for Weft {
     }
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
-        let room = match state.room(now, state.risk()) {
+        let room = match state.opening(now) {
             Ok(room) => room,
             Err(until) => return copies::beside_holder(state, until, now),
         };
@@ -90,7 +91,7 @@ impl Policy for Weft {
         // What is charged for the kernels of a job without a profile says little about the time they take.
         let client = state.get(slot).filter(|client| client.pace.is_profiled())?;
         let config = &state.config;
-        let room = state.room(now, state.risk()).ok()?.saturating_sub(config.switch_cost);
+        let room = state.opening(now).ok()?.saturating_sub(config.switch_cost);
         let calm = calm(state, now).saturating_sub(config.switch_cost);
         let lease = Lease {
             calm: now.saturating_add(calm),
@@ -181,7 +182,7 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     let time = takes(state, entry, remaining);
     let fits = |at: Ns, chance: f64| state.room(at, chance).is_ok_and(|room| time <= room);
     let risk = state.risk();
-    if risk <= GOOD || fits(now, GOOD) {
+    if risk <= GOOD || fits(now, GOOD) || !state.room(now, risk).is_ok_and(|room| time <= room) {
         return None;
     }
     let chance = SHADES
@@ -209,7 +210,7 @@ fn calm(state: &State, now: Ns) -> Ns {
 /// What a filler that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the holder's sign
 /// ends it. As long as the holder is not due.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
-    let due = state.room(now, state.risk()).unwrap_or(0) < takes;
+    let due = state.opening(now).unwrap_or(0) < takes;
     match client.pace.spread(1) {
         Ns::MAX if !due => Ns::MAX,
         _ => 0,
