@@ -15,7 +15,7 @@ use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
 use crate::rule::Rule;
 use crate::why::{Why, why};
-use crate::world::{Control, Hosts, LONGEST, Run, Setup, World};
+use crate::world::{Control, Hosts, LONGEST, Piece, Run, Setup, World};
 use crate::{MS, Ns};
 
 /// Requests of a run alone that make a profile.
@@ -213,18 +213,23 @@ impl Bench {
 /// Stage 1 of what a job did alone: the time of each kernel and the gap after it.
 pub fn profile(run: &Run) -> Profile {
     let mut aggregator = Aggregator::new();
-    for pair in run.pieces.windows(2) {
-        let (this, next) = (pair[0], pair[1]);
+    // The kernels of a graph are one launch and are timed as one, as the interposer does.
+    for launch in launches(&run.pieces).collect::<Vec<_>>().windows(2) {
+        let ((this, end), (next, _)) = (launch[0], launch[1]);
         aggregator.launched(this.kernel, 1);
         if !weft_broker::protocol::lane::is_transfer(this.kernel) {
-            aggregator.sampled(
-                this.kernel,
-                this.end - this.start,
-                Some(next.start.saturating_sub(this.end)),
-            );
+            aggregator.sampled(this.kernel, end - this.start, Some(next.start.saturating_sub(end)));
         }
     }
     aggregator.finish(&run.jobs[0].job.name, 0)
+}
+
+/// The first piece of each launch and the end of its last one.
+fn launches(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Ns)> {
+    let same = |one: &Piece, other: &Piece| one.job == other.job && one.op == other.op;
+    pieces
+        .chunk_by(same)
+        .filter_map(|launch| Some((launch.first()?, launch.last()?.end)))
 }
 
 /// What came of one rule.
