@@ -31,6 +31,8 @@ PHASES = HERE / "phases.py"
 
 # A run of the suite ends by itself within its budget; this is for one that does not.
 PATIENCE = 600
+# Any other command: a compiler, a listing; seconds. gpu-bundle copies and strips what is built.
+TOOL = 180
 
 
 class Failure(Exception):
@@ -83,7 +85,7 @@ class Tests:
     def test_elf_reader_agrees_with_nm(self):
         for file in (paths.TARGET / "release" / "libsimcuda.so", paths.TARGET / "release" / "weft"):
             read = elf.Elf(file)
-            done = subprocess.run(["nm", "-D", str(file)], capture_output=True, text=True, check=True)
+            done = subprocess.run(["nm", "-D", str(file)], capture_output=True, text=True, check=True, timeout=TOOL)
             exported, needed = set(), set()
             for line in done.stdout.splitlines():
                 *_, kind, name = line.split()
@@ -108,8 +110,9 @@ class Tests:
         subprocess.run(
             [*compiler, "-Wl,-soname,libc.so.6", f"-Wl,--version-script={place / 'libc.map'}", "-o", libc, place / "libc.c"],
             check=True,
+            timeout=TOOL,
         )
-        subprocess.run([*compiler, "-o", user, place / "user.c", libc], check=True)
+        subprocess.run([*compiler, "-o", user, place / "user.c", libc], check=True, timeout=TOOL)
         return user
 
     def test_a_symbol_of_a_newer_glibc_is_found(self):
@@ -117,7 +120,8 @@ class Tests:
         expect(elf.too_new(new, (2, 34)) == [("from_the_future", "GLIBC_2.35")], f"found {elf.too_new(new, (2, 34))}")
         expect(elf.too_new(old, (2, 34)) == [], f"found {elf.too_new(old, (2, 34))}")
         done = subprocess.run(
-            [ROOT / "scripts" / "gpu-bundle", "--verify", new, old], capture_output=True, text=True, check=False
+            [ROOT / "scripts" / "gpu-bundle", "--verify", new, old], capture_output=True, text=True, check=False,
+            timeout=TOOL,
         )
         expect(done.returncode == 1 and "from_the_future" in done.stdout and str(new) in done.stdout, done.stdout + done.stderr)
         # A target folder with such a file makes no bundle, and leaves the old one as it was.
@@ -135,7 +139,8 @@ class Tests:
 
     def test_bundle(self):
         done = subprocess.run(
-            [ROOT / "scripts" / "gpu-bundle", "--no-build", "--out", self.bundle], capture_output=True, text=True, check=False
+            [ROOT / "scripts" / "gpu-bundle", "--no-build", "--out", self.bundle], capture_output=True, text=True, check=False,
+            timeout=TOOL,
         )
         expect(done.returncode == 0, done.stderr)
         manifest = bundle.manifest_of(self.bundle)
@@ -145,7 +150,7 @@ class Tests:
         total = sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
         expect(total < bundle.MOST_BYTES, f"{total} bytes")
         expect(bundle.glibc_faults([self.bundle / place for place in there]) == [], "a file needs a newer glibc")
-        ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True).stdout
+        ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True, timeout=TOOL).stdout
         expect(ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}")
 
     def test_each_file_of_the_bundle_has_a_package_that_builds_it(self):
@@ -252,7 +257,8 @@ class Tests:
                 left -= share
             expect(abs(left) < 1e-6, f"{left} s of {budget} are nobody's")
         done = subprocess.run(
-            [ROOT / "scripts" / "gpu-suite", "--only", "nothing"], capture_output=True, text=True, check=False
+            [ROOT / "scripts" / "gpu-suite", "--only", "nothing"], capture_output=True, text=True, check=False,
+            timeout=TOOL,
         )
         expect(done.returncode == 1 and "no such phase" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
 
@@ -324,17 +330,17 @@ class Tests:
 
     def folded(self, out, file, run):
         """The same run through scripts/gpu-results: once, twice, and not into the repository."""
-        done = subprocess.run([ROOT / "scripts" / "gpu-results", out], capture_output=True, text=True, check=False)
+        done = subprocess.run([ROOT / "scripts" / "gpu-results", out], capture_output=True, text=True, check=False, timeout=TOOL)
         expect(
             done.returncode == 1 and "simulated" in done.stderr,
             f"the repository took simulated results: {done.stdout}{done.stderr}",
         )
         into = self.folder / "folded"
         command = [ROOT / "scripts" / "gpu-results", out, "--into", into]
-        subprocess.run(command, capture_output=True, check=True)
+        subprocess.run(command, capture_output=True, check=True, timeout=TOOL)
         first = snapshot(into)
         expect(all("simulated" in str(path) for path in first), f"a name like a real GPU's: {sorted(map(str, first))}")
-        subprocess.run(command, capture_output=True, check=True)
+        subprocess.run(command, capture_output=True, check=True, timeout=TOOL)
         expect(snapshot(into) == first, "folding the same run again changed something")
         table = next(text for path, text in first.items() if path.name == "RESULTS.md").decode()
         expect("SIMULATED" in table and run["run"] in table, "the table does not say what it is of")
@@ -391,10 +397,10 @@ class Tests:
         expect(snapshot(root) == after, "an older run changed what a newer one measured")
         expect(table.read_text().count("| switch.switch ") == 1, "a figure stands there twice")
         device = paths.SIMGPU_DEVICE
-        usage = subprocess.run([device, "--help"], capture_output=True, text=True, check=False)
+        usage = subprocess.run([device, "--help"], capture_output=True, text=True, check=False, timeout=TOOL)
         if "calibration" not in usage.stdout + usage.stderr:
             return
-        done = subprocess.run([device, "calibration", toml], capture_output=True, text=True, check=False)
+        done = subprocess.run([device, "calibration", toml], capture_output=True, text=True, check=False, timeout=TOOL)
         expect(
             done.returncode == 0 and "70000" in done.stdout, f"the simulated GPU does not read it: {done.stdout}{done.stderr}"
         )
