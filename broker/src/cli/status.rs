@@ -162,6 +162,16 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
                 client.unsplit
             )));
         }
+        if client.left_behind > 0 {
+            lines.push(named(format!(
+                "{} launches were left behind at the gate and issued when it opened{}",
+                client.left_behind,
+                match client.left_failed {
+                    0 => String::new(),
+                    failed => format!("; the driver refused {failed} of them"),
+                }
+            )));
+        }
         if client.unnamed > 0 {
             lines.push(named(format!(
                 "{} launches of kernels with no known name",

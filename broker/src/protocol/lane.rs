@@ -177,6 +177,10 @@ pub struct Counters {
     pub refused: AtomicU64,
     /// Errands that took longer than the helper waits for any.
     pub late: AtomicU64,
+    /// Launches that were left behind at a closed gate, to be issued when it opens.
+    pub left_behind: AtomicU64,
+    /// Of those, such that the driver refused.
+    pub left_failed: AtomicU64,
 }
 
 /// What kind of thing a record tells.
