@@ -51,6 +51,8 @@ pub struct Tuning {
     pub risk: Option<f64>,
     /// [`weft_broker::core::Config::minimum_share`].
     pub minimum_share: Option<f64>,
+    /// [`Hosts::queue`].
+    pub queue: Option<usize>,
 }
 
 impl Tuning {
@@ -85,9 +87,13 @@ impl Bench {
         least: Ns,
         seed: u64,
     ) -> Run {
+        let hosts = Hosts {
+            queue: self.tuning.queue.unwrap_or(self.hosts.queue),
+            ..self.hosts
+        };
         World::new(Setup {
             device: self.device,
-            hosts: self.hosts,
+            hosts,
             control,
             jobs,
             seed,

@@ -86,6 +86,9 @@ struct Options {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
+    /// Let fillers' hosts leave so many launches behind at a closed gate (the interposer's queue holds 1024)
+    #[arg(long)]
+    queue: Option<usize>,
     /// Where the time of gaps went, by their length and policy
     #[arg(long)]
     gaps: bool,
@@ -205,6 +208,7 @@ fn plan(options: &Options) -> Result<Plan> {
         tuning: Tuning {
             risk: options.risk,
             minimum_share: options.minimum_share,
+            queue: options.queue,
         },
     })
 }

@@ -9,7 +9,7 @@ use weft_broker::protocol::credit::{Lease, Leave};
 use weft_broker::protocol::lane::HOST_COPY;
 use weft_profiles::Profile;
 
-use super::process::Synced;
+use super::process::{Queued, Synced};
 use super::stand::{Held, Stand};
 use super::{What, World};
 use crate::job::{Play, name_of};
@@ -160,7 +160,7 @@ impl World {
     }
 
     /// Whether the head of the queue may go now; if not, it waits.
-    pub(super) fn permitted(&mut self, job: usize, op: u32, play: &Play) -> bool {
+    pub(super) fn permitted(&mut self, job: usize, call: Queued, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
             self.own_permits(job)
@@ -177,7 +177,7 @@ impl World {
             self.stands(job, Stand::Away);
         } else if process.held_since.is_none() {
             process.held_since = Some(now);
-            self.wants(job, op, play);
+            self.wants(job, call, play);
             self.stands(
                 job,
                 match self.own {
@@ -187,6 +187,22 @@ impl World {
             );
         }
         allowed
+    }
+
+    /// Whether a launch that finds nobody before it passes. Takes nothing.
+    pub(super) fn passes_at_once(&self, job: usize, play: &Play) -> bool {
+        let process = &self.processes[job];
+        let lane = &process.lane;
+        if self.broker.is_none() || lane.mode != Mode::Filler {
+            return true;
+        }
+        let cost = lane.cost(play);
+        let holds = !lane.bound || lane.signs == self.above(process.job.priority);
+        let backlog = lane.free_at.saturating_sub(self.now);
+        let leave = lane
+            .lease
+            .map_or(Leave::Now, |lease| lease.leave(self.now, backlog, cost));
+        lane.credit >= cost as i64 && holds && leave == Leave::Now
     }
 
     fn gate_permits(&mut self, job: usize, play: &Play) -> bool {

@@ -39,6 +39,9 @@ pub const AHEAD: usize = 1_000;
 /// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does by default.
 pub const SYNC_RETURN: Ns = 2 * US;
 
+/// What it takes a host to leave a launch behind: its parameters are copied.
+const DEFER: Ns = US / 2;
+
 /// How quick the host is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hosts {
@@ -50,6 +53,8 @@ pub struct Hosts {
     pub spin: bool,
     /// How long a filler spins at the gate before it sleeps.
     pub gate_spin: Ns,
+    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`, which holds 1,024); 0, as without `WEFT_QUEUE=on`: it waits there with the first.
+    pub queue: usize,
 }
 
 impl Default for Hosts {
@@ -60,6 +65,7 @@ impl Default for Hosts {
             oversleep: (3 * US, 15 * US),
             spin: true,
             gate_spin: 20 * US,
+            queue: 0,
         }
     }
 }
@@ -172,6 +178,8 @@ enum What {
     Gate { job: u16, token: u32 },
     /// A turn of the broker.
     Turn { token: u32 },
+    /// The thread that launches what a host left behind comes to the next.
+    Issue { job: u16 },
     /// A rule of the lab's own asked to be asked.
     Ask,
 }
@@ -309,6 +317,7 @@ impl World {
             What::Answer { job } => self.answer(usize::from(job)),
             What::Gate { job, token } => self.gate_look(usize::from(job), token),
             What::Turn { token } => self.broker_turn(token),
+            What::Issue { job } => self.launch_queued(usize::from(job)),
             What::Ask => {
                 self.asked = None;
                 if let Some(own) = &mut self.own {

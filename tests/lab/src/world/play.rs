@@ -3,8 +3,8 @@
 use simgpu_engine::{Direction, OpId, Segment, Work};
 use weft_profiles::trace::Until;
 
-use super::process::{InFlight, Synced, Target, Waiter};
-use super::{AHEAD, Piece, SYNC_RETURN, What, World};
+use super::process::{InFlight, Queued, Synced, Target, Waiter};
+use super::{AHEAD, DEFER, Piece, SYNC_RETURN, What, World};
 use crate::Ns;
 use crate::job::{NONE, Op, Play};
 
@@ -64,20 +64,63 @@ impl World {
         self.at(from + host, What::Call { job: job as u16, op });
     }
 
-    fn op(&self, job: usize, op: u32) -> Op {
+    fn op(&self, job: usize, call: Queued) -> Op {
         let process = &self.processes[job];
-        process.job.program.step_of(process.request).ops[op as usize]
+        process.job.program.step_of(call.request).ops[call.op as usize]
     }
 
     pub(super) fn call(&mut self, job: usize, op: u32) {
-        let now = self.now;
-        match self.op(job, op).play {
-            Play::Compute { .. } | Play::Copy { .. } => {
-                self.processes[job].queue.push_back(op);
-                if self.processes[job].queue.len() == 1 {
-                    self.launch_queued(job);
-                }
+        let process = &self.processes[job];
+        let mut call = Queued {
+            op,
+            request: process.request,
+            base: process.base,
+            deferred: false,
+        };
+        let what = self.op(job, call);
+        let works = matches!(what.play, Play::Compute { .. } | Play::Copy { .. });
+        // Whatever is behind a launch that was left behind waits with it, or is left behind too.
+        if process.queue.iter().any(|before| before.deferred) || works {
+            call.deferred = self.defers(job, &what.play);
+            self.processes[job].queue.push_back(call);
+            if call.deferred {
+                let now = self.now;
+                self.returned(job, op, now + DEFER);
             }
+            if self.processes[job].queue.len() == 1 {
+                self.launch_queued(job);
+            }
+            return;
+        }
+        self.make(job, op, what.play);
+    }
+
+    /// Whether the host may go on before this call is made: plain kernels, where the gate does not let them go at once.
+    fn defers(&mut self, job: usize, play: &Play) -> bool {
+        let plain = matches!(
+            play,
+            Play::Compute {
+                graph: NONE,
+                bytes: 0,
+                ..
+            }
+        );
+        let process = &self.processes[job];
+        if self.hosts.queue == 0 || !plain || process.queue.len() >= self.hosts.queue {
+            return false;
+        }
+        match process.queue.back() {
+            // Behind a call that blocks its thread: another thread's launch, which waits as it would at the gate.
+            Some(before) => before.deferred,
+            None => !self.passes_at_once(job, play),
+        }
+    }
+
+    /// A call that is no work on the device.
+    fn make(&mut self, job: usize, op: u32, play: Play) {
+        let now = self.now;
+        match play {
+            Play::Compute { .. } | Play::Copy { .. } => {}
             Play::Sync(until) => {
                 let process = &mut self.processes[job];
                 let (target, synced) = match until {
@@ -122,36 +165,54 @@ impl World {
         }
     }
 
-    /// Launches from the head of the queue as far as the driver and the gate let it.
+    /// Makes calls from the head of the queue as far as the driver and the gate let it.
     pub(super) fn launch_queued(&mut self, job: usize) {
-        while let Some(op) = self.processes[job].queue.front().copied() {
-            if self.processes[job].outstanding >= AHEAD {
+        while let Some(call) = self.processes[job].queue.front().copied() {
+            let what = self.op(job, call);
+            if !matches!(what.play, Play::Compute { .. } | Play::Copy { .. }) {
+                self.processes[job].queue.pop_front();
+                self.make(job, call.op, what.play);
+                continue;
+            }
+            if self.processes[job].outstanding >= AHEAD || self.issuer_works(job, call) {
                 return;
             }
-            let what = self.op(job, op);
-            if !self.permitted(job, op, &what.play) {
+            if !self.permitted(job, call, &what.play) {
                 return;
             }
             self.processes[job].queue.pop_front();
-            self.launch(job, op, &what.play);
+            self.launch(job, call, &what.play);
         }
+    }
+
+    /// Whether the thread that makes this call is still in the driver with the one before; if so, it comes again.
+    fn issuer_works(&mut self, job: usize, call: Queued) -> bool {
+        let now = self.now;
+        let process = &mut self.processes[job];
+        let free = process.issuer_free;
+        let works = call.deferred && free > now;
+        if works && process.issuer_asked != free {
+            process.issuer_asked = free;
+            self.at(free, What::Issue { job: job as u16 });
+        }
+        works
     }
 
     /// The head of the queue goes.
     pub(super) fn launch_head(&mut self, job: usize) {
-        if let Some(op) = self.processes[job].queue.pop_front() {
-            let what = self.op(job, op);
-            self.launch(job, op, &what.play);
+        if let Some(call) = self.processes[job].queue.pop_front() {
+            let what = self.op(job, call);
+            self.launch(job, call, &what.play);
         }
     }
 
     /// Puts work on the device.
-    fn launch(&mut self, job: usize, op: u32, play: &Play) {
+    fn launch(&mut self, job: usize, call: Queued, play: &Play) {
         let now = self.now;
+        let Queued { op, request, base, .. } = call;
         let process = &mut self.processes[job];
         process.outstanding += 1;
         let program = std::sync::Arc::clone(&process.job.program);
-        let request = process.request;
         let name = crate::job::name_of(play);
         let (stream, compute, duration) = match *play {
             Play::Compute { stream, duration, .. } => (stream, true, duration),
@@ -163,7 +224,7 @@ impl World {
             .device_time(self.seed, process.number, request, op, duration);
         let flight = InFlight {
             visible: now + self.launch_latency,
-            op: process.base + op,
+            op: base + op,
             kernel: name,
             compute,
             last: true,
@@ -198,7 +259,9 @@ impl World {
             ),
         }
         self.launched(job, stream, play);
-        if let Play::Copy { waits: true, .. } = play {
+        if call.deferred {
+            self.processes[job].issuer_free = now + program.launch_cost;
+        } else if let Play::Copy { waits: true, .. } = play {
             let upto = self.processes[job].streams[usize::from(stream)].submitted;
             self.processes[job].waiters.push(Waiter {
                 op,

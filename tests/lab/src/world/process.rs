@@ -73,6 +73,17 @@ pub(super) enum Synced {
     Event,
 }
 
+/// A call that waits for its turn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Queued {
+    pub(super) op: u32,
+    /// Its request, and the count of operations before that.
+    pub(super) request: u64,
+    pub(super) base: u32,
+    /// Its host has been told that it is launched, and has gone on.
+    pub(super) deferred: bool,
+}
+
 /// A job at work.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -93,7 +104,11 @@ pub(super) struct Process {
     /// Launches on the device.
     pub(super) outstanding: usize,
     /// Operations that wait to be launched, in their order.
-    pub(super) queue: VecDeque<u32>,
+    pub(super) queue: VecDeque<Queued>,
+    /// When the thread that launches what the host has left behind is free again.
+    pub(super) issuer_free: Ns,
+    /// For when it has been asked to come again.
+    pub(super) issuer_asked: Ns,
     pub(super) waiters: Vec<Waiter>,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
@@ -135,6 +150,8 @@ impl Process {
             next_arrival: 0,
             outstanding: 0,
             queue: VecDeque::new(),
+            issuer_free: 0,
+            issuer_asked: 0,
             waiters: Vec::new(),
             latencies: Vec::new(),
             arrivals: Vec::new(),

@@ -5,6 +5,7 @@ use weft_broker::core::Mode;
 
 use super::World;
 use super::gate::Waiting;
+use super::process::Queued;
 use crate::Ns;
 use crate::job::Play;
 
@@ -63,7 +64,7 @@ impl World {
     }
 
     /// It wants to launch this: how long that will take of the device.
-    pub(super) fn wants(&mut self, job: usize, op: u32, play: &Play) {
+    pub(super) fn wants(&mut self, job: usize, call: Queued, play: &Play) {
         let seed = self.seed;
         let process = &mut self.processes[job];
         let (Play::Compute { duration, .. } | Play::Copy { duration, .. }) = *play else {
@@ -71,7 +72,7 @@ impl World {
         };
         process.wanted = process
             .job
-            .device_time(seed, process.number, process.request, op, duration);
+            .device_time(seed, process.number, call.request, call.op, duration);
     }
 
     /// After a turn of the broker.
