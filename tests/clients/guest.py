@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does weft ever break a job? Odd programs and odd surroundings, each plainly and under weft: the same exit code, the same stdout, no hang.
 
-  tests/clients/guest.py              all cases (about half a minute)
+  tests/clients/guest.py              all cases (under a minute)
   tests/clients/guest.py graphs fork  the cases with one of these words in their name
 
 Each case runs on a simulated GPU and a broker of its own; the programs are in tests/clients/guest. A case fails with a line that says what was seen; every
@@ -24,8 +24,8 @@ from harness.scene import BOUND, CLIENT, Cases, says, weft  # noqa: E402
 
 PROGRAMS = HERE / "guest"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
-# Priorities of a job that is the holder, or a filler, and of the one beside it.
-ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000)}
+# A job that is the holder, a filler, or a filler that leaves launches behind at the gate: its priority, that of the job beside it, and that one's pause.
+ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000), "queued": (6, 0, 3000)}
 
 case = Cases("guest")
 
@@ -81,7 +81,8 @@ def in_roles(scene, command, *roles, code=0, attached=True):
         own, other, pause = ROLES[role]
         scene.running.touch()
         beside = scene.companion(f"beside-{role}", priority=other, pause=pause)
-        job = scene.job(command, role, more=PYTHON, priority=own)
+        queue = {"WEFT_QUEUE": "on"} if role == "queued" else {}
+        job = scene.job(command, role, more={**PYTHON, **queue}, priority=own)
         job.wait(BOUND)
         same(bare, job)
         if attached:
@@ -126,7 +127,7 @@ def signals_while_launches_wait(scene):
 
 @case
 def forks_while_threads_launch(scene):
-    in_roles(scene, script("forks.py"))
+    in_roles(scene, script("forks.py"), "filler", "queued")
 
 
 @case
@@ -147,6 +148,11 @@ def a_launch_leaves_the_thread_as_it_was(scene):
 @case
 def host_functions_that_block(scene):
     in_roles(scene, [compiled(scene, "host_functions.c")])
+
+
+@case
+def a_host_that_only_looks(scene):
+    in_roles(scene, [compiled(scene, "looks.c")])
 
 
 @case

@@ -35,11 +35,11 @@ def main():
         while going:
             gpu.work(30, stream)
 
-    threads = [threading.Thread(target=busy) for _ in range(4)]
+    threads = [threading.Thread(target=busy) for _ in range(3)]
     for thread in threads:
         thread.start()
     ends = []
-    for number in range(40):
+    for number in range(20):
         pid = os.fork()
         if pid == 0:
             os._exit(0 if all(refused(gpu)) else 1)
@@ -49,7 +49,7 @@ def main():
     going = False
     for thread in threads:
         thread.join()
-    print(ends == [0] * 40, gpu.work(10))
+    print(ends == [0] * 20, gpu.work(10))
 
 
 if __name__ == "__main__":
