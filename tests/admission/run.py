@@ -51,8 +51,8 @@ class Scene:
             job.kill()
         self.broker.stop()
 
-    def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0):
-        """Starts one. It stays until `release(name)`."""
+    def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0, through=(), without=()):
+        """Starts one. It stays until `release(name)`. `through`: what starts it; `without`: variables that it is not to have."""
         python = paths.python("torch") if torch else sys.executable
         command = [str(python), str(HOLDS), str(self.folder / f"{name}.json"), "--go", str(self.folder / f"{name}.go"), "--seconds", str(seconds)]
         if stay:
@@ -66,6 +66,8 @@ class Scene:
         if not bare:
             environment |= {**self.broker.variables(), "WEFT_USER": user}
             command = [str(paths.WEFT), "run", *weft, "--", *command]
+        command = [*through, *command]
+        environment = {name: value for name, value in environment.items() if name not in without}
         job = jobs.Job(command, environment=environment, folder=self.folder, name=name)
         self.jobs.append(job)
         return job
@@ -264,6 +266,43 @@ def who_will_not_wait_does_not(scene):
     scene.until("nobody waits", lambda: scene.waiting() == [])
     small = scene.job("small", "500MiB", weft=["--memory", "600MiB"], stay=False)
     scene.finish(small)
+    scene.release("holder")
+    scene.finish(holder)
+
+
+@case
+def odd_surroundings_change_nothing(scene):
+    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to read from, no home.
+    shell = ["/bin/sh", "-c", "trap '' INT; exec \"$@\" <&-", "sh"]
+    odd = scene.job("odd", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
+    scene.waits(odd)
+    os.kill(odd.pid, signal.SIGINT)
+    asked = scene.job("asked", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
+    scene.waits(asked)
+    # Asked to end it ends, as it would without weft.
+    os.kill(asked.pid, signal.SIGTERM)
+    scene.finish(asked, -signal.SIGTERM)
+    scene.until("one waits", lambda: scene.waiting() == [odd.pid])
+    scene.release("holder")
+    scene.finish(holder)
+    scene.finish(odd)
+
+
+@case
+def a_broker_that_is_stuck_keeps_nobody_waiting(scene):
+    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
+    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    waiter = scene.job("waiter", "1GiB", weft=["--memory", "3GiB"], stay=False)
+    scene.waits(waiter)
+    os.kill(scene.broker.job.pid, signal.SIGSTOP)
+    try:
+        # It goes on as without weft, where 1 of 2 GiB is free.
+        scene.finish(waiter)
+        assert "keeps no queue any more" in waiter.stderr(), waiter.stderr()
+    finally:
+        os.kill(scene.broker.job.pid, signal.SIGCONT)
     scene.release("holder")
     scene.finish(holder)
 

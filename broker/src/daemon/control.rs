@@ -253,7 +253,7 @@ impl Control {
             ToBroker::Wants(wants) => self.admission.wants(entry, &peer.sender, wants),
             ToBroker::More { bytes } => self.admission.more(client, bytes),
             ToBroker::WaitsNoMore => self.admission.gone(client),
-            ToBroker::Context { free } => self.admission.context(client, free),
+            ToBroker::Context { free, held } => self.admission.context(client, free, held),
             ToBroker::Note(line) => {
                 log::info!("client {client}: {line}");
                 entry.note(&line);

@@ -119,6 +119,8 @@ pub enum ToBroker {
     Context {
         /// Bytes.
         free: u64,
+        /// Bytes that the process itself held when it looked.
+        held: u64,
     },
     /// A line that the job's side wants people to see in `weft status`.
     Note(String),

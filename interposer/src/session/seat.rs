@@ -221,7 +221,10 @@ impl Session {
     /// The process' first context is there, and so much is free on the device.
     pub fn context_made(&self, free: u64) {
         if !self.place.told.swap(true, Ordering::AcqRel) {
-            self.messages.put(ToBroker::Context { free });
+            self.messages.put(ToBroker::Context {
+                free,
+                held: self.held(),
+            });
         }
     }
 

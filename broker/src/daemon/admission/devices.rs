@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::book::Book;
-use crate::core::admission::{Device, DeviceId, Event};
+use crate::core::admission::{Device, DeviceId, Event, Job};
 
 /// No context is taken for larger than this part of a device: then others than weft's jobs hold memory.
 const LARGEST_CONTEXT: u64 = 8;
@@ -21,9 +21,9 @@ impl Book {
         device.id
     }
 
-    /// A client's first context is there and so much of its device is free. What a context takes is what nobody is known to hold when one has just been made. The first is
-    /// measured; what is more than that later is others'.
-    pub fn context(&mut self, client: u64, free: u64) {
+    /// A client's first context is there, so much of its device is free, and so much it held itself when it looked. What contexts take is what nobody is known to hold when one has
+    /// just been made. The first figure that makes sense counts; what is more than that later is others'.
+    pub fn context(&mut self, client: u64, free: u64, own: u64) {
         let Some(job) = self.clients.get(&client).copied() else {
             return;
         };
@@ -38,8 +38,13 @@ impl Book {
                     // Who has not come back holds nobody knows how much: another time.
                     return;
                 }
-                for member in gang.members.values() {
-                    held = held.saturating_add(member.entry.lane.counters.memory.load(Ordering::Relaxed));
+                for (other, member) in &gang.members {
+                    // It may have taken more since it looked.
+                    let has = match *other == client {
+                        true => own,
+                        false => member.entry.lane.counters.memory.load(Ordering::Relaxed),
+                    };
+                    held = held.saturating_add(has);
                     contexts += 1;
                 }
             }
@@ -48,17 +53,26 @@ impl Book {
             return;
         };
         let unknown = about.memory.saturating_sub(free).saturating_sub(held);
-        if about.context == 0 && contexts == 1 && unknown <= about.memory / LARGEST_CONTEXT {
-            about.context = unknown;
+        let each = unknown / contexts.max(1);
+        let first = about.context == 0 && each > 0 && each <= about.memory / LARGEST_CONTEXT;
+        if first {
+            about.context = each;
             about.foreign = 0;
         } else {
             about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
         }
-        let first = contexts == 1;
         self.tell(Event::Device(about));
-        if first && about.foreign == 0 {
-            // It was let in before a context's size was known.
-            self.tell(Event::Grows(job, about.context));
+        if first {
+            // They were let in before a context's size was known. A fact, whether it fits or not.
+            let there: Vec<(Job, u64)> = self
+                .gangs
+                .iter()
+                .filter(|(job, _)| self.machine.share(**job).is_some_and(|(at, _)| at == device))
+                .map(|(job, gang)| (*job, about.context.saturating_mul(gang.members.len() as u64)))
+                .collect();
+            for (job, contexts) in there {
+                self.tell(Event::Has(job, contexts));
+            }
         }
         self.carry_out();
     }

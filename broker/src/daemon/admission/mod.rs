@@ -99,8 +99,8 @@ impl Desk {
     }
 
     /// A client's first context is there.
-    pub fn context(&self, client: u64, free: u64) {
-        self.book().context(client, free);
+    pub fn context(&self, client: u64, free: u64, held: u64) {
+        self.book().context(client, free, held);
     }
 
     /// A client is gone, or waits no more.

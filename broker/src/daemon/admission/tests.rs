@@ -52,6 +52,11 @@ impl Broker {
 
     /// A client of this process wants (or has: `runs`) so much of a device of 8 GiB.
     fn comes(&mut self, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
+        self.comes_to("gpu", pid, gang, memory, runs)
+    }
+
+    /// The same on the device with this UUID.
+    fn comes_to(&mut self, uuid: &str, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
         self.clients += 1;
         let entry = Arc::new(Entry::new(Newcomer {
             client: self.clients,
@@ -65,7 +70,7 @@ impl Broker {
             lane: Arc::new(SharedLane::lane().expect("a lane")),
         }));
         let wants = Wants {
-            uuid: "gpu".into(),
+            uuid: uuid.into(),
             total: 8 * GB,
             memory: Some(memory),
             gang: gang.into(),
@@ -201,4 +206,103 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
     // Another process under a known one's number is another process; nobody is let in on its place.
     let _ = second.comes(pid, "d", GB, None);
     assert_eq!(third.desk.queue().running.len(), 1);
+}
+
+#[test]
+fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
+    // What CUDA_VISIBLE_DEVICES leaves a job, and what a MIG instance is, shows in the UUID that the driver gives.
+    let mut broker = Broker::begin(None);
+    let first = broker.comes_to("gpu 1", 1, "a", 6 * GB, None);
+    let other = broker.comes_to("gpu 2", 2, "b", 6 * GB, None);
+    let instance = broker.comes_to("an instance of gpu 2", 3, "c", 6 * GB, None);
+    for entry in [&first, &other, &instance] {
+        assert_eq!(standing(entry), Standing::Admitted);
+    }
+    let waiter = broker.comes_to("gpu 2", 4, "d", 6 * GB, None);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    // What is free elsewhere is no use to it: it chose its device itself.
+    broker.desk.gone(1);
+    broker.desk.gone(3);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    broker.desk.gone(2);
+    assert_eq!(standing(&waiter), Standing::Admitted);
+    assert_eq!(broker.desk.queue().devices.len(), 3);
+}
+
+#[test]
+fn a_run_teaches_and_a_weight_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let mut broker = Broker::begin(Some(&file));
+    broker.desk.weigh("ann", 3);
+    let said = broker.comes(1, "a", GB, None);
+    said.lane.counters.memory_peak.store(GB, Ordering::Relaxed);
+    broker.desk.gone(1);
+    assert!(broker.desk.learnt(None).is_none(), "it had said what it takes");
+    let silent = Wants {
+        uuid: "gpu".into(),
+        total: 8 * GB,
+        processes: 1,
+        ..Wants::default()
+    };
+    broker.clients += 1;
+    let entry = Arc::new(Entry::new(Newcomer {
+        client: broker.clients,
+        pid: 77,
+        command: "python train.py".into(),
+        profile: None,
+        loaded: None,
+        trouble: None,
+        profiling: false,
+        priority: 5,
+        lane: Arc::new(SharedLane::lane().expect("a lane")),
+    }));
+    broker.desk.wants(&entry, &ToTheClient::nobody(), silent);
+    entry.lane.counters.memory_peak.store(3 * GB, Ordering::Relaxed);
+    broker.desk.more(entry.client, 20 * GB);
+    broker.desk.gone(entry.client);
+    let took = broker.desk.learnt(Some(77)).expect("it taught");
+    assert_eq!(
+        (took.peak, took.denied, took.command.as_str()),
+        (3 * GB, true, "python train.py")
+    );
+    assert!(broker.desk.learnt(Some(78)).is_none());
+    broker.desk.close();
+    let weights = Broker::begin(Some(&file)).desk.queue().weights;
+    assert_eq!(
+        weights
+            .iter()
+            .map(|row| (row.user.as_str(), row.weight))
+            .collect::<Vec<_>>(),
+        [("ann", 3)]
+    );
+}
+
+#[test]
+fn a_context_is_what_nobody_is_known_to_hold() {
+    const CONTEXT: u64 = 300 << 20;
+    let mut broker = Broker::begin(None);
+    let first = broker.comes(1, "a", 2 * GB, None);
+    // It looked when it held 1 GiB, and has taken another before anybody heard of that.
+    first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
+    broker.desk.context(1, 7 * GB - CONTEXT, GB);
+    let seen = broker.desk.queue();
+    assert_eq!(
+        (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
+        (CONTEXT, 0, 2 * GB + CONTEXT)
+    );
+    // Its share without its context is what it asked for, and a job that wants what is left must leave room for its own.
+    let large = broker.comes(2, "b", 6 * GB - 2 * CONTEXT + 1, None);
+    assert_eq!(standing(&large), Standing::Waits);
+    broker.desk.gone(2);
+    assert_eq!(
+        standing(&broker.comes(3, "c", 6 * GB - 2 * CONTEXT, None)),
+        Standing::Admitted
+    );
+    // Others than weft's jobs hold the rest.
+    broker.desk.gone(3);
+    let late = broker.comes(4, "d", GB, None);
+    assert_eq!(standing(&late), Standing::Admitted);
+    broker.desk.context(4, 8 * GB - 2 * GB - 2 * CONTEXT - GB, 0);
+    assert_eq!(broker.desk.queue().devices[0].foreign, GB);
 }
