@@ -15,6 +15,7 @@ mod aggregate;
 pub mod codec;
 mod envelope;
 mod error;
+mod file;
 pub mod json;
 pub mod predictor;
 mod profile;

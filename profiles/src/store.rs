@@ -1,18 +1,15 @@
 //! Profiles by name, in a directory.
 //!
-//! A profile is replaced as a whole or not at all: it is written beside the old one, flushed to the disk and renamed over it. A full
-//! disk, a kill or a power cut leaves the old one.
+//! A profile is replaced as a whole or not at all.
 
 use std::{
     env,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs::{self, File},
+    io::{self, Write},
     path::{Path, PathBuf},
-    process,
-    sync::atomic::{AtomicU64, Ordering},
 };
 
+use crate::file::{self, NotRead};
 use crate::{Error, Profile, codec};
 
 /// What a profile's file is called behind its name.
@@ -148,55 +145,28 @@ impl Store {
 
 /// Reads a profile from a file of any name.
 pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
-    let io_error = |source| Error::Io {
-        doing: "read",
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(io_error)?;
-    let bytes = file.metadata().map_err(io_error)?.len();
-    let mut content = Vec::new();
-    // One more than the limit, so that a file that grows meanwhile (or a device that says 0) is found out.
-    file.take(codec::MAX_BYTES + 1)
-        .read_to_end(&mut content)
-        .map_err(io_error)?;
-    if content.len() as u64 > codec::MAX_BYTES {
-        return Err(Error::TooLarge {
+    let content = file::read(path, codec::MAX_BYTES).map_err(|why| match why {
+        NotRead::Io(source) => Error::Io {
+            doing: "read",
             path: path.to_owned(),
-            bytes: bytes.max(content.len() as u64),
+            source,
+        },
+        NotRead::TooLarge(bytes) => Error::TooLarge {
+            path: path.to_owned(),
+            bytes,
             limit: codec::MAX_BYTES,
-        });
-    }
+        },
+    })?;
     codec::decode(&content, path)
 }
 
-/// Puts a file in the place of another, whole or not at all.
+/// Puts a profile in the place of another: its owner's alone.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.{number}", process::id()));
-    let result = write_whole(&temporary, write).and_then(|()| fs::rename(&temporary, path));
-    if let Err(source) = result {
-        // Nothing can be done if this fails too; the name begins with a dot and is never read.
-        let _ = fs::remove_file(&temporary);
-        return Err(Error::Io {
-            doing: "write",
-            path: path.to_owned(),
-            source,
-        });
-    }
-    // The rename itself is on the disk once the directory is. Not every file system can; the content is whole either way.
-    if let Some(directory) = path.parent().and_then(|parent| File::open(parent).ok()) {
-        let _ = directory.sync_all();
-    }
-    Ok(())
-}
-
-fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    write(&mut file)?;
-    file.sync_all()
+    file::replace(path, 0o600, write).map_err(|source| Error::Io {
+        doing: "write",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -287,7 +257,7 @@ mod tests {
     #[test]
     fn a_real_full_device_is_told() {
         // Linux has a device that is always full.
-        let Ok(mut full) = OpenOptions::new().write(true).open("/dev/full") else {
+        let Ok(mut full) = File::options().write(true).open("/dev/full") else {
             return;
         };
         let source = full.write_all(b"x").unwrap_err();
