@@ -61,10 +61,7 @@ class Cases:
                 finally:
                     scene.close()
         progress.close()
-        for name in failed:
-            print(f"failed: {self.runner}/{name}")
-        print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
-        return 1 if failed else 0
+        return show.verdict(self.runner, len(chosen), failed)
 
 
 class Scene:

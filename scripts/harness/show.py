@@ -86,3 +86,12 @@ def warn_if_busy():
             flush=True,
         )
     return load
+
+
+def verdict(runner, cases, failed, skipped=0):
+    """The end of a runner that counts its own cases, which scripts/test reads: the names of what failed, then how many did what. The exit code."""
+    for name in failed:
+        print(f"failed: {runner}/{name}" if runner else f"failed: {name}")
+    passed = cases - len(failed) - skipped
+    print(f"{passed} passed, {len(failed)} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed or not passed else 0

@@ -310,7 +310,7 @@ def main():
         if not arguments.filters or any(part in f"{client.name}/{role}" for part in arguments.filters)
     ]
     progress = show.Progress(len(cases), "clients")
-    passed, failed, skipped = 0, [], 0
+    failed, skipped = [], 0
 
     def one(client, role):
         name = f"{client.name}/{role}"
@@ -332,18 +332,13 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for future in concurrent.futures.as_completed([pool.submit(one, *case) for case in cases]):
             name, verdict, detail = future.result()
-            if verdict == "ok":
-                passed += 1
-            elif verdict == "skipped":
+            if verdict == "skipped":
                 skipped += 1
-            else:
+            elif verdict != "ok":
                 failed.append(name)
             progress.finish_one(f"{name} {verdict} {detail}".replace("\n", "\n    "))
     progress.close()
-    for name in failed:
-        print(f"failed: {name}")
-    print(f"{passed} passed, {len(failed)} failed" + (f", {skipped} skipped" if skipped else ""))
-    return 1 if failed or not passed else 0
+    return show.verdict("", len(cases), failed, skipped)
 
 
 if __name__ == "__main__":

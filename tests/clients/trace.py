@@ -252,10 +252,7 @@ def main():
             own.mkdir()
             done(check, check(own), begin)
     progress.close()
-    for name in failed:
-        print(f"failed: trace/{name}")
-    print(f"{len(CHECKS) + len(alone) - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed else 0
+    return show.verdict("trace", len(CHECKS) + len(alone), failed)
 
 
 if __name__ == "__main__":
