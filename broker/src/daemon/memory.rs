@@ -47,6 +47,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A client whose errands were given up gets none for so long.
 const PENANCE: Duration = Duration::from_secs(5);
 
+/// What is confirmed by one errand at most: should it be away after all, launches wait for its end.
+const LONGEST_CONFIRM: u64 = 16 * GRANULE;
+
 /// Of each device so much stays free of the plan for what demand paging needs to turn round in.
 const RESERVE: u64 = 64;
 
@@ -147,6 +150,8 @@ struct Known {
     round: u64,
     /// The ranges that it touches, as the planner was told.
     touches: usize,
+    /// What should be on the device at the begin of its turn, and is asked for once more: pages that the driver has moved away by itself are not seen from here.
+    confirms: VecDeque<Errand>,
     /// What does not fit into the lane yet.
     waiting: VecDeque<Order>,
     /// Errands that are out.
@@ -280,6 +285,7 @@ impl Thread {
                     ranges: BTreeMap::new(),
                     round: 0,
                     touches: 0,
+                    confirms: VecDeque::new(),
                     waiting: VecDeque::new(),
                     out: HashMap::new(),
                     penance: None,
@@ -411,6 +417,10 @@ impl Thread {
         {
             known.forecast.stands(at, now);
             planner.stands(Client(client), at);
+            if planner.is_short() {
+                let there = |granule| planner.is_there(Client(client), granule);
+                known.confirms = confirms(known.forecast.granules_from(at), there);
+            }
         }
         self.switch();
     }
@@ -561,17 +571,26 @@ impl Thread {
                 known.waiting.push_back(order);
             }
         }
-        for known in self.clients.values_mut().filter(|known| !known.waiting.is_empty()) {
+        let due = |known: &&mut Known| !known.waiting.is_empty() || !known.confirms.is_empty();
+        for known in self.clients.values_mut().filter(due) {
             let now = Instant::now();
             let lane = &known.entry.lane;
             let served = lane.errands.served.load(Ordering::Acquire) == 1;
             if !served || known.penance.is_some_and(|until| now < until) {
+                known.confirms.clear();
                 for order in known.waiting.drain(..) {
                     planner.done(order.id, Outcome::Refused);
                 }
                 continue;
             }
             let mut given = false;
+            while let Some(errand) = known.confirms.front() {
+                if known.giver.give(&lane.errands, *errand).is_none() {
+                    break;
+                }
+                known.confirms.pop_front();
+                given = true;
+            }
             while let Some(order) = known.waiting.front() {
                 let Some(number) = known.giver.give(&lane.errands, errand(order)) else {
                     break;
@@ -607,6 +626,27 @@ fn granules(start: u64, bytes: u64) -> Range {
         first,
         count: u32::try_from(end - first).unwrap_or(u32::MAX),
     }
+}
+
+/// Errands that ask once more for those of these granules that should be there, in their order.
+fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) -> bool) -> VecDeque<Errand> {
+    let mut seen = HashSet::new();
+    let mut found: VecDeque<Errand> = VecDeque::new();
+    for granule in wanted.filter(|granule| there(*granule)) {
+        if !seen.insert(granule) {
+            continue;
+        }
+        let start = granule * GRANULE;
+        match found.back_mut() {
+            Some(last) if last.start + last.bytes == start && last.bytes < LONGEST_CONFIRM => last.bytes += GRANULE,
+            _ => found.push_back(Errand {
+                what: errands::What::Confirm,
+                start,
+                bytes: GRANULE,
+            }),
+        }
+    }
+    found
 }
 
 /// What of these granules lies in ranges that are there.

@@ -27,6 +27,8 @@ pub enum What {
     MostlyRead = 6,
     /// It is not mostly read any more.
     Written = 7,
+    /// As `Prefetch`, where it should be on the device already: moves nothing, unless the driver has moved it away by itself.
+    Confirm = 8,
 }
 
 impl What {
@@ -39,13 +41,14 @@ impl What {
             5 => Some(What::Discard),
             6 => Some(What::MostlyRead),
             7 => Some(What::Written),
+            8 => Some(What::Confirm),
             _ => None,
         }
     }
 
     /// Whether it brings memory to the device.
     pub fn is_inward(self) -> bool {
-        matches!(self, What::Prefetch | What::Populate)
+        matches!(self, What::Prefetch | What::Populate | What::Confirm)
     }
 }
 

@@ -20,8 +20,8 @@ use weft_broker::protocol::Ns;
 /// Bytes of a granule: the planner's.
 pub const GRANULE: u64 = 2 << 20;
 
-/// An errand of 16 granules takes 1.5 ms; its way to the memory thread and back some wake-ups on a busy machine.
-const PATIENCE: Ns = 30_000_000;
+/// An errand of 16 granules takes 1.5 ms, and one that must go out before it as much; their ways to the memory threads and back are some wake-ups on a busy machine.
+const PATIENCE: Ns = 50_000_000;
 
 /// 5 GB at the rate of PCIe 4. A launch that needs more at once is better off with faults than with a job that seems to hang.
 const UTMOST: Ns = 250_000_000;

@@ -325,7 +325,9 @@ impl Mover {
         for (part, range) in &parts {
             let length = part.end - part.start;
             let result = match errand.what {
-                What::Prefetch | What::Populate => prefetch(part.start, length, Some(range.device), stream),
+                What::Prefetch | What::Populate | What::Confirm => {
+                    prefetch(part.start, length, Some(range.device), stream)
+                }
                 // Not known to be dead for certain: moved.
                 What::Evict | What::Release | What::Discard => prefetch(part.start, length, None, stream),
                 What::MostlyRead => advise(part.start, length, READ_MOSTLY, range.device),
@@ -342,7 +344,7 @@ impl Mover {
             return Ok(None);
         }
         let event = self.mark(context, stream).ok_or(Outcome::Refused)?;
-        if !errand.what.is_inward() {
+        if !errand.what.is_inward() || errand.what == What::Confirm {
             away::leaves(errand.start, errand.bytes);
         }
         Ok(Some(Out {
@@ -476,7 +478,7 @@ impl Mover {
             What::Prefetch | What::Populate => &counters.prefetched,
             What::Discard if !out.borrowed.is_empty() => &counters.discarded,
             What::Evict | What::Release | What::Discard => &counters.evicted,
-            What::MostlyRead | What::Written => return,
+            What::MostlyRead | What::Written | What::Confirm => return,
         };
         counter.fetch_add(out.bytes, Ordering::Relaxed);
     }

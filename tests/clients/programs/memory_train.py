@@ -1,6 +1,7 @@
 """Training that fills a good part of the device: few kernels, large weights, Adam's two moments.
 
-The number of layers is MEMORY_LAYERS (each 256 MiB in all: weights, gradients, moments), the number of steps MEMORY_STEPS."""
+The number of layers is MEMORY_LAYERS (each 256 MiB in all: weights, gradients, moments), the number of steps MEMORY_STEPS. With MEMORY_MEETS, a number of steps and two files, the job makes the
+first file behind so many steps and goes on when the second one is there: so that what is measured of two jobs is measured of both at once."""
 
 import os
 import time
@@ -12,6 +13,15 @@ from torch import nn
 WIDTH = 4096
 
 
+def meet(ours, theirs):
+    """Waits for the other job, a minute at most."""
+    with open(ours, "w", encoding="utf-8"):
+        pass
+    deadline = time.monotonic() + 60
+    while not os.path.exists(theirs) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
 def body():
     layers, steps = int(os.environ.get("MEMORY_LAYERS", "3")), int(os.environ.get("MEMORY_STEPS", "20"))
     torch.manual_seed(0)
@@ -21,20 +31,23 @@ def body():
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     batch = torch.randn(64, WIDTH)
     times = []
-    for _ in range(steps):
+    meets = os.environ.get("MEMORY_MEETS", "").split()
+    for step in range(steps):
+        if meets and step == int(meets[0]):
+            meet(*meets[1:])
         begin = time.monotonic()
         optimizer.zero_grad(set_to_none=False)
         loss = net(batch.cuda()).square().mean()
         loss.backward()
         optimizer.step()
         loss.item()
-        times.append(time.monotonic() - begin)
+        times.append((begin, time.monotonic()))
     torch.cuda.synchronize()
     client.kept("weights", list(net.parameters()))
     # Not part of the result, which must be the same in every run.
     if os.environ.get("MEMORY_TIMES"):
         with open(os.environ["MEMORY_TIMES"], "w", encoding="utf-8") as file:
-            file.write("\n".join(f"{seconds:.6f}" for seconds in times))
+            file.write("\n".join(f"{begin:.6f} {end:.6f}" for begin, end in times))
     return {"steps": steps, "peak": torch.cuda.max_memory_allocated() >= layers * 4 * WIDTH * WIDTH * 4}
 
 

@@ -14,6 +14,9 @@ use crate::protocol::errands::Errands;
 /// Uses of a forecast at most: what a client of ours tells.
 const USES: usize = 1 << 14;
 
+/// Granules of one use that are looked at one by one: 128 GB.
+const MOST_GRANULES: u32 = 1 << 16;
+
 /// A period longer than this is none.
 const LONGEST: Ns = 3_600_000_000_000;
 
@@ -82,6 +85,14 @@ impl Forecast {
         (said < self.period).then_some(said)
     }
 
+    /// The granules that it uses from there on, in their order, once round the period.
+    pub fn granules_from(&self, at: Ns) -> impl Iterator<Item = u64> {
+        let split = self.uses.partition_point(|one| one.at < at);
+        let (before, after) = self.uses.split_at(split.min(self.uses.len()));
+        let granules = |one: &GranuleUse| one.first..one.first.saturating_add(u64::from(one.count.min(MOST_GRANULES)));
+        after.iter().chain(before).flat_map(granules)
+    }
+
     /// The client stands here from now on; from here its progress counts.
     pub fn stands(&mut self, at: Ns, now: Instant) {
         self.stood = Some((at, now));
@@ -127,6 +138,7 @@ mod tests {
         let uses: Vec<_> = set.uses.iter().map(|one| (one.at, one.range.first)).collect();
         assert_eq!((set.period, uses), (100, vec![(0, 5), (50, 9)]));
         assert!(forecast.working_set(|_| Vec::new()).uses.is_empty(), "not its memory");
+        assert_eq!(forecast.granules_from(1).collect::<Vec<_>>(), [9, 5, 6]);
         let errands = Box::<Errands>::default();
         assert_eq!(forecast.position(&errands), None);
         errands.position.store(31, Ordering::Relaxed);
