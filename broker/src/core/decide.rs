@@ -35,6 +35,7 @@ impl Core {
 
     /// Says what a client may do with its credit by itself, where that is something else than it was told last.
     fn let_out(&mut self, slot: Slot, lease: Option<Lease>, out: &mut Vec<Decision>) {
+        self.leased |= lease.is_some();
         let Some(client) = self.state.get_mut(slot).filter(|client| client.lease != lease) else {
             return;
         };
@@ -61,6 +62,12 @@ impl Core {
 
     /// Leases say when the holder is expected: as time passes without it, later.
     fn look_after_leases(&mut self, out: &mut Vec<Decision>) {
+        // With many fillers there is none, once the last one has ended.
+        let alone = self.state.has_one_filler();
+        if !self.leased {
+            return;
+        }
+        self.leased = alone;
         for at in 0..self.state.exposed.len() {
             let slot = self.state.exposed[at];
             let Some(client) = self.state.get(slot) else { continue };
@@ -68,7 +75,7 @@ impl Core {
                 continue;
             };
             // What comes back to one is not there for another: with several the broker says who gets what.
-            if !self.state.has_one_filler() {
+            if !alone {
                 self.let_out(slot, None, out);
                 continue;
             }

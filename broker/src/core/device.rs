@@ -87,6 +87,11 @@ impl Device {
         self.last == Some(slot)
     }
 
+    /// Whose the device is, of the fillers.
+    pub(super) fn owner(&self) -> Option<Slot> {
+        self.last
+    }
+
     pub(super) fn forget(&mut self, slot: Slot) {
         self.last = self.last.filter(|last| *last != slot);
     }

@@ -68,6 +68,8 @@ pub struct Core {
     next_share: Ns,
     /// The gap that was counted last, by its begin, and whether it was of known length.
     counted_gap: Option<(Ns, bool)>,
+    /// A lease may be out.
+    leased: bool,
 }
 
 impl Core {
@@ -80,6 +82,7 @@ impl Core {
             wake: None,
             next_share: 0,
             counted_gap: None,
+            leased: false,
         }
     }
 

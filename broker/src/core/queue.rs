@@ -1,6 +1,6 @@
 //! The kernels that wait at gates, one a client, in the orders in which policies look for them.
 //!
-//! Each class (priority) has two orders: by predicted time, for "the longest that fits", and by whose turn it is. A third order runs
+//! Each class (priority) has two orders: by the time that it may well take, for "the longest that fits", and by whose turn it is. A third order runs
 //! through all classes: who has waited so long for so little that he is due. All are sorted vectors that keep their room:
 //! finding is a binary search, changing moves at most one entry a waiting client (24 KB for 1000), and nothing is allocated once grown.
 
@@ -35,8 +35,8 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Class {
-    /// (cost, since from the latest, slot): the last one among those that fit is the longest, and the one that waits longest of those.
-    by_cost: Vec<(Ns, std::cmp::Reverse<Ns>, Slot)>,
+    /// (what it may well take, since from the latest, slot): the last one among those that fit is the longest, and the one that waits longest of those.
+    by_time: Vec<(Ns, std::cmp::Reverse<Ns>, Slot)>,
     /// (round, since, slot).
     by_turn: Vec<(u64, Ns, Slot)>,
 }
@@ -54,8 +54,8 @@ impl Queue {
     pub(super) fn insert(&mut self, entry: &Entry) {
         let class = &mut self.classes[entry.class];
         put(
-            &mut class.by_cost,
-            (entry.cost, std::cmp::Reverse(entry.since), entry.slot),
+            &mut class.by_time,
+            (entry.long, std::cmp::Reverse(entry.since), entry.slot),
         );
         put(&mut class.by_turn, (entry.round, entry.since, entry.slot));
         put(&mut self.due, (entry.due, entry.slot));
@@ -65,8 +65,8 @@ impl Queue {
     pub(super) fn remove(&mut self, entry: &Entry) {
         let class = &mut self.classes[entry.class];
         take(
-            &mut class.by_cost,
-            &(entry.cost, std::cmp::Reverse(entry.since), entry.slot),
+            &mut class.by_time,
+            &(entry.long, std::cmp::Reverse(entry.since), entry.slot),
         );
         take(&mut class.by_turn, &(entry.round, entry.since, entry.slot));
         take(&mut self.due, &(entry.due, entry.slot));
@@ -99,14 +99,10 @@ impl Queue {
 
     /// The longest kernel of a class that is shorter than `gap`.
     pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<Slot> {
-        self.fits(class, gap).next()
-    }
-
-    /// The kernels of a class that are shorter than `gap`, the longest first.
-    pub(super) fn fits(&self, class: usize, gap: Ns) -> impl Iterator<Item = Slot> {
-        let by_cost = &self.classes[class].by_cost;
-        let fitting = by_cost.partition_point(|(cost, _, _)| *cost < gap);
-        by_cost.iter().take(fitting).rev().map(|(_, _, slot)| *slot)
+        let by_time = &self.classes[class].by_time;
+        let fitting = by_time.partition_point(|(time, _, _)| *time < gap);
+        let (_, _, slot) = by_time.get(fitting.checked_sub(1)?)?;
+        Some(*slot)
     }
 
     /// Who is due first, and when.
@@ -180,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_fit_come_longest_first() {
+    fn of_those_that_fit_the_longest_and_of_equals_who_waits_longest() {
         let mut queue = Queue::default();
         for waiting in [
             entry(0, 4, 100, 0),
@@ -190,10 +186,16 @@ mod tests {
         ] {
             queue.insert(&waiting);
         }
-        // Of equals who waits longest.
-        assert_eq!(queue.fits(4, 300).collect::<Vec<_>>(), [2, 3, 0]);
-        assert_eq!(queue.fits(4, 100).count(), 0);
-        assert_eq!(queue.fits(5, 300).count(), 0);
+        assert_eq!(queue.best_fit(4, 300), Some(2));
+        assert_eq!(queue.best_fit(4, 200), Some(0));
+        assert_eq!(queue.best_fit(4, 100), None);
+        assert_eq!(queue.best_fit(5, 300), None);
+        // One that costs little and may well take long is a long one.
+        queue.insert(&Entry {
+            long: 900,
+            ..entry(4, 4, 50, 0)
+        });
+        assert_eq!(queue.best_fit(4, 300), Some(2));
     }
 
     #[test]

@@ -134,13 +134,7 @@ impl Weft {
             }
             // The longest of the others that fits. One that costs little and may well take long hides none that does fit: else a less important one would
             // be granted in its place and, now that less room is left and the first no longer in the way, be taken back for it, again and again.
-            let shorter = room.saturating_sub(remaining).saturating_add(1);
-            let mut others = state.queue.fits(class, shorter);
-            let best = others.find_map(|slot| {
-                let entry = state.get(slot)?.queued?;
-                (takes(state, &entry, remaining) <= room).then_some(entry)
-            });
-            if let Some(entry) = best {
+            if let Some(entry) = longest(state, class, room, remaining) {
                 return Ok(entry);
             }
             // What is out ends, and so does what the room is too small for because of it.
@@ -149,6 +143,25 @@ impl Weft {
             }
         }
         Err(Verdict::Nothing(Some(again)))
+    }
+}
+
+/// Of a class the kernel that may well take longest of those that fit. One switch more is in the way of everybody but the one whose the device is.
+fn longest(state: &State, class: usize, room: Ns, remaining: Ns) -> Option<Entry> {
+    let fitting = |slot: Slot| {
+        let entry = state.get(slot)?.queued.filter(|entry| entry.class == class)?;
+        (takes(state, &entry, remaining) <= room).then_some(entry)
+    };
+    let others = remaining.max(state.lead()).saturating_add(2 * state.config.switch_cost);
+    let best = match room.checked_sub(others) {
+        Some(most) => state.queue.best_fit(class, most.saturating_add(1)).and_then(fitting),
+        None => None,
+    };
+    let there = state.device.owner().and_then(fitting);
+    match (best, there) {
+        (Some(best), Some(there)) if there.long > best.long => Some(there),
+        (None, there) => there,
+        (best, _) => best,
     }
 }
 
