@@ -262,8 +262,12 @@ mod tests {
         period(&mut sequence, &mut now);
         let forecast = sequence.news().expect("a period");
         assert_eq!(forecast.period, 30_000, "the host is slower than the device");
-        assert_eq!(forecast.uses.len(), 10, "neighbours that are alike are one");
         let mut firsts: Vec<u64> = forecast.uses.iter().map(|one| one.first).collect();
+        if firsts.first() == firsts.last() {
+            // The period was cut in the middle of a layer.
+            firsts.pop();
+        }
+        assert_eq!(firsts.len(), 10, "neighbours that are alike are one");
         let turn = firsts.iter().position(|first| *first == 0).unwrap();
         firsts.rotate_left(turn);
         assert_eq!(firsts, (0..10).collect::<Vec<_>>());
