@@ -84,7 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "];")?;
 
-    // Two runs of stubs of exactly 16 bytes each: "load the symbol's number, jump to the common code".
+    // Three runs of stubs of exactly 16 bytes each: "load the symbol's number, jump to the common code".
     for (name, target, what) in [
         (
             "bind_stubs",
@@ -95,6 +95,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "ordered_stubs",
             "super::ordered_gate",
             "Where a slot points whose symbol puts something on a stream.",
+        ),
+        (
+            "queue_stubs",
+            "super::queue_gate",
+            "Where a slot points whose symbol must not overtake launches in the queue.",
         ),
     ] {
         writeln!(

@@ -26,6 +26,8 @@ impl CuResult {
     pub const NO_DEVICE: CuResult = CuResult(100);
     /// CUDA_ERROR_NOT_READY.
     pub const NOT_READY: CuResult = CuResult(600);
+    /// CUDA_ERROR_UNKNOWN.
+    pub const UNKNOWN: CuResult = CuResult(999);
     /// CUDA_ERROR_NOT_FOUND: what a symbol answers that this driver does not have.
     pub const NOT_FOUND: CuResult = CuResult(500);
 

@@ -11,6 +11,7 @@
 //! | [`resolve`] | how clients find functions: `dlopen`, `dlsym`, `cuGetProcAddress` |
 //! | [`hooks`] | the calls that weft looks at |
 //! | [`names`] | which kernel a handle is |
+//! | [`queue`] | launches that a filler's host leaves behind at a closed gate |
 //! | [`session`] | what weft does about it: the lane, the gate, the samples |
 //! | [`memory`] | managed memory in place of device memory |
 //! | [`real`] | the driver's functions for our own use |
@@ -45,6 +46,7 @@ pub mod hooks;
 pub mod loader;
 pub mod memory;
 pub mod names;
+pub mod queue;
 pub mod real;
 pub mod report;
 pub mod resolve;

@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{
     CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuModule, CuResult,
-    CuStream, KernelNode, Location,
+    CuStream, KernelNode, LaunchConfig, Location,
 };
 use crate::table;
 
@@ -40,6 +40,13 @@ macro_rules! real {
 }
 
 real! {
+    /// Launches a kernel.
+    fn cuLaunchKernel(
+        function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
+    );
+    /// Launches a kernel with attributes.
+    fn cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void);
     /// The version of the driver.
     fn cuDriverGetVersion(version: *mut c_int);
     /// How many devices the process sees.

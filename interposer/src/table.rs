@@ -3,7 +3,8 @@
 //! A symbol's export is one instruction: a jump through its slot. A slot points
 //! 1. at the symbol's stub until its first call: the binder then opens the driver and looks the symbol up in it;
 //! 2. at our hook for the symbol, if we have one and the driver has the symbol;
-//! 3. else at the driver's function itself, so that a pass-through costs that one jump;
+//! 3. else at the driver's function itself, so that a pass-through costs that one jump, or, for a call that must not overtake launches, at a stub that first looks
+//!    whether any are in the [`queue`];
 //! 4. at an answer of our own where the driver lacks the symbol, or where there is no driver.
 //!
 //! Slots only ever change from 1 to one of the others. Arguments on the stack are never touched on the way, so a call with any
@@ -17,7 +18,7 @@ use weft_symbols::Class;
 use crate::abi::CuResult;
 use crate::loader::{self, Driver};
 use crate::session::StreamOp;
-use crate::{hooks, trouble};
+use crate::{hooks, queue, trouble};
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
@@ -204,6 +205,7 @@ extern "C" fn bind(at: u32) -> *const () {
             Some(real) => match hooks::hook(at) {
                 Some(hook) => hook,
                 None if entry.class.is_ordered() => stub(ordered_stubs::run, at).into_inner().cast_const(),
+                None if queue::on() && queue::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
                 None => real.cast_const(),
             },
         },
@@ -292,6 +294,57 @@ unsafe extern "C" fn ordered_gate() {
     )
 }
 
+/// The common code of all symbols without a hook that must not overtake what is in the launch queue: two instructions more than a jump while there is nothing
+/// in it. Then the call goes on where [`queue::gate`] says. The driver's function was looked up before a slot could lead here.
+#[unsafe(naked)]
+unsafe extern "C" fn queue_gate() {
+    std::arch::naked_asm!(
+        "cmp dword ptr [rip + {state}], 0",
+        "jne 2f",
+        "lea rax, [rip + {real}]",
+        "jmp qword ptr [rax + 8 * r11]",
+        "2:",
+        "push rbp",
+        "mov rbp, rsp",
+        "sub rsp, 176",
+        "mov [rsp], rdi",
+        "mov [rsp + 8], rsi",
+        "mov [rsp + 16], rdx",
+        "mov [rsp + 24], rcx",
+        "mov [rsp + 32], r8",
+        "mov [rsp + 40], r9",
+        "movaps [rsp + 48], xmm0",
+        "movaps [rsp + 64], xmm1",
+        "movaps [rsp + 80], xmm2",
+        "movaps [rsp + 96], xmm3",
+        "movaps [rsp + 112], xmm4",
+        "movaps [rsp + 128], xmm5",
+        "movaps [rsp + 144], xmm6",
+        "movaps [rsp + 160], xmm7",
+        "mov edi, r11d",
+        "call {gate}",
+        "mov rdi, [rsp]",
+        "mov rsi, [rsp + 8]",
+        "mov rdx, [rsp + 16]",
+        "mov rcx, [rsp + 24]",
+        "mov r8, [rsp + 32]",
+        "mov r9, [rsp + 40]",
+        "movaps xmm0, [rsp + 48]",
+        "movaps xmm1, [rsp + 64]",
+        "movaps xmm2, [rsp + 80]",
+        "movaps xmm3, [rsp + 96]",
+        "movaps xmm4, [rsp + 112]",
+        "movaps xmm5, [rsp + 128]",
+        "movaps xmm6, [rsp + 144]",
+        "movaps xmm7, [rsp + 160]",
+        "leave",
+        "jmp rax",
+        state = sym queue::STATE,
+        real = sym REAL,
+        gate = sym queue::gate,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,7 +362,11 @@ mod tests {
 
     #[test]
     fn the_stubs_are_16_bytes_apart_and_carry_their_number() {
-        for run in [bind_stubs::run as *const u8, ordered_stubs::run as *const u8] {
+        for run in [
+            bind_stubs::run as *const u8,
+            ordered_stubs::run as *const u8,
+            queue_stubs::run as *const u8,
+        ] {
             for at in 0..COUNT {
                 let code = run.wrapping_add(16 * at);
                 // SAFETY: the run of stubs is COUNT times 16 bytes of readable code.

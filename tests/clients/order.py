@@ -4,7 +4,7 @@
     tests/clients/order.py [--launches N] [ROLE...]
 
 For each entry point: 1000 launches, then that call, against the counting driver, which says how many launches it had seen when the call
-arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler. The last line is `N passed, N failed`.
+arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler, queueing (a filler whose host leaves launches behind at the gate). The last line is `N passed, N failed`.
 """
 
 import argparse
@@ -28,7 +28,11 @@ BOUND = 300.0
 BESIDE = {
     "holder": (0, 5, ["--burst", "64"]),
     "filler": (5, 0, ["--burst", "4", "--pause", "2000"]),
+    "queueing": (5, 0, ["--burst", "4", "--pause", "2000"]),
 }
+
+
+WITH_BROKER = ("alone", *BESIDE)
 
 
 class Counting:
@@ -49,7 +53,7 @@ def run(role, folder, launches):
     running = folder / "running"
     beside = None
     try:
-        if role in ("alone", "holder", "filler"):
+        if role in WITH_BROKER:
             broker.start()
         if other is not None:
             running.touch()
@@ -64,6 +68,8 @@ def run(role, folder, launches):
                 return "the job beside it did not start\n" + beside.explain()
         # Without a broker weft says so in a line; that is not what is tested here.
         weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
+        if role == "queueing":
+            weft["WEFT_QUEUE"] = "on"
         job = jobs.Job(
             [PROGRAM, COUNTING, folder / "result.json", launches],
             environment={**base, **weft, "RUST_BACKTRACE": "0"},
@@ -76,7 +82,7 @@ def run(role, folder, launches):
         result = json.loads((folder / "result.json").read_text())
         if not result["ok"] or result["tried"] < 150:
             return f"only {result['tried']} entry points were tried"
-        if role in ("alone", "holder", "filler"):
+        if role in WITH_BROKER:
             return check_role(broker, job, role, result["tried"] * launches)
         return None
     finally:
@@ -94,8 +100,11 @@ def check_role(broker, job, role, launches):
     last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
     if last["launches"] < launches:
         return f"weft counted {last['launches']} of {launches} launches"
-    if not jobs.wait_until(lambda: role in broker.modes(job.pid), 5):
+    mode = "filler" if role == "queueing" else role
+    if not jobs.wait_until(lambda: mode in broker.modes(job.pid), 5):
         return f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
+    if role == "queueing" and last["left_behind"] < launches / 10:
+        return f"only {last['left_behind']} of {launches} launches were left behind at the gate: little was tested"
     if role == "filler" and not last["waits"]:
         return "it never waited at the gate: nothing was tested"
     return None
@@ -104,9 +113,9 @@ def check_role(broker, job, role, launches):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler; default all")
+    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler, queueing; default all (queueing three times: at which calls the gate is closed is chance)")
     arguments = parser.parse_args()
-    roles = arguments.roles or ["bare", "free", "alone", "holder", "filler"]
+    roles = arguments.roles or ["bare", "free", "alone", "holder", "filler", *3 * ["queueing"]]
     progress = show.Progress(len(roles), "order")
     failed = []
     for role in roles:

@@ -5,6 +5,7 @@
 //! allocate or lock do so only around calls that load code, build graphs, begin captures or take memory; the launch path
 //! does neither.
 //!
+//! Every hook but those of launches first sees what was left behind at the gate gone ([`crate::queue`]).
 //! Every stream-ordered function without a hook of its own passes [`ordered`], which tells the session before the driver is called.
 
 mod backed;
@@ -38,6 +39,13 @@ macro_rules! hooks {
                 let function = unsafe { std::mem::transmute::<*mut (), Real>(function) };
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = || unsafe { function($($argument),*) };
+                // Nothing overtakes a launch that was left behind at the gate.
+                if const { !$crate::queue::by_itself(stringify!($name)) }
+                    && $crate::queue::busy()
+                    && let Some(error) = $crate::queue::before($crate::table::index::$name)
+                {
+                    return error;
+                }
                 $body
             }
         )*

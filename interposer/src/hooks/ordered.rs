@@ -7,6 +7,7 @@
 use super::{capture, per_thread};
 use crate::abi::{Copy2d, Copy3d, MEMORY_HOST};
 use crate::memory::{self, touch};
+use crate::queue;
 use crate::session::{self, StreamOp};
 use crate::table::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 
@@ -40,6 +41,11 @@ impl Arguments {
 /// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments on the stack.
 pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const usize) -> *mut () {
     let at = at as usize;
+    if queue::busy()
+        && let Some(error) = queue::settle()
+    {
+        return queue::failed(error).cast_mut();
+    }
     if let Some(entry) = ENTRIES.get(at) {
         tell(entry, Arguments { registers, stack });
     }

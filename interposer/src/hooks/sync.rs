@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::{capture, hooks, per_thread};
 use crate::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
+use crate::queue;
 use crate::session::{self, StreamOp, Synced};
 
 /// A call that waits.
@@ -21,6 +22,15 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
         session::synced(what);
     }
     result
+}
+
+/// Whether a stream's work has ended. What was left behind at the gate has not.
+#[inline(always)]
+fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+    if queue::busy() && queue::has_work_for(stream) {
+        return CuResult::NOT_READY;
+    }
+    ask(Synced::Stream(stream), real)
 }
 
 /// A copy to host memory that returns when the bytes are there, so everything before it on its stream has ended.
@@ -87,8 +97,8 @@ hooks! {
     fn cuStreamSynchronize(stream: CuStream) |real| { wait(Synced::Stream(stream), real) }
     fn cuStreamSynchronize_ptsz(stream: CuStream) |real| { wait(Synced::Stream(per_thread(stream)), real) }
     fn cuEventSynchronize(event: CuEvent) |real| { wait(Synced::Event, real) }
-    fn cuStreamQuery(stream: CuStream) |real| { ask(Synced::Stream(stream), real) }
-    fn cuStreamQuery_ptsz(stream: CuStream) |real| { ask(Synced::Stream(per_thread(stream)), real) }
+    fn cuStreamQuery(stream: CuStream) |real| { ask_stream(stream, real) }
+    fn cuStreamQuery_ptsz(stream: CuStream) |real| { ask_stream(per_thread(stream), real) }
     fn cuEventQuery(event: CuEvent) |real| { ask(Synced::Event, real) }
 
     fn cuMemcpyDtoH(to: *mut c_void, from: u32, bytes: u32) |real| { copy_out(u64::from(bytes), LEGACY, real) }

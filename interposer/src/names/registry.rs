@@ -77,6 +77,7 @@ pub fn code_of(handle: usize) -> u64 {
 
 /// A module or library was unloaded: its handles mean nothing from now on.
 pub fn code_unloaded(handle: usize) {
+    crate::queue::forget_known();
     let mut ending = vec![handle];
     // Views of libraries nest one deep, so this ends; a handle that is no code has no entry.
     while let Some(handle) = ending.pop() {

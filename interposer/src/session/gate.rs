@@ -139,7 +139,7 @@ impl Session {
         self.lane.orders.overdraw(i64::try_from(cost).unwrap_or(i64::MAX));
     }
 
-    fn longest_wait(&self) -> Ns {
+    pub(super) fn longest_wait(&self) -> Ns {
         match self.lane.orders.longest_wait.load(Ordering::Relaxed) {
             0 => DEFAULT_LONGEST_WAIT,
             wait => wait.min(UTMOST_WAIT),
@@ -224,7 +224,7 @@ impl Session {
             }
             // A sign that has moved ends the lease, as does the broker.
             let holds = orders.lease().is_some() && orders.holds(self.board);
-            if !holds || now.saturating_sub(arrived) >= PACE {
+            if !holds || now.saturating_sub(arrived) >= PACE || self.in_a_hurry(now) {
                 return false;
             }
             let wait = match self.leaves(want.cost, now) {
@@ -279,7 +279,7 @@ impl Session {
             if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Filler) {
                 return Passed::Mode;
             }
-            if now >= deadline {
+            if now >= deadline || self.in_a_hurry(now) {
                 return Passed::Expired;
             }
             if now.saturating_sub(arrived) < self.settings.spin {

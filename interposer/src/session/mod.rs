@@ -2,7 +2,7 @@
 //!
 //! * The hooks call the functions of this file and nothing else of the session.
 //! * None of them fails, panics, prints to stdout or keeps an error of weft's: whatever goes wrong inside, the job's call goes on to the driver.
-//! * Only [`before_launch`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a filler, never for a capturing stream. And [`enter`]
+//! * Only [`before_held`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a filler, never for a capturing stream. And [`enter`]
 //!   waits before the first context of a job for which there is no memory now.
 //! * Nothing happens before [`initialised`]: the preload lands in every shell and helper a job starts.
 //!
@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | `state`, `step` | the session: what each call does in each mode; what is left to do after a launch |
 //! | `gate`, `turn` | where fillers wait, and in which order |
+//! | `behind` | what the launch queue asks |
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
 //! | `costs`, `tuning` | predicted times; when kernels are being timed by the job itself |
 //! | `sampler` | stage 1: kernel times and gaps |
@@ -23,6 +24,7 @@
 //! | `fork`, `thread`, `clock`, `driver` | the system and the driver |
 
 mod autostart;
+mod behind;
 mod bell;
 mod busy;
 mod clock;
@@ -101,6 +103,14 @@ pub struct LaunchInfo {
 #[must_use]
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(Step);
+
+impl Ticket {
+    /// The launch did not go: it has to wait at the gate, by [`before_held`].
+    #[inline(always)]
+    pub fn waits(self) -> bool {
+        self.0.waits()
+    }
+}
 
 /// A stream-ordered call that is no launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +214,7 @@ extern "C" fn at_end() {
     /// What the lane's state says after a clean end.
     const LEFT: u32 = 2;
     if let Some(session) = session() {
+        crate::queue::at_exit();
         guarded(|| session.sampler.farewell(session));
         session.lane.reports.state.store(LEFT, Ordering::Release);
     }
@@ -212,6 +223,7 @@ extern "C" fn at_end() {
 /// In a forked child: it has no session.
 extern "C" fn in_child() {
     crate::memory::forget();
+    crate::queue::forget();
     let parents = SESSION.swap(ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: as in `session`.
     if let Some(parents) = unsafe { parents.as_ref() } {
@@ -222,7 +234,7 @@ extern "C" fn in_child() {
     forget_begun();
 }
 
-/// A launch is about to go to the driver. A filler may wait here, within a bound.
+/// A launch is about to go to the driver. If the ticket says that it has to wait, it goes by [`before_held`] or into the queue.
 #[inline(always)]
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
@@ -314,6 +326,10 @@ pub fn memory_changed(delta: i64) {
     }
 }
 
+pub use behind::{
+    before_held, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind, no_hurry, pause, spawn,
+    time,
+};
 pub use seat::Entry;
 
 /// A context is about to be made on this device (its UUID, its bytes). Waits until there is memory for the job, if it must.
@@ -574,6 +590,7 @@ pub fn capture_ended(_stream: Stream) {
 /// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
 pub fn context_ending() {
     trace::context_ending();
+    crate::queue::forget_known();
     if let Some(session) = session() {
         session.context_ending();
     }

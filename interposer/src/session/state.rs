@@ -81,6 +81,8 @@ pub struct Session {
     pub standstill: AtomicU64,
     /// The process became idle and has launched nothing since: the next launch finds an idle device.
     rested: AtomicBool,
+    /// From this time on the gate is open, because somebody waits for what was left behind at it.
+    pub hurry: AtomicU64,
     /// When the device is done with what was launched as a filler, as predicted.
     pub free_at: AtomicU64,
     /// Its place on the device.
@@ -114,6 +116,7 @@ impl Session {
             messages: Messages::default(),
             attachments: AtomicU64::new(0),
             captures: AtomicU32::new(0),
+            hurry: AtomicU64::new(Ns::MAX),
             free_at: AtomicU64::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
@@ -123,7 +126,7 @@ impl Session {
         })
     }
 
-    fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> Mode {
         // A number that is no mode means that the broker talks nonsense: behave as without it.
         Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
@@ -204,6 +207,9 @@ impl Session {
             }
             Mode::Filler => {
                 let step = self.fill(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
+                if step.waits() {
+                    return step;
+                }
                 let onto_idle = step.is_first();
                 if serving && self.sampler.due(onto_idle) {
                     // A sampled launch gets no mark; the next one's mark is behind it, too.
@@ -232,7 +238,7 @@ impl Session {
 
     /// A launch that somebody wants to know more about than that it was.
     #[cold]
-    fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
+    pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
         guarded(|| {
             trip("sample");
             self.sampler.before(self, launch, look)
@@ -241,7 +247,7 @@ impl Session {
     }
 
     #[inline(never)]
-    fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
+    pub(super) fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         guarded(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
@@ -292,13 +298,19 @@ impl Session {
 
     #[inline(never)]
     fn fill(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
-        guarded(|| self.fill_now(kernel, stream, kind, hint)).unwrap_or(Step::NOTHING)
+        guarded(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
+    }
+
+    /// The same for a launch that waits if it must.
+    #[inline(never)]
+    pub(super) fn fill_in_turn(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
+        guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
     }
 
     /// A filler's launch that has credit: four locked instructions (the credit, the stream's account, what was issued in all, the record's number), a
     /// fifth where it ends a silence, and one look at the clock.
     #[inline(always)]
-    fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
+    fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
         trip("fill");
         // Early, as in `hold_now`; once more where the launch has waited.
         let mut now = clock::now();
@@ -312,6 +324,9 @@ impl Session {
             place,
         };
         if !self.pass_at_once(cost, now) {
+            if !waits {
+                return Step::WAITS;
+            }
             self.pass_in_turn(&want);
             now = clock::now();
         }

@@ -18,6 +18,7 @@ pub struct Step {
 const NOTHING: u64 = 0;
 const FILLER: u64 = 1;
 const SAMPLED: u64 = 2;
+const WAITS: u64 = 3;
 const KIND: u64 = 0xff;
 const OWN: u64 = 0x100;
 const FIRST: u64 = 0x200;
@@ -50,6 +51,15 @@ impl Step {
         what: NOTHING,
         number: 0,
     };
+
+    /// The launch did not go: it has to wait at the gate.
+    pub const WAITS: Step = Step { what: WAITS, number: 0 };
+
+    /// Whether the launch has yet to go through the gate.
+    #[inline(always)]
+    pub fn waits(self) -> bool {
+        self.what == WAITS
+    }
 
     /// See [`Rest::Filler`].
     #[inline(always)]

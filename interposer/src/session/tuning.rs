@@ -41,6 +41,11 @@ impl Tuning {
         }
     }
 
+    /// Whether the job may be timing its kernels by events just now.
+    pub fn is_timing(&self, now: Ns) -> bool {
+        now < self.until.load(Ordering::Relaxed) && self.events.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a launch belongs to a burst that must not be split.
     pub fn goes_on(&self, now: Ns, outstanding: Ns) -> bool {
         let until = self.until.load(Ordering::Relaxed);

@@ -206,6 +206,10 @@ entry_points! {
     fn cuMemFree_v2(address: u64) { SUCCESS }
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: usize) { called(at::cuMemcpyHtoDAsync_v2); SUCCESS }
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) { called(at::cuMemsetD8Async); SUCCESS }
+    /// Every kernel has three parameters of eight bytes.
+    fn cuFuncGetParamInfo(function: usize, at: usize, offset: *mut usize, size: *mut usize) {
+        if at < 3 { put(offset, 8 * at) | put(size, 8) } else { INVALID_VALUE }
+    }
     fn cuLaunchKernel(
         function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: usize, parameters: *const *const c_void, extra: *const *const c_void,

@@ -107,7 +107,10 @@ fn kernel(hash: u64, stream: Stream) -> LaunchInfo {
 
 /// A launch from beginning to end.
 fn launch(session: &Session, launch: &LaunchInfo) {
-    let step = session.before_launch(launch);
+    let mut step = session.before_launch(launch);
+    if step.waits() {
+        step = session.before_waiting(launch);
+    }
     session.after_launch(step, launch.stream, 0);
 }
 

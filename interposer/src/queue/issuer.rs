@@ -1,0 +1,285 @@
+//! Who takes launches out of the queue, and when.
+//!
+//! One thread of ours does, which sleeps while there is nothing to do; a thread of the job's that needs the queue empty does it if ours is not at work. One at
+//! a time ([`ISSUING`]), from the front. A launch counts as in the queue until the driver has taken it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use rustix::thread::futex::{self, Flags};
+use weft_broker::protocol::Ns;
+
+use super::held::{self, Held};
+use super::{FAILED, STATE, pending};
+use crate::abi::{CuContext, CuResult, CuStream};
+use crate::trouble::guarded;
+use crate::{real, session};
+
+/// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
+const MOST: usize = 1_024;
+
+/// And bytes. Parameters take some hundred bytes a launch.
+const MOST_BYTES: usize = 4 << 20;
+
+/// The issuing thread's stack: a launch and the gate, no more.
+const STACK: usize = 256 << 10;
+
+/// Without a word from anybody it looks again after this long, ns.
+const NAP: Ns = 100_000_000;
+
+/// Who waits for the queue looks again after this long.
+const LOOK: Ns = 1_000_000;
+
+#[derive(Debug, Default)]
+struct Inside {
+    launches: VecDeque<Held>,
+    bytes: usize,
+    /// Where the one goes that is being issued.
+    stream: Option<CuStream>,
+    /// Of the first that failed.
+    error: Option<CuResult>,
+}
+
+static INSIDE: Mutex<Inside> = Mutex::new(Inside {
+    launches: VecDeque::new(),
+    bytes: 0,
+    stream: None,
+    error: None,
+});
+
+/// Held by whoever issues.
+static ISSUING: Mutex<()> = Mutex::new(());
+
+/// Changes when a launch is put into an empty queue.
+static CALLED: AtomicU32 = AtomicU32::new(0);
+
+/// Changes when one has left the queue and somebody waits for that.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Threads that wait.
+static WAITERS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the thread was started. One that could not be is not tried again.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Nothing is left behind any more: the thread could not be had, or something of ours has failed.
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+fn inside() -> MutexGuard<'static, Inside> {
+    INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts a launch at the end. False if it has to be made directly.
+pub fn push(held: Held) -> bool {
+    if BROKEN.load(Ordering::Relaxed) || !started() {
+        return false;
+    }
+    let bytes = held.bytes();
+    let mut inside = inside();
+    let full = |inside: &Inside| inside.launches.len() >= MOST || inside.bytes + bytes > MOST_BYTES;
+    if full(&inside) {
+        drop(inside);
+        wait(session::longest_wait(), Ns::MAX, || !full(&self::inside()));
+        inside = self::inside();
+        if full(&inside) {
+            return false;
+        }
+    }
+    inside.bytes += bytes;
+    inside.launches.push_back(held);
+    // Under the lock, so that whoever takes it out counts it down after this.
+    let before = STATE.fetch_add(1, Ordering::AcqRel) & !FAILED;
+    drop(inside);
+    if before == 0 {
+        CALLED.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&CALLED, Flags::PRIVATE, 1);
+    }
+    true
+}
+
+fn started() -> bool {
+    if STARTED.load(Ordering::Acquire) {
+        return true;
+    }
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return true;
+    }
+    let begun = session::spawn("weft-queue", STACK, work);
+    if !begun {
+        BROKEN.store(true, Ordering::Relaxed);
+        log::warn!("launches are not left behind at the gate: no thread could be had for them");
+    }
+    begun
+}
+
+/// The thread.
+fn work() {
+    loop {
+        let called = CALLED.load(Ordering::Acquire);
+        if pending() > 0 {
+            let issuing = ISSUING.lock().unwrap_or_else(PoisonError::into_inner);
+            guarded(|| issue_all(&issuing));
+            continue;
+        }
+        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&session::pause(NAP)));
+    }
+}
+
+/// A launch on its way out of the queue. However that ends, it counts as in the queue no more.
+struct Going;
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whatever it was, it shall not come again. The launch itself is not known to have been made.
+            BROKEN.store(true, Ordering::Relaxed);
+            fail(CuResult::UNKNOWN);
+        }
+        STATE.fetch_sub(1, Ordering::AcqRel);
+        if WAITERS.load(Ordering::SeqCst) > 0 {
+            LEFT.fetch_add(1, Ordering::AcqRel);
+            let _ = futex::wake(&LEFT, Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+}
+
+/// A launch that was left behind has failed: the next call that empties the queue says so.
+fn fail(error: CuResult) {
+    session::held_failed();
+    inside().error.get_or_insert(error);
+    STATE.fetch_or(FAILED, Ordering::AcqRel);
+}
+
+/// Issues until the queue is empty. Only whoever holds [`ISSUING`].
+fn issue_all(_issuing: &MutexGuard<'_, ()>) {
+    let mut own = Own::default();
+    loop {
+        let held = {
+            let mut inside = inside();
+            inside.stream = None;
+            let Some(held) = inside.launches.pop_front() else { break };
+            inside.bytes = inside.bytes.saturating_sub(held.bytes());
+            inside.stream = Some(held.info.stream);
+            held
+        };
+        let going = Going;
+        own.enter(held.context);
+        let result = held::go(&held);
+        if !result.ok() {
+            fail(result);
+        }
+        drop(going);
+    }
+}
+
+/// The context that is current in a thread that issues: at the end it is again what it was.
+#[derive(Default)]
+struct Own {
+    pushed: Option<CuContext>,
+}
+
+impl Own {
+    fn enter(&mut self, context: CuContext) {
+        if self.pushed == Some(context) {
+            return;
+        }
+        self.leave();
+        // SAFETY: the context lives: whatever ends it waits for the queue.
+        if unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+            self.pushed = Some(context);
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.pushed.take().is_some() {
+            let mut context = 0;
+            // SAFETY: the out-parameter is valid; what was pushed is popped once.
+            let _ = unsafe { real::cuCtxPopCurrent_v2(&mut context) };
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Empties the queue: by this thread if nobody is at it. Waits at the gate no longer than a launch of this thread's would; then all of it goes at once. What the
+/// driver itself does with a launch has no bound of ours: without weft the job would wait there.
+pub fn empty() {
+    wait(session::longest_wait(), Ns::MAX, || pending() == 0);
+}
+
+/// The process ends: all of it goes at once, and for who does not get it out of the driver's hands in two seconds nobody waits.
+pub fn empty_at_once() {
+    wait(0, 2_000_000_000, || pending() == 0);
+}
+
+/// Helps, and waits until something holds: at the gate for `patience`, and in all no longer than `longest`.
+fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
+    let begin = session::time();
+    let _waiter = Waiter::new(begin.saturating_add(patience));
+    while !holds() {
+        let waited = session::time().saturating_sub(begin);
+        if waited >= longest {
+            break;
+        }
+        match ISSUING.try_lock() {
+            Ok(issuing) => issue_all(&issuing),
+            Err(TryLockError::Poisoned(issuing)) => issue_all(&issuing.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let seen = LEFT.load(Ordering::SeqCst);
+                if holds() {
+                    break;
+                }
+                let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&session::pause(LOOK)));
+            }
+        }
+    }
+}
+
+/// Somebody waits.
+struct Waiter;
+
+impl Waiter {
+    fn new(hurry_by: Ns) -> Waiter {
+        WAITERS.fetch_add(1, Ordering::SeqCst);
+        session::hurry_by(hurry_by);
+        Waiter
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if WAITERS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            session::no_hurry();
+        }
+    }
+}
+
+/// The error of a launch that was left behind, told once.
+pub fn failure() -> Option<CuResult> {
+    if STATE.load(Ordering::Acquire) & FAILED == 0 {
+        return None;
+    }
+    let mut inside = inside();
+    STATE.fetch_and(!FAILED, Ordering::AcqRel);
+    inside.error.take()
+}
+
+/// Whether anything in the queue goes to this stream, or may be waited for by it.
+pub fn has_work_for(stream: CuStream) -> bool {
+    // The legacy stream waits for others and others for it.
+    const LEGACY: CuStream = 1;
+    let inside = inside();
+    let mut streams = inside.launches.iter().map(|held| held.info.stream).chain(inside.stream);
+    pending() > 0 && (stream <= LEGACY || streams.any(|other| other == stream))
+}
+
+/// In a forked child: the thread is the parent's.
+pub fn forget() {
+    // Locks may be held by threads that are not here. A child that initialises CUDA anew goes without the queue.
+    BROKEN.store(true, Ordering::Relaxed);
+}

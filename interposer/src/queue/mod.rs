@@ -1,0 +1,265 @@
+//! The launch queue: what a filler's host leaves behind at a closed gate, so that it can go on.
+//!
+//! Without it a filler's thread stands at the gate with one launch, and when a gap opens the kernels come one by one, as fast as the job's own code makes
+//! them. With it a plain launch that would have to wait is copied here and the call returns; the kernels then go to the device one behind the other when the gate
+//! lets them, by a thread of ours ([`issuer`]) or by a thread of the job's that comes by.
+//!
+//! What holds:
+//! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process, whatever it does, first sees it emptied ([`settle`]), except
+//!   those of a short list that cannot tell the difference ([`harmless`]). Launches of any thread and stream go in the order in which they were made.
+//! * Only what can be expected to succeed is left behind ([`held`]): a kernel that this process has launched before in this shape, with parameters whose layout the driver
+//!   told, to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that empties the queue returns its error.
+//! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. A job that
+//!   ends in good order, and one whose broker dies, issues what is left without waiting.
+//! * The queue is bounded, in launches and bytes. Who finds it full waits until it is not.
+//! * A job that is no filler, or whose gate is open, pays one load a call.
+//!
+//! `WEFT_QUEUE=on` turns it on. Without that nothing is ever left behind, and calls without a hook lead straight to the driver as ever.
+
+mod harmless;
+mod held;
+mod issuer;
+mod known;
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use self::harmless::harmless;
+pub use self::held::Launch;
+use crate::abi::{CuResult, CuStream};
+use crate::session::{self, LaunchInfo};
+use crate::table::{ENTRIES, real_bound};
+use crate::trouble::guarded;
+
+/// How many launches are in the queue, the one that is just being issued included; and whether one of them has failed. Looked at by every call.
+pub static STATE: AtomicU32 = AtomicU32::new(0);
+
+/// Set in [`STATE`] when a launch that was left behind has failed and nobody was told.
+const FAILED: u32 = 1 << 31;
+
+/// Whether a call has to look at the queue.
+#[inline(always)]
+pub fn busy() -> bool {
+    STATE.load(Ordering::Acquire) != 0
+}
+
+/// Launches in the queue.
+fn pending() -> u32 {
+    STATE.load(Ordering::Acquire) & !FAILED
+}
+
+/// Whether launches may be left behind at all. Asked once.
+pub fn on() -> bool {
+    static ON: LazyLock<bool> =
+        LazyLock::new(|| std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "on" || queue == "1"));
+    *ON
+}
+
+/// What became of a launch that would have to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// It is in the queue: the call returns success.
+    Taken,
+    /// It has to be made by the job's own thread.
+    Declined,
+    /// An earlier one has failed: the call returns this.
+    Failed(CuResult),
+}
+
+/// A launch has to wait at the gate, and nothing is before it.
+///
+/// # Safety
+/// `launch` is what the client gives the driver.
+pub unsafe fn offer(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { take(info, launch) }).unwrap_or(Offered::Declined)
+}
+
+/// A launch comes while others are in the queue: it goes in behind them, or they go first.
+///
+/// # Safety
+/// As [`offer`].
+pub unsafe fn behind(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
+    if let Some(error) = issuer::failure() {
+        return Offered::Failed(error);
+    }
+    // SAFETY: the caller's promise.
+    match guarded(|| unsafe { take(info, launch) }) {
+        Some(Offered::Taken) => Offered::Taken,
+        _ => settle().map_or(Offered::Declined, Offered::Failed),
+    }
+}
+
+/// # Safety
+/// As [`offer`].
+unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
+    let Some(launch) = launch.filter(|_| on() && session::may_leave_behind(info)) else {
+        return Offered::Declined;
+    };
+    // SAFETY: the caller's promise.
+    let Some(held) = (unsafe { held::copy(info, launch) }) else {
+        return Offered::Declined;
+    };
+    if issuer::push(held) {
+        session::left_behind();
+        Offered::Taken
+    } else {
+        Offered::Declined
+    }
+}
+
+/// A launch that went to the driver directly, and succeeded: the next one like it may be left behind.
+pub fn learn(launch: &Launch) {
+    if on() {
+        guarded(|| {
+            // SAFETY: the client gave this to the driver, which took it.
+            if let Some(key) = unsafe { held::key(launch) } {
+                known::add(key);
+            }
+        });
+    }
+}
+
+/// Code is unloaded, or a context ends: handles may mean something else from now on.
+pub fn forget_known() {
+    known::clear();
+}
+
+/// Empties the queue. An error is that of a launch that was left behind: the caller returns it in place of making its call.
+#[cold]
+pub fn settle() -> Option<CuResult> {
+    guarded(issuer::empty);
+    issuer::failure()
+}
+
+/// Whether a call of this symbol waits for the queue. Launches see to it themselves.
+pub fn waits(at: usize) -> bool {
+    ENTRIES
+        .get(at)
+        .is_some_and(|entry| !harmless(entry.base) && !by_itself(entry.base))
+}
+
+/// Whether the hook of this function sees to the queue by itself. Const, so that a hook that does has nothing of it.
+pub const fn by_itself(name: &str) -> bool {
+    const fn starts(name: &[u8], with: &[u8]) -> bool {
+        if name.len() < with.len() {
+            return false;
+        }
+        let mut at = 0;
+        while at < with.len() {
+            let (Some(a), Some(b)) = (name.split_at(at).1.first(), with.split_at(at).1.first()) else {
+                return false;
+            };
+            if *a != *b {
+                return false;
+            }
+            at += 1;
+        }
+        true
+    }
+    let name = name.as_bytes();
+    // Cooperative ones are never left behind, and of those on several devices weft may not know the first.
+    let other = starts(name, b"cuLaunchHostFunc") || starts(name, b"cuLaunchCooperative");
+    (starts(name, b"cuLaunch") && !other) || starts(name, b"cuGraphLaunch") || starts(name, b"cuStreamQuery")
+}
+
+/// Before a call of symbol `at` that has a hook: an error is to be returned in its place.
+#[cold]
+#[inline(never)]
+pub fn before(at: usize) -> Option<CuResult> {
+    if waits(at) { settle() } else { None }
+}
+
+/// Whether work for this stream is in the queue, so that "not ready" is the answer to whoever asks.
+#[cold]
+pub fn has_work_for(stream: CuStream) -> bool {
+    guarded(|| issuer::has_work_for(stream)).unwrap_or(true)
+}
+
+thread_local! {
+    // No destructor: usable to the thread's very end.
+    static ANSWER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What a call answers in whose place an error is returned.
+extern "C" fn answer() -> u32 {
+    ANSWER.get()
+}
+
+/// Where a call without a hook goes when the queue may have to be emptied first: to the driver, or to the error of a launch that was left behind. Called by
+/// `table::queue_gate`.
+pub extern "C" fn gate(at: u32) -> *const c_void {
+    let at = at as usize;
+    match before(at) {
+        None => real_bound(at).cast_const().cast(),
+        Some(error) => failed(error).cast(),
+    }
+}
+
+/// A function that answers with this error, called by this thread at once.
+pub fn failed(error: CuResult) -> *const () {
+    ANSWER.set(error.0);
+    answer as *const ()
+}
+
+/// The process ends: what is left goes at once.
+pub fn at_exit() {
+    if busy() {
+        guarded(issuer::empty_at_once);
+    }
+}
+
+/// In a forked child there is no queue.
+pub fn forget() {
+    STATE.store(0, Ordering::Release);
+    issuer::forget();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_waits_but_what_is_harmless_and_what_sees_to_it_itself() {
+        let waiting = |name: &std::ffi::CStr| waits(crate::table::find(name).unwrap());
+        for name in [
+            c"cuMemFree_v2",
+            c"cuMemcpyHtoDAsync_v2",
+            c"cuLaunchHostFunc",
+            c"cuLaunchCooperativeKernel",
+            c"cuLaunchCooperativeKernelMultiDevice",
+            c"cuStreamSynchronize",
+            c"cuCtxSynchronize",
+            c"cuEventRecord",
+            c"cuStreamWaitEvent_ptsz",
+            c"cuStreamBeginCapture_v2",
+            c"cuModuleUnload",
+            c"cuStreamDestroy_v2",
+            c"cuCtxDestroy_v2",
+            c"cuDevicePrimaryCtxReset_v2",
+            c"cuFuncSetAttribute",
+            c"cuMemFreeAsync",
+        ] {
+            assert!(waiting(name), "{name:?}");
+        }
+        for name in [
+            c"cuLaunchKernel",
+            c"cuGraphLaunch_ptsz",
+            c"cuCtxGetCurrent",
+            c"cuEventQuery",
+        ] {
+            assert!(!waiting(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_puts_work_on_the_device_waits() {
+        for (at, entry) in ENTRIES.iter().enumerate() {
+            if entry.class.is_ordered() && !by_itself(entry.base) {
+                assert!(waits(at), "{:?}", entry.symbol);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What the launch queue (`crate::queue`) asks of the session: whether a launch may be left behind, how one that was goes, who is in a hurry.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use rustix::time::Timespec;
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::lane::{Mode, flags};
+
+use super::sampler::Look;
+use super::state::Session;
+use super::step::Step;
+use super::{LaunchInfo, Ticket, clock, helper, session, turn};
+
+impl Session {
+    /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.
+    fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
+        let orders = &self.lane.orders;
+        !launch.capturing
+            && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Filler)
+            && orders.flags.load(Ordering::Relaxed) & flags::PROFILE == 0
+            && self.captures.load(Ordering::Acquire) == 0
+            && !self.tuning.is_timing(clock::now())
+    }
+
+    /// As [`Session::before_launch`] for a launch that is counted already: goes through the gate in its turn.
+    pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
+        let serving = self.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
+        let step = match self.mode() {
+            Mode::Filler => self.fill_in_turn(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
+            Mode::Holder => {
+                self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
+                return Step::NOTHING;
+            }
+            Mode::Free | Mode::Alone => return Step::NOTHING,
+        };
+        let onto_idle = step.is_first();
+        if serving && self.sampler.due(onto_idle) {
+            let sampled = self.watch(launch, Look::Serve { onto_idle });
+            return if sampled.is_nothing() { step } else { sampled };
+        }
+        step
+    }
+
+    /// Whether somebody waits for the queue who has waited long enough: the gate is open then.
+    #[inline]
+    pub fn in_a_hurry(&self, now: Ns) -> bool {
+        now >= self.hurry.load(Ordering::Relaxed)
+    }
+}
+
+/// See [`Session::may_leave_behind`].
+pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
+    session().is_some_and(|session| session.may_leave_behind(launch))
+}
+
+/// A launch was left behind.
+pub fn left_behind() {
+    if let Some(session) = session() {
+        session.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A launch that nobody asked the session about goes into the queue: it is counted like any other.
+pub fn counted() {
+    if let Some(session) = session() {
+        session.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A launch that was left behind has failed.
+pub fn held_failed() {
+    if let Some(session) = session() {
+        session.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// As [`super::before_launch`] for one that was left behind, or that has to wait. It waits at the gate, within a bound.
+pub fn before_held(launch: &LaunchInfo) -> Ticket {
+    Ticket(session().map_or(Step::NOTHING, |session| session.before_waiting(launch)))
+}
+
+/// How long a launch waits at the gate at most.
+pub fn longest_wait() -> Ns {
+    session().map_or(0, Session::longest_wait)
+}
+
+/// From this time on the gate is open, because somebody waits for the queue.
+pub fn hurry_by(time: Ns) {
+    if let Some(session) = session() {
+        session.hurry.fetch_min(time, Ordering::Relaxed);
+    }
+}
+
+/// Nobody does any more.
+pub fn no_hurry() {
+    if let Some(session) = session() {
+        session.hurry.store(Ns::MAX, Ordering::Relaxed);
+    }
+}
+
+/// The time.
+pub fn time() -> Ns {
+    clock::now()
+}
+
+/// So long a nap.
+pub fn pause(ns: Ns) -> Timespec {
+    turn::nap(ns)
+}
+
+/// Starts a thread that no signal of the job reaches. False if it cannot be had.
+pub fn spawn(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> bool {
+    let before = helper::block_signals();
+    let spawned = std::thread::Builder::new()
+        .name(name.into())
+        .stack_size(stack)
+        .spawn(body);
+    if let Some(before) = before {
+        helper::restore_signals(&before);
+    }
+    spawned.is_ok()
+}
