@@ -135,6 +135,31 @@ fn average(rows: &[Row], mix: &str, rule: &str, figure: impl Fn(&Row) -> f64) ->
     mean(&figures)
 }
 
+/// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that is most, and the figures.
+fn worst(rows: &[Row], mix: &str, wait: fn(&Row) -> f64) -> (f64, String) {
+    let [weft, fifo] = [Policy::Weft, Policy::Fifo].map(Policy::name);
+    let mut worst: Option<(f64, String)> = None;
+    let mut missed = 0;
+    for row in of(rows, mix, weft) {
+        let fifo = of(rows, mix, fifo).find(|other| other.seed == row.seed);
+        let Some(fifo) = fifo else { continue };
+        let over = wait(row) - wait(fifo) - row.bound_s;
+        missed += u32::from(over > 0.0);
+        let text = format!(
+            "{:.0} s, fifo {:.0} s, bound {:.0} s (seed {}",
+            wait(row),
+            wait(fifo),
+            row.bound_s,
+            row.seed
+        );
+        if worst.as_ref().is_none_or(|(most, _)| over > *most) {
+            worst = Some((over, text));
+        }
+    }
+    let (over, text) = worst.unwrap_or_default();
+    (over, format!("{text}; missed with {missed} seeds)"))
+}
+
 /// Judges them: waits in the mean over the seeds, the rest for each seed.
 pub fn judge(rows: &[Row]) -> Vec<Aim> {
     let [weft, fifo, exclusive] = [Policy::Weft, Policy::Fifo, Policy::Exclusive].map(Policy::name);
@@ -162,30 +187,17 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
             figures: format!("{ours:.0} s, fifo {first:.0} s ({:.1} times)", first / ours.max(0.001)),
             met: ours < first,
         });
-        let mut worst: Option<(f64, String)> = None;
-        for row in of(rows, mix, weft) {
-            let fifo = of(rows, mix, fifo).find(|other| other.seed == row.seed);
-            let Some(fifo) = fifo else { continue };
-            let over = row.wait_largest_first_s - fifo.wait_largest_first_s - row.bound_s;
-            let text = format!(
-                "{:.0} s, fifo {:.0} s, bound {:.0} s (seed {}; with tries after it outgrew its own estimate {:.0} s, fifo {:.0} s)",
-                row.wait_largest_first_s,
-                fifo.wait_largest_first_s,
-                row.bound_s,
-                row.seed,
-                row.wait_largest_s,
-                fifo.wait_largest_s
-            );
-            if worst.as_ref().is_none_or(|(most, _)| over > *most) {
-                worst = Some((over, text));
-            }
+        for (tries, wait) in [
+            ("by its first try", (|row| row.wait_largest_first_s) as fn(&Row) -> f64),
+            ("with tries after it outgrew its own estimate", |row| row.wait_largest_s),
+        ] {
+            let (over, figures) = worst(rows, mix, wait);
+            aims.push(Aim {
+                what: format!("{mix}: the largest job waits no longer than under fifo and its bound, {tries}"),
+                figures,
+                met: over <= 0.0,
+            });
         }
-        let (over, figures) = worst.unwrap_or_default();
-        aims.push(Aim {
-            what: format!("{mix}: the largest job waits no longer than under fifo and its bound"),
-            figures,
-            met: over <= 0.0,
-        });
     }
     aims
 }
