@@ -136,8 +136,8 @@ TEN = [
 ]
 # More important ones first; then shorter ones before longer ones; of those the user who had least of late (ann had the first, cid has the small one), then who came first.
 ORDER = ["first", "small-cid", "important", "short-bea", "short-dan", "short-cid", "short-ann", "medium-ann", "long-dan", "long-ann"]
-# Of these some are PyTorch where not all are: one that holds, the one beside it, and one that waits.
-WITH_TORCH = ["first", "small-cid", "short-bea"]
+# Of these some are PyTorch's where not all are: one that holds, one that waits, and the one beside.
+WITH_TORCH = ["first", "short-bea", "small-cid"]
 
 
 def is_torch(scene, name):
