@@ -283,7 +283,7 @@ def host_short(folder, percent):
     with broker_for(folder, device) as broker:
         extra = managed(jobs.preload(broker.variables()))
         one = start(folder, device, "one", extra, steps=400)
-        full = lambda: any(client["managed"] > JOB for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
+        full = lambda: any(client["managed"] > JOB * 3 // 4 for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(lambda: full() or not one.running(), 60, 0.05):
             raise Failure("the first job took no memory\n" + one.explain())
         two = start(folder, device, "two", extra)
