@@ -14,6 +14,7 @@ mod context;
 pub mod graph;
 mod init;
 mod launch;
+mod leaving;
 mod memory;
 pub mod module;
 pub mod ordered;
@@ -83,6 +84,8 @@ pub fn usual(at: usize) -> Option<*const ()> {
     // Of two hooks for a symbol, a managed job gets its own.
     let managed = memory_managed().then(|| touching::find(at).or_else(|| backed::find(at)));
     let managed = managed.flatten();
+    // So does one whose launches may be left behind at the gate.
+    let managed = managed.or_else(|| crate::queue::on().then(|| leaving::find(at)).flatten());
     managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
 }
 

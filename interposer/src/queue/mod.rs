@@ -52,8 +52,9 @@ fn pending() -> u32 {
 
 /// Whether launches may be left behind at all. Asked once.
 pub fn on() -> bool {
-    static ON: LazyLock<bool> =
-        LazyLock::new(|| std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "on" || queue == "1"));
+    static ON: LazyLock<bool> = LazyLock::new(|| {
+        std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "on" || queue == "1") && !crate::memory::managed()
+    });
     *ON
 }
 

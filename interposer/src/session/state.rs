@@ -324,7 +324,7 @@ impl Session {
             place,
         };
         if !self.pass_at_once(cost, now) {
-            if !waits {
+            if !waits && crate::queue::on() {
                 return Step::WAITS;
             }
             self.pass_in_turn(&want);
