@@ -104,8 +104,8 @@ pub struct Config {
     pub delay_bound: Ns,
     /// Predicted gaps no longer than this are not filled (the paper's EPS, believed to be 0.1 ms).
     pub small_gap: Ns,
-    /// What it costs the device to go from one process to another and back is twice this; a predicted gap is shortened by it. About
-    /// 100 us on an A100 that slices time, 0 under MPS.
+    /// What it costs the device to go from one process to another. The way to a filler counts once a gap; the way back begins when the holder's kernel comes, so keeping
+    /// it free wins nothing. About 100 us on an A100 that slices time, 0 under MPS.
     pub switch_cost: Ns,
     /// `weft`: a kernel goes into a gap if the chance that the holder comes back before it has ended is no more than this.
     ///
