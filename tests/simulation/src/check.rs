@@ -154,8 +154,14 @@ impl Books {
         }
         // A word below zero: a launch went without credit (its wait expired), and took what was in the word with it. While its client waited that counted
         // for nothing, since only the wait's end could use it: it is on its way as well, and a client that took more than it had.
-        if let Event::Holds { client, left: ..0 } | Event::Revoked { client, left: ..0 } = event
-            && let Some(view) = before.client(*client).filter(|view| view.waiting.is_some())
+        // A report of the launch itself says so first where another thread of the process waits on.
+        let overdrawn = match event {
+            Event::Holds { client, left: ..0 } | Event::Revoked { client, left: ..0 } => Some(*client),
+            Event::Progress { client, .. } => now.client(*client).filter(|view| view.left < 0).map(|_| *client),
+            _ => None,
+        };
+        if let Some(client) = overdrawn
+            && let Some(view) = before.client(client).filter(|view| view.waiting.is_some())
         {
             room = room.saturating_add(view.left.max(0).unsigned_abs());
         }
