@@ -143,14 +143,21 @@ impl Books {
         let stuck = now.counters.stuck_grants - before.counters.stuck_grants;
         // What a report raises by taking more than there was.
         let mut room = before.exposure;
+        let out_of = |view: &ClientView| view.outstanding.saturating_add(view.left.max(0).unsigned_abs());
+        let of = |snapshot: &Snapshot, client: Client| snapshot.client(client).map_or(0, out_of);
         if let Event::Progress { client, .. } | Event::Revoked { client, left: ..0 } = event {
-            let of = |snapshot: &Snapshot| {
-                let view = snapshot.client(*client);
-                view.map_or(0, |view| {
-                    view.outstanding.saturating_add(view.left.max(0).unsigned_abs())
-                })
-            };
-            room = room.saturating_add(of(now).saturating_sub(of(before)));
+            room = room.saturating_add(of(now, *client).saturating_sub(of(before, *client)));
+        }
+        // Credit that comes back is bounded with what was out before. What a liar says it has out is not there: beside it the lease goes on as it was given.
+        if let Event::Renewed { client, .. } = event {
+            let lied: Ns = before
+                .clients
+                .iter()
+                .filter(|view| honest(Client(view.client)) == Some(false))
+                .map(out_of)
+                .fold(0, Ns::saturating_add);
+            let growth = of(now, *client).saturating_sub(of(before, *client));
+            room = room.saturating_add(growth.min(lied));
         }
         // A word below zero: a launch went without credit (its wait expired), and took what was in the word with it. While its client waited that counted
         // for nothing, since only the wait's end could use it: it is on its way as well, and a client that took more than it had.
