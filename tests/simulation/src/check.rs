@@ -159,6 +159,12 @@ impl Books {
             let growth = of(now, *client).saturating_sub(of(before, *client));
             room = room.saturating_add(growth.min(lied));
         }
+        // Of a liar nothing is said but that it harms nobody else: what it reports of credit is its own affair.
+        if let Event::Renewed { client, .. } | Event::Holds { client, .. } = event
+            && honest(*client) == Some(false)
+        {
+            room = room.saturating_add(of(now, *client));
+        }
         // A word below zero: a launch went without credit (its wait expired), and took what was in the word with it. While its client waited that counted
         // for nothing, since only the wait's end could use it: it is on its way as well, and a client that took more than it had.
         // A report of the launch itself says so first where another thread of the process waits on.
