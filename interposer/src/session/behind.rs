@@ -111,13 +111,6 @@ pub fn pause(ns: Ns) -> Timespec {
 
 /// Starts a thread that no signal of the job reaches. False if it cannot be had.
 pub fn spawn(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> bool {
-    let before = helper::block_signals();
-    let spawned = std::thread::Builder::new()
-        .name(name.into())
-        .stack_size(stack)
-        .spawn(body);
-    if let Some(before) = before {
-        helper::restore_signals(&before);
-    }
-    spawned.is_ok()
+    let thread = std::thread::Builder::new().name(name.into()).stack_size(stack);
+    helper::spawn(thread, body).is_ok()
 }

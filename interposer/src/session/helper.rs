@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::mem::{self, MaybeUninit};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex::{self, Flags};
@@ -50,20 +51,14 @@ static TRIED: AtomicU32 = AtomicU32::new(0);
 /// Starts the helper and waits, bounded, for its first attempt to attach.
 pub fn start(session: &'static Session, path: PathBuf) {
     TRIED.store(0, Ordering::Relaxed);
-    let before = block_signals();
-    let spawned = std::thread::Builder::new()
-        .name("weft".into())
-        .stack_size(STACK)
-        .spawn(move || {
-            if crate::trouble::guarded(|| Helper::new(session, path).run()).is_none() {
-                // Without it nobody would notice the broker's death: let go.
-                let_go(session);
-            }
-            done();
-        });
-    if let Some(before) = before {
-        restore_signals(&before);
-    }
+    let thread = Builder::new().name("weft".into()).stack_size(STACK);
+    let spawned = spawn(thread, move || {
+        if crate::trouble::guarded(|| Helper::new(session, path).run()).is_none() {
+            // Without it nobody would notice the broker's death: let go.
+            let_go(session);
+        }
+        done();
+    });
     if let Err(why) = spawned {
         log::warn!("this job runs without weft: no thread could be started: {why}");
         return;
@@ -83,8 +78,18 @@ fn done() {
     let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
 }
 
+/// Starts a thread that no signal of the job reaches.
+pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let before = block_signals();
+    let spawned = thread.spawn(body);
+    if let Some(before) = before {
+        restore_signals(&before);
+    }
+    spawned.map(|_| ())
+}
+
 /// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for [`restore_signals`].
-pub fn block_signals() -> Option<libc::sigset_t> {
+fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the pointer is to a local large enough for a set.
@@ -96,7 +101,7 @@ pub fn block_signals() -> Option<libc::sigset_t> {
 }
 
 /// Undoes [`block_signals`].
-pub fn restore_signals(before: &libc::sigset_t) {
+fn restore_signals(before: &libc::sigset_t) {
     // SAFETY: the set is what pthread_sigmask said before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

@@ -544,15 +544,7 @@ impl MemorySession {
 
     /// Starts a thread that no signal of the job reaches.
     pub fn spawn(self, name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        let before = helper::block_signals();
-        let spawned = std::thread::Builder::new()
-            .name(name.into())
-            .stack_size(stack)
-            .spawn(body);
-        if let Some(before) = before {
-            helper::restore_signals(&before);
-        }
-        spawned.map(|_| ())
+        helper::spawn(std::thread::Builder::new().name(name.into()).stack_size(stack), body)
     }
 }
 

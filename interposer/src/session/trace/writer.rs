@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
 use weft_profiles::trace::raw::{self, Record};
 
-use super::super::helper::{block_signals, restore_signals};
+use super::super::helper::spawn;
 
 /// Bytes kept before they are handed over. A step of a large model's training takes some 100 kB.
 const BUFFER: usize = 256 * 1024;
@@ -76,14 +77,9 @@ impl Writer {
         let shared = Arc::new(Shared::default());
         let (known, named) = (Arc::clone(&shared), path.clone());
         // The job's signals are not for this thread.
-        let before = block_signals();
-        let spawned = std::thread::Builder::new()
-            .name("weft-trace".into())
-            .spawn(move || write_all(file, &named, &incoming, &known));
-        if let Some(before) = before {
-            restore_signals(&before);
-        }
-        spawned.map_err(|error| format!("no thread could be started: {error}"))?;
+        let thread = Builder::new().name("weft-trace".into());
+        spawn(thread, move || write_all(file, &named, &incoming, &known))
+            .map_err(|error| format!("no thread could be started: {error}"))?;
         Ok(Writer {
             path,
             orders,
