@@ -1,12 +1,22 @@
 //! Turns among equals: one of them keeps the device for a while, then the one with the fewest turns has it.
 //!
 //! Going from one process to another costs the device about 100 us where it slices time, so equals are not interleaved kernel by kernel.
+//!
+//! A turn ends early when its client falls silent. Long turns are for jobs whose memory is moved for them: there the host's pauses count as its turn ([`PRESENT`]), or two jobs
+//! that pause now and then would run in the same turn and take the memory from each other.
 
 use super::{
     super::{client::ClientState, queue::Slot, state::State},
     Verdict,
 };
 use crate::protocol::{Ns, PRIORITIES};
+
+/// A turn so many times as long as `open_after` (50 ms where that is 200 us) is long: memory may move for it, and a migration of 1 GB takes some 50 ms.
+const LONG: Ns = 250;
+
+/// In a long turn its client counts as present for such a part of the turn after its last sign. A Python host pauses for milliseconds between two steps; a job that has really
+/// ended its work wastes no more than this part of one turn.
+const PRESENT: Ns = 8;
 
 /// Whose turn it is, for each class.
 #[derive(Debug, Default)]
@@ -40,9 +50,9 @@ impl Turns {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
                     // It runs on the credit it has; whoever else waits, waits for the end of its turn or of its work.
-                    Some(client) if runs(state, client, now) => {
-                        let silent = silent_at(state, client);
-                        return Err(Verdict::Nothing(Some(turn.until.min(silent).max(now + 1))));
+                    Some(client) if now < absent_at(state, client) => {
+                        let absent = absent_at(state, client);
+                        return Err(Verdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
                     }
                     _ => self.begin(class, first, state, now),
                 }
@@ -104,6 +114,15 @@ fn silent_at(state: &State, client: &ClientState) -> Ns {
         .saturating_add(state.config.open_after)
 }
 
+/// Until when a client whose turn it is counts as there, although it does not wait for credit.
+fn absent_at(state: &State, client: &ClientState) -> Ns {
+    let (turn, silent) = (state.config.turn, silent_at(state, client));
+    match turn >= state.config.open_after.saturating_mul(LONG) {
+        true => silent.max(client.progress_at.max(client.granted_at).saturating_add(turn / PRESENT)),
+        false => silent,
+    }
+}
+
 /// Whether a client that does not wait is working on the credit it has.
 fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
     now < silent_at(state, client)
@@ -143,4 +162,133 @@ pub(in crate::core) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -
         again = again.min(stale);
     }
     Verdict::Nothing(Some(again))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{
+        Client, Config, Core, Decision, Event, PolicyName,
+        config::{MS, US},
+    };
+    use crate::protocol::Ns;
+
+    const ONE: Client = Client(1);
+    const TWO: Client = Client(2);
+
+    /// Two clients in turns, of which both wait and the first has the device.
+    struct Pair {
+        core: Core,
+        now: Ns,
+        begun: Ns,
+    }
+
+    impl Pair {
+        fn new(turn: Ns) -> Pair {
+            let core = Core::new(Config {
+                policy: PolicyName::Timeslice,
+                turn,
+                ..Config::default()
+            });
+            let mut pair = Pair {
+                core,
+                now: 1_000 * MS,
+                begun: 0,
+            };
+            for client in [ONE, TWO] {
+                pair.tell(Event::Attached {
+                    client,
+                    priority: 5,
+                    profile: None,
+                });
+            }
+            pair.now += 100 * MS;
+            pair.begun = pair.now;
+            assert_eq!(pair.waits(ONE), [ONE]);
+            assert_eq!(pair.waits(TWO), []);
+            pair
+        }
+
+        /// Who is granted credit. Revocations are answered with what the books say.
+        fn tell(&mut self, event: Event) -> Vec<Client> {
+            let (mut granted, mut events) = (Vec::new(), vec![event]);
+            while let Some(event) = events.pop() {
+                let mut out = Vec::new();
+                self.core.handle(self.now, event, &mut out);
+                for decision in out {
+                    match decision {
+                        Decision::Grant { client, .. } => granted.push(client),
+                        Decision::Revoke(client) => {
+                            let clients = self.core.snapshot().clients;
+                            let left = clients
+                                .iter()
+                                .find(|view| view.client == client.0)
+                                .map_or(0, |view| view.left);
+                            events.push(Event::Revoked { client, left });
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            granted
+        }
+
+        fn waits(&mut self, client: Client) -> Vec<Client> {
+            let since = self.now;
+            self.tell(Event::Waits {
+                client,
+                kernel: 9,
+                cost: 100 * US,
+                since,
+            })
+        }
+
+        /// The first client has used and ended so much in all, and does not wait: its host is at something else.
+        fn pauses(&mut self, used: Ns) {
+            self.tell(Event::Passed(ONE));
+            self.tell(Event::Progress {
+                client: ONE,
+                issued: used,
+                settled: used,
+            });
+        }
+
+        /// When the second client gets the device, by the wakes that the core asks for, and how many those are.
+        fn handed_over(&mut self) -> (Ns, usize) {
+            for wakes in 1..100 {
+                self.now = self.core.next_wake(self.now).expect("somebody waits");
+                if self.tell(Event::Tick).contains(&TWO) {
+                    return (self.now - self.begun, wakes);
+                }
+            }
+            panic!("it never gets the device");
+        }
+    }
+
+    #[test]
+    fn a_short_turn_is_given_away_at_once_and_a_long_one_outlasts_a_pause() {
+        for (turn, silence) in [(10 * MS, 200 * US), (100 * MS, 100 * MS / 8)] {
+            let mut pair = Pair::new(turn);
+            pair.now += 2 * MS;
+            pair.pauses(100 * US);
+            let (at, wakes) = pair.handed_over();
+            assert_eq!(at, 2 * MS + silence, "turns of {} ms", turn / MS);
+            assert!(wakes < 5, "{wakes} wakes");
+        }
+    }
+
+    #[test]
+    fn a_long_turn_ends_all_the_same() {
+        let mut pair = Pair::new(100 * MS);
+        // It works, with pauses of 10 ms, until its turn is over.
+        for n in 1..20 {
+            pair.now += 10 * MS;
+            pair.pauses(n * 100 * US);
+            if pair.now >= pair.begun + 100 * MS {
+                break;
+            }
+            assert_eq!(pair.tell(Event::Tick), [], "{} ms", (pair.now - pair.begun) / MS);
+        }
+        assert_eq!(pair.now, pair.begun + 100 * MS);
+        assert_eq!(pair.tell(Event::Tick), [TWO]);
+    }
 }
