@@ -110,7 +110,7 @@ fn many_jobs_at_once_start_one_broker() {
         assert!(job.wait().expect("waited").success());
     }
     let log = fs::read_to_string(home.places().log()).expect("a log");
-    assert_eq!(log.matches("policy fikit").count(), 1, "{log}");
+    assert_eq!(log.matches("policy weft").count(), 1, "{log}");
     assert!(home.done(&["stop"]).status.success());
 }
 
@@ -455,5 +455,23 @@ fn top_shows_pages_and_ends() {
     home.only_client();
     let output = home.done(&["top", "--interval", "0.1", "--count", "2"]);
     assert!(output.status.success());
-    assert_eq!(text(&output.stdout).matches("policy fikit, 1 jobs").count(), 2);
+    assert_eq!(text(&output.stdout).matches("policy weft, 1 jobs").count(), 2);
+}
+
+#[test]
+fn the_policy_is_weft_where_none_is_named_and_status_shows_it() {
+    let home = Home::new();
+    let shown = |arguments: &[&str]| {
+        let _broker = home.broker(arguments);
+        assert_eq!(home.status().broker.policy, *arguments.last().unwrap_or(&"weft"));
+        text(&home.done(&["status"]).stdout)
+    };
+    let default = shown(&[]);
+    assert!(default.contains(", policy weft, "), "{default}");
+    let named = shown(&["--policy", "fikit"]);
+    assert!(named.contains(", policy fikit, "), "{named}");
+    // The one that a job starts by itself.
+    assert!(home.done(&["run", "--", "true"]).status.success());
+    assert_eq!(home.status().broker.policy, "weft");
+    assert!(home.done(&["stop"]).status.success());
 }

@@ -216,6 +216,14 @@ def lines_of(path):
     return lines
 
 
+POLICIES = ("weft", "fikit", "timeslice", "exclusive")
+
+
+def policy_option(parser):
+    """The option of a runner that says by which policy its brokers share the device. A broker that a job starts by itself goes by the default."""
+    parser.add_argument("--policy", choices=POLICIES, help="the policy of the brokers that the cases start; default: weft broker's own")
+
+
 class Broker:
     """A broker on a socket of its own, with profiles of its own."""
 

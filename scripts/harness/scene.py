@@ -26,8 +26,17 @@ class Cases:
         self.all = []
 
     def __call__(self, function):
-        self.all.append(function)
+        self.all.append((function, None))
         return function
+
+    def also(self, policy):
+        """Marks a case that is played under the default policy and once more under this one, unless a run names one."""
+
+        def mark(function):
+            self.all += [(function, None), (function, policy)]
+            return function
+
+        return mark
 
     def missing(self):
         """What the scenes need and is not built, or None."""
@@ -42,15 +51,19 @@ class Cases:
         if missing:
             print(missing, file=sys.stderr)
             return 1
-        chosen = [c for c in self.all if not options.words or any(word in c.__name__ for word in options.words)]
+        chosen = [
+            (function, policy)
+            for function, policy in self.all
+            if not (policy and options.policy) and (not options.words or any(word in function.__name__ for word in options.words))
+        ]
         progress = show.Progress(len(chosen), self.runner)
         failed = []
-        for function in chosen:
-            name = function.__name__.replace("_", " ")
+        for function, policy in chosen:
+            name = function.__name__.replace("_", " ") + (f", under {policy}" if policy else "")
             progress.step(name)
             begin = time.monotonic()
             with jobs.workspace(keep=options.keep) as folder:
-                scene = Scene(folder, options)
+                scene = Scene(folder, options, policy or options.policy)
                 try:
                     function(scene)
                     progress.finish_one(f"ok      {name} ({time.monotonic() - begin:.1f} s)")
@@ -67,11 +80,11 @@ class Cases:
 class Scene:
     """A device, a broker and jobs in a folder of their own."""
 
-    def __init__(self, folder, options):
+    def __init__(self, folder, options, policy=None):
         self.folder = Path(folder)
         self.options = options
         self.device = jobs.Device(self.folder)
-        self.broker = jobs.Broker(self.folder, self.device)
+        self.broker = jobs.Broker(self.folder, self.device, policy=policy)
         self.running = self.folder / "running"
         self.running.touch()
         self.jobs = []

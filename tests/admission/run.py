@@ -43,7 +43,7 @@ class Scene:
         self.folder = Path(folder)
         self.options = options
         self.device = jobs.Device(self.folder, memory=MEMORY)
-        self.broker = jobs.Broker(self.folder, self.device)
+        self.broker = jobs.Broker(self.folder, self.device, policy=options.policy)
         self.jobs = []
 
     def close(self):
@@ -457,6 +457,7 @@ def main():
     options.add_argument("--no-torch", action="store_const", dest="torch", const=0, help="none")
     options.add_argument("--queued", type=int, default=40)
     options.add_argument("--keep", action="store_true", help="keep the folders")
+    jobs.policy_option(options)
     options = options.parse_args()
     chosen = [one for one in CASES if not options.words or any(word in one.__name__ for word in options.words)]
     if not chosen:

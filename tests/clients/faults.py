@@ -30,7 +30,7 @@ case = Cases("faults")
 # --- brokers ---------------------------------------------------------------------------------------------------------------------
 
 
-@case
+@case.also("fikit")
 def broker_killed_while_both_run_then_restarted(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
@@ -45,7 +45,7 @@ def broker_killed_while_both_run_then_restarted(scene):
     scene.finish_companions(holder, filler)
 
 
-@case
+@case.also("fikit")
 def broker_killed_and_never_back(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
@@ -71,7 +71,7 @@ def no_broker_at_all(scene):
     says(job, "weft", "broker")
 
 
-@case
+@case.also("fikit")
 def broker_stopped_by_a_signal_lets_fillers_go(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
@@ -134,7 +134,7 @@ def jobs_killed_at_random_moments(scene):
     scene.finish_companions(survivor)
 
 
-@case
+@case.also("fikit")
 def fork_after_init_leaves_the_parent_whole(scene):
     scene.broker.start()
     program = scene.folder / "fork.py"
@@ -384,6 +384,7 @@ def main():
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random moments")
     parser.add_argument("--keep", action="store_true", help="leave the folders of the cases")
+    jobs.policy_option(parser)
     options = parser.parse_args()
     return case.run(options)
 

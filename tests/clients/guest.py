@@ -364,6 +364,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="cases with one of these words in their name")
     parser.add_argument("--keep", action="store_true", help="leave the folders of the cases")
+    jobs.policy_option(parser)
     return case.run(parser.parse_args())
 
 

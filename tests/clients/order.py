@@ -4,7 +4,8 @@
     tests/clients/order.py [--launches N] [ROLE...]
 
 For each entry point: 1000 launches, then that call, against the counting driver, which says how many launches it had seen when the call
-arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler, queueing (a filler whose host leaves launches behind at the gate). The last line is `N passed, N failed`.
+arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler, queueing (a filler whose host leaves launches behind at the gate);
+with a slash and a policy behind it, a role under that policy. The last line is `N passed, N failed`.
 """
 
 import argparse
@@ -34,6 +35,12 @@ BESIDE = {
 
 WITH_BROKER = ("alone", *BESIDE)
 
+# What runs where none is named. The last three times: at which calls the gate is closed is chance.
+ROLES = ["bare", "free", "alone", "holder", "filler", *3 * ["queueing"]]
+
+# And under the paper's policy, which has no leases.
+OTHER_POLICY = ["holder/fikit", "filler/fikit"]
+
 
 class Counting:
     """The counting driver in the place of a device."""
@@ -45,9 +52,9 @@ class Counting:
         return {"WEFT_CUDA_LIBRARY": str(paths.COUNTING_CUDA)}
 
 
-def run(role, folder, launches):
+def run(role, folder, launches, policy):
     device = Counting()
-    broker = jobs.Broker(folder, device)
+    broker = jobs.Broker(folder, device, policy=policy)
     base = {**jobs.clean_environment(), **device.environment()}
     own, other, pattern = BESIDE.get(role, (5, None, None))
     running = folder / "running"
@@ -113,9 +120,14 @@ def check_role(broker, job, role, launches):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler, queueing; default all (queueing three times: at which calls the gate is closed is chance)")
+    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler, queueing, or filler/fikit and the like; default all")
+    jobs.policy_option(parser)
     arguments = parser.parse_args()
-    roles = arguments.roles or ["bare", "free", "alone", "holder", "filler", *3 * ["queueing"]]
+    roles = arguments.roles or [*ROLES, *([] if arguments.policy else OTHER_POLICY)]
+    for role in roles:
+        name, _, policy = role.partition("/")
+        if name not in ROLES or policy not in ("", *jobs.POLICIES):
+            parser.error(f"{role} is no role: {', '.join(dict.fromkeys(ROLES))}, or one of these with / and one of {', '.join(jobs.POLICIES)}")
     progress = show.Progress(len(roles), "order")
     failed = []
     for role in roles:
@@ -123,7 +135,8 @@ def main():
         begin = time.monotonic()
         with jobs.workspace() as folder:
             try:
-                wrong = run(role, folder, arguments.launches)
+                name, _, policy = role.partition("/")
+                wrong = run(name, folder, arguments.launches, policy or arguments.policy)
             except (RuntimeError, OSError) as error:
                 wrong = str(error)
         if wrong:

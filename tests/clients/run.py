@@ -170,12 +170,12 @@ def wait_until_detached(broker, pid, bound=10.0):
         time.sleep(0.05)
 
 
-def run_under_weft(client, role, folder):
+def run_under_weft(client, role, folder, policy):
     """With weft, in a role. Returns the run and what the broker knew."""
     log = folder / "weft.log"
     device = jobs.Device(folder, log=log)
     beside = None
-    with jobs.Broker(folder, device) as broker:
+    with jobs.Broker(folder, device, policy=policy) as broker:
         priority = 5
         keep = folder / "keep"
         try:
@@ -268,25 +268,25 @@ def check_counters(weft, status):
     return wrong
 
 
-def run_case(client, role, keep):
+def run_case(client, role, keep, policy):
     """One case; returns what there is to say of it, and seconds."""
     start = time.monotonic()
     try:
-        once(client, role, keep)
+        once(client, role, keep, policy)
         return "", time.monotonic() - start
     except EndedBadly as first:
-        once(client, role, keep)
+        once(client, role, keep, policy)
         return f"in its second run; {str(first).splitlines()[0]}, as PyTorch sometimes does", time.monotonic() - start
 
 
-def once(client, role, keep):
+def once(client, role, keep, policy):
     """Runs a case."""
     with jobs.workspace(keep) as folder:
         bare_folder, weft_folder = folder / "b", folder / "w"
         bare_folder.mkdir()
         weft_folder.mkdir()
         bare = run_bare(client, bare_folder)
-        weft, status, modes = run_under_weft(client, role, weft_folder)
+        weft, status, modes = run_under_weft(client, role, weft_folder, policy)
         check(client, role, bare, weft, status, modes)
 
 
@@ -296,6 +296,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cases at a time")
     parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
     parser.add_argument("--bare", action="store_true", help="only run each client without weft")
+    jobs.policy_option(parser)
     parser.add_argument("filters", nargs="*", help="parts of client/role")
     arguments = parser.parse_args()
 
@@ -324,7 +325,7 @@ def main():
                 with jobs.workspace(arguments.keep) as folder:
                     run_bare(client, folder)
                 return name, "ok", f"{time.monotonic() - start:.1f}s"
-            said, seconds = run_case(client, role, arguments.keep)
+            said, seconds = run_case(client, role, arguments.keep, arguments.policy)
             return name, "ok", f"{seconds:.1f}s {said}".rstrip()
         except (Failure, RuntimeError, OSError, ValueError, KeyError) as error:
             return name, "FAILED", f"{error or type(error).__name__}"

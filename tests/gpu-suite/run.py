@@ -323,7 +323,7 @@ class Tests:
         for name in ("bare", "attached", "holder", "filler"):
             expect(values[f"launch.{name}.burst"] > 0 and values[f"counted.{name}.burst"] > 0, f"no time of a launch, {name}")
         if torch:
-            for condition in ("alone", "weft fikit"):
+            for condition in ("alone", "weft weft"):
                 names = [name for name in values if f": {condition}: p50" in name]
                 expect(names, f"no latency under {condition}")
         self.folded(out, file, run)

@@ -159,6 +159,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         .args(["broker", "--detached", "--socket"])
         .arg(places.socket())
         .args(["--policy", args.policy.as_str(), "--spin", args.spin.name()])
+        .args(["--admission", args.admission.name()])
         .args(["--dilation", &args.dilation.to_string()]);
     for (flag, value) in [
         ("--idle-exit", args.idle_exit),

@@ -217,7 +217,7 @@ mod tests {
         };
         let status = Status {
             broker: BrokerStatus {
-                policy: "fikit".to_string(),
+                policy: "weft".to_string(),
                 ..BrokerStatus::default()
             },
             clients: vec![client.clone()],
@@ -229,7 +229,7 @@ mod tests {
         };
         let page = render(&status);
         for part in [
-            "policy fikit",
+            "policy weft",
             "filler, waits",
             "train (!)",
             "1.50 ms",

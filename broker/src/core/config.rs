@@ -19,9 +19,9 @@ pub enum PolicyName {
     /// Turns of fixed length among all jobs; priorities do not count.
     Timeslice,
     /// Gaps of the more important job are filled with kernels of the others (the paper's BestPrioFit).
-    #[default]
     Fikit,
     /// Gaps are filled by what was seen to follow: quantiles of kernel times and gaps, conditioned on what ran before.
+    #[default]
     Weft,
 }
 
@@ -206,6 +206,11 @@ mod tests {
             assert_eq!(policy.to_string(), name);
         }
         assert_eq!(" FIKIT\n".parse(), Ok(PolicyName::Fikit));
+    }
+
+    #[test]
+    fn whoever_chooses_none_has_our_own() {
+        assert_eq!(Config::default().policy, PolicyName::Weft);
     }
 
     #[test]

@@ -66,8 +66,13 @@ pub struct Outcome {
 impl Outcome {
     /// A quantile of a job's latencies, ns.
     pub fn latency(&self, name: &str, part: f64) -> f64 {
+        self.latency_behind(name, 0, part)
+    }
+
+    /// The same of those behind the first few.
+    pub fn latency_behind(&self, name: &str, first: usize, part: f64) -> f64 {
         let (_, _, latencies) = self.job(name);
-        let mut sorted = latencies.clone();
+        let mut sorted = latencies.get(first..).unwrap_or_default().to_vec();
         sorted.sort_unstable();
         let at = ((part * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len());
         sorted[at - 1] as f64

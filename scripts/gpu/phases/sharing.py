@@ -50,7 +50,7 @@ class Condition(NamedTuple):
 def conditions(policies):
     """Most valuable first."""
     found = [Condition("default")]
-    found += [Condition(f"weft {policy}", policy) for policy in ("fikit", "weft") if policy in policies]
+    found += [Condition(f"weft {policy}", policy) for policy in ("weft", "fikit") if policy in policies]
     found += [Condition("mps", mps=True)]
     best = "weft" if "weft" in policies else "fikit"
     found += [Condition(f"mps, weft {best}", best, mps=True), Condition("mps, stream priorities", mps=True, streams=True)]
@@ -95,7 +95,7 @@ class Pair:
         phase, need = self.phase, 6.0 if self.phase.quick else CONDITION_SECONDS
         phase.case(f"{self.name}: alone", self.each_alone, need=need, always=True)
         if phase.quick:
-            wanted = [c for c in wanted if c.name in ("weft fikit",)]
+            wanted = [c for c in wanted if c.name in ("weft weft",)]
         for number, condition in enumerate(wanted):
             if self.more and phase.left() < need:
                 phase.fact(f"{self.name}: not tried", [c.name for c in wanted[number:]])
