@@ -115,12 +115,14 @@ pub enum ToBroker {
     },
     /// It waits no longer and runs without.
     WaitsNoMore,
-    /// Its first context is there: this is free on the device now.
+    /// Its first context is there, and it looked at what is free on the device.
     Context {
         /// Bytes.
         free: u64,
         /// Bytes that the process itself held when it looked.
         held: u64,
+        /// When it began to look (`CLOCK_MONOTONIC`).
+        at: Ns,
     },
     /// A line that the job's side wants people to see in `weft status`.
     Note(String),

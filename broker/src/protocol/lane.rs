@@ -16,7 +16,7 @@ use super::Ns;
 pub use super::RECORDS;
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use super::errands::Errands;
-use super::seat::Seat;
+use super::seat::{Moves, Seat};
 
 /// Tells a lane from other memory: "weftLANE" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
@@ -285,6 +285,8 @@ pub struct Lane {
     pub errands: Errands,
     /// Broker to client: its place on the device.
     pub seat: Seat,
+    /// Client to broker: when what it holds changed.
+    pub moves: Moves,
     head: Head,
     slots: [Slot; RECORDS],
 }
@@ -305,6 +307,7 @@ impl Default for Lane {
             counters: Counters::default(),
             errands: Errands::default(),
             seat: Seat::default(),
+            moves: Moves::default(),
             head: Head::default(),
             slots: std::array::from_fn(|_| Slot::default()),
         }

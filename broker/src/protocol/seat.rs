@@ -1,8 +1,10 @@
 //! A client's place on the device: whether it may begin, and how much memory it may have.
 //!
-//! The broker writes, the client reads. While no broker is attached all of it is zero, which means that nothing was said and nothing is forbidden.
+//! The broker writes [`Seat`], the client reads it. While no broker is attached all of it is zero, which means that nothing was said and nothing is forbidden.
+//! The client writes [`Moves`].
 #![forbid(unsafe_code)]
 
+use super::Ns;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the broker said.
@@ -37,6 +39,8 @@ pub struct Seat {
     pub position: AtomicU32,
     /// Moves while the broker keeps the queue.
     pub beat: AtomicU64,
+    /// Counts the looks at the device's free memory that told nothing, since others took or gave back memory meanwhile: the client is to look again.
+    pub looks: AtomicU32,
 }
 
 impl Seat {
@@ -48,5 +52,56 @@ impl Seat {
             3 => Standing::Refused,
             _ => Standing::Unknown,
         }
+    }
+}
+
+/// When what the client holds of device memory changed. A change begins before the driver is called and ends when the lane's `memory` says what came of it, so
+/// whoever finds none under way knows what the client holds in truth.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Moves {
+    begun: AtomicU64,
+    done: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Moves {
+    /// So many changes have begun.
+    pub fn begun(&self, count: u64) {
+        self.begun.fetch_max(count, Ordering::AcqRel);
+    }
+
+    /// So many have ended, the last one then (`CLOCK_MONOTONIC`).
+    pub fn done(&self, count: u64, at: Ns) {
+        self.last.fetch_max(at, Ordering::AcqRel);
+        self.done.fetch_max(count, Ordering::AcqRel);
+    }
+
+    /// Whether nothing changed since then. `None`: nothing ever did.
+    pub fn still_since(&self, at: Ns) -> Option<bool> {
+        let done = self.done.load(Ordering::Acquire);
+        let last = self.last.load(Ordering::Acquire);
+        let begun = self.begun.load(Ordering::Acquire);
+        (begun > 0).then_some(begun == done && last <= at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_under_way_and_a_late_one_are_no_stillness() {
+        let moves = Moves::default();
+        assert_eq!(moves.still_since(100), None);
+        moves.begun(1);
+        assert_eq!(moves.still_since(100), Some(false));
+        // Two at once, and the words come in another order.
+        moves.begun(2);
+        moves.done(1, 50);
+        assert_eq!(moves.still_since(100), Some(false));
+        moves.done(2, 40);
+        assert_eq!(moves.still_since(100), Some(true));
+        assert_eq!(moves.still_since(49), Some(false));
     }
 }

@@ -82,7 +82,7 @@ unsafe fn allocate(address: *const CuDevicePtr, bytes: u64, real: impl Fn() -> C
     })
 }
 
-/// Takes memory if the job may have so much more; else there is none, as CUDA says it.
+/// Takes memory if the job may have so much more; else there is none, as CUDA says it. `take` counts what it took.
 fn within_share(bytes: u64, take: impl Fn() -> CuResult) -> CuResult {
     if memory::managed() {
         return take();
@@ -91,14 +91,18 @@ fn within_share(bytes: u64, take: impl Fn() -> CuResult) -> CuResult {
     if !guarded(|| session::claim(bytes)).unwrap_or(true) {
         return CuResult::OUT_OF_MEMORY;
     }
+    let moving = guarded(session::moving);
     let result = session::patiently(take);
+    drop(moving);
     guarded(|| session::unclaim(bytes));
-    if result.ok() && session::context_wanted() && !capture::any() {
+    if result.ok() && !capture::any() {
         // With the first memory of a process its context is there too: what nobody is known to hold is the context's.
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both out-parameters are valid.
-        if unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
-            guarded(|| session::context_made(free as u64));
+        if let Some(look) = guarded(session::looks).flatten() {
+            let (mut free, mut total) = (0, 0);
+            // SAFETY: both out-parameters are valid.
+            if unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
+                guarded(|| session::looked(look, free as u64));
+            }
         }
     }
     result
@@ -158,6 +162,7 @@ unsafe fn allocate_on(
 }
 
 fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
+    let _moving = guarded(session::moving);
     // Before the call: after it, another thread may get this address anew.
     let bytes = ADDRESSES.get(&address).map(|bytes| *bytes);
     let own = OWN_MANAGED.remove(&address).is_some();
@@ -227,14 +232,16 @@ hooks! {
         }
         // The driver rounds each row up to some hundred bytes.
         let least = (width as u64).saturating_mul(height as u64);
-        let result = within_share(least, real);
-        if result.ok() {
-            // SAFETY: the driver wrote both.
-            if let (Some(address), Some(pitch)) = (unsafe { written(address) }, unsafe { written(pitch) }) {
-                taken(&ADDRESSES, address, (pitch as u64).saturating_mul(height as u64));
+        within_share(least, || {
+            let result = real();
+            if result.ok() {
+                // SAFETY: the driver wrote both.
+                if let (Some(address), Some(pitch)) = (unsafe { written(address) }, unsafe { written(pitch) }) {
+                    taken(&ADDRESSES, address, (pitch as u64).saturating_mul(height as u64));
+                }
             }
-        }
-        result
+            result
+        })
     }
     fn cuMemFree_v2(address: CuDevicePtr) |real| {
         if memory::managed() {
@@ -264,24 +271,22 @@ hooks! {
         // SAFETY: the client's promise to the driver, which reads them next.
         let properties = unsafe { written(properties) };
         let on_device = properties.is_some_and(|properties| properties.location_kind == LOCATION_DEVICE);
-        let result = match on_device {
-            true => within_share(bytes as u64, real),
-            false => real(),
-        };
-        if result.ok() {
+        if !on_device {
+            return real();
+        }
+        within_share(bytes as u64, || {
+            let result = real();
             // SAFETY: the driver wrote the handle.
-            let handle = unsafe { written(handle.cast_const()) };
-            if let (Some(properties), Some(handle)) = (properties, handle)
-                && properties.location_kind == LOCATION_DEVICE
-            {
+            if result.ok() && let Some(handle) = unsafe { written(handle.cast_const()) } {
                 taken(&HANDLES, handle, bytes as u64);
                 static SAID: AtomicBool = AtomicBool::new(false);
                 unmanageable("what the job maps itself (cuMemCreate)", &SAID);
             }
-        }
-        result
+            result
+        })
     }
     fn cuMemRelease(handle: u64) |real| {
+        let _moving = guarded(session::moving);
         let bytes = HANDLES.get(&handle).map(|bytes| *bytes);
         given_back(&HANDLES, handle);
         let result = real();

@@ -269,6 +269,7 @@ impl Helper {
         session.lane_place.put(&lane)?;
         session.attachments.fetch_add(1, Ordering::AcqRel);
         session.report_memory();
+        session.report_changes();
         session.lane.reports.state.store(1, Ordering::Release);
         session.messages.nudge();
         let again = self.lost > 0;

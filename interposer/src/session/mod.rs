@@ -20,6 +20,7 @@
 //! | `trace` | trace mode, without a session: every call of marked steps |
 //! | `helper`, `messages`, `autostart`, `bell` | attach, the control channel, a broker's start and death |
 //! | `seat`, `interrupt` | whether the job may begin, how much memory it may have; Ctrl-C while it waits |
+//! | `look` | what is free on the device beside what jobs are known to hold |
 //! | `settings` | the environment |
 //! | `fork`, `thread`, `clock`, `driver` | the system and the driver |
 
@@ -35,6 +36,7 @@ mod fork;
 mod gate;
 mod helper;
 mod interrupt;
+mod look;
 mod messages;
 mod sampler;
 mod seat;
@@ -327,9 +329,10 @@ pub fn memory_changed(delta: i64) {
 }
 
 pub use behind::{
-    before_held, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind, no_hurry, pause, spawn,
+    before_held, cost_of, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind, no_hurry, pause, spawn,
     time,
 };
+pub use look::{Looking, Moving};
 pub use seat::Entry;
 
 /// A context is about to be made on this device (its UUID, its bytes). Waits until there is memory for the job, if it must.
@@ -343,15 +346,20 @@ pub fn enter(about: impl FnOnce() -> Option<(String, u64)>) -> Entry {
     }
 }
 
-/// Whether it is of use to say what is free now that a context was made.
-pub fn context_wanted() -> bool {
-    session().is_some_and(|session| !session.context_told())
+/// What the process holds is about to change. What it returns is dropped when the driver has answered and the change is counted.
+pub fn moving() -> Option<Moving> {
+    session().map(Session::moving)
 }
 
-/// The first context was made and so much is free.
-pub fn context_made(free: u64) {
+/// Whether to look at what is free on the device now that a context is there.
+pub fn looks() -> Option<Looking> {
+    session().and_then(Session::looks)
+}
+
+/// So much was free.
+pub fn looked(look: Looking, free: u64) {
     if let Some(session) = session() {
-        session.context_made(free);
+        session.looked(look, free);
     }
 }
 

@@ -14,6 +14,7 @@ use weft_broker::protocol::control::{ToBroker, Wants};
 use weft_broker::protocol::seat::{Seat, Standing};
 use weft_broker::protocol::{Ns, lane};
 
+use super::look::Changes;
 use super::state::Session;
 use super::turn::nap;
 use super::{clock, interrupt};
@@ -62,8 +63,8 @@ pub struct Place {
     /// One thread at a time asks for more.
     growing: AtomicBool,
     total: AtomicU64,
-    /// Its first context was told of.
-    told: AtomicBool,
+    /// When what it holds changed, and whether it looked at what is free.
+    pub changes: Changes,
     /// What the broker last said that it may have.
     share: AtomicU64,
     /// When it was let in, if it had to wait; else 0.
@@ -216,21 +217,6 @@ impl Session {
                 Some(&nap(LOOK)),
             );
         }
-    }
-
-    /// The process' first context is there, and so much is free on the device.
-    pub fn context_made(&self, free: u64) {
-        if !self.place.told.swap(true, Ordering::AcqRel) {
-            self.messages.put(ToBroker::Context {
-                free,
-                held: self.held(),
-            });
-        }
-    }
-
-    /// Whether the first context was told of.
-    pub fn context_told(&self) -> bool {
-        self.place.told.load(Ordering::Relaxed)
     }
 
     /// May the process take so much more? Claims it until [`Session::unclaim`].

@@ -10,6 +10,7 @@ use rustix::thread::futex;
 use super::back::Absent;
 use super::learnt::{Learnt, Took};
 use super::ledger::{KeptJob, Ledger, Page};
+use super::look::{Departed, Seated};
 use super::process::Process;
 use crate::core::admission::{
     Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User,
@@ -31,6 +32,7 @@ pub struct Member {
     pub entry: Arc<Entry>,
     pub sender: ToTheClient,
     pub process: Process,
+    pub seated: Seated,
 }
 
 /// A job.
@@ -71,6 +73,8 @@ pub struct Book {
     pub beat: u64,
     pub sums: [u64; 4],
     pub out: Vec<Decision>,
+    /// Those who left a little while ago.
+    pub departed: Vec<Departed>,
     /// When the absent were looked for last.
     pub looked: u64,
     /// What the ledger has is not what is so.
@@ -99,6 +103,7 @@ impl Book {
             beat: 0,
             sums: [0; 4],
             out: Vec::new(),
+            departed: Vec::new(),
             looked: 0,
             changed: false,
             ledger,
@@ -129,6 +134,7 @@ impl Book {
             entry: Arc::clone(entry),
             sender: sender.clone(),
             process: Process::of(entry.pid),
+            seated: Seated::default(),
         };
         let known = self
             .gangs
@@ -265,6 +271,7 @@ impl Book {
         let Some(member) = gang.members.get(&client) else {
             return;
         };
+        member.seated.now();
         let seat = &member.entry.lane.seat;
         let free = self.machine.share(*job).map_or(0, |(device, _)| self.free(device));
         let ceiling = match gang.stated {

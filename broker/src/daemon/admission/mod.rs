@@ -1,7 +1,7 @@
 //! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their seats.
 //!
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
-//! * [`devices`]: what devices are there, and what contexts and strangers take of them;
+//! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
 //! * [`rows`], [`report`]: what `weft queue` shows.
@@ -26,6 +26,7 @@ mod book;
 mod devices;
 mod learnt;
 mod ledger;
+mod look;
 mod process;
 mod report;
 mod rows;
@@ -33,6 +34,7 @@ mod rows;
 mod tests;
 
 pub use learnt::Took;
+pub use look::Look;
 pub use rows::{DeviceRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::{Book, DENIED};
@@ -98,9 +100,9 @@ impl Desk {
         }
     }
 
-    /// A client's first context is there.
-    pub fn context(&self, client: u64, free: u64, held: u64) {
-        self.book().context(client, free, held);
+    /// A client's first context is there, and it looked at its device.
+    pub fn context(&self, client: u64, look: Look) {
+        self.book().context(client, look);
     }
 
     /// A client is gone, or waits no more.
@@ -109,6 +111,8 @@ impl Desk {
         let Some(job) = book.clients.remove(&client) else {
             return;
         };
+        let runs_on = book.machine.share(job).map(|(device, _)| device);
+        let mut left = None;
         if let Some(gang) = book.gangs.get_mut(&job)
             && let Some(member) = gang.members.remove(&client)
         {
@@ -118,6 +122,10 @@ impl Desk {
             // Should it ask again, nothing was said yet.
             let seat = &member.entry.lane.seat;
             seat.standing.store(Standing::Unknown as u32, Ordering::Release);
+            left = runs_on.map(|device| (device, member.process));
+        }
+        if let Some((device, process)) = left {
+            book.departs(device, process);
         }
         book.leaves(job);
         book.carry_out();
@@ -146,6 +154,7 @@ impl Desk {
     pub fn tick(&self) {
         let mut book = self.book();
         book.look_for_the_absent();
+        book.look_after_the_departed();
         if book.machine.count().0 == 0 {
             return;
         }

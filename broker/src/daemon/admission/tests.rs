@@ -278,6 +278,50 @@ fn a_run_teaches_and_a_weight_stays() {
     );
 }
 
+/// What a client sees that looks when everything has long come to rest.
+fn look(free: u64, held: u64) -> Look {
+    let at = clock::now() + 3_000_000_000;
+    Look { free, held, at }
+}
+
+#[test]
+fn memory_on_its_way_to_somebody_is_no_context() {
+    const CONTEXT: u64 = 400 << 20;
+    let now = || Look {
+        at: clock::now(),
+        ..look(8 * GB - 2 * (CONTEXT + GB), GB)
+    };
+    let mut broker = Broker::begin(None);
+    let (first, second) = (broker.comes(1, "a", GB, None), broker.comes(2, "b", GB, None));
+    let about = |broker: &Broker| {
+        let devices = broker.desk.queue().devices;
+        (devices[0].context, devices[0].foreign)
+    };
+    let asked_again = || first.lane.seat.looks.load(Ordering::Relaxed);
+    // The second has no context yet, for all that is known.
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((0, 0), 1));
+    // The driver gave it its memory, and it has not been counted.
+    second.lane.moves.begun(1);
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((0, 0), 2));
+    // It was counted, but only after the look.
+    let early = now();
+    second.lane.counters.memory.store(GB, Ordering::Relaxed);
+    second.lane.moves.done(1, clock::now() + 1);
+    broker.desk.context(first.client, early);
+    assert_eq!((about(&broker), asked_again()), ((0, 0), 3));
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 3));
+    // It left, and its memory may not be the driver's yet: no stranger's.
+    broker.desk.gone(second.client);
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 4));
+    broker.desk.context(first.client, look(8 * GB - CONTEXT - GB - 7, GB));
+    assert_eq!((about(&broker), asked_again()), ((CONTEXT, 7), 4));
+}
+
 #[test]
 fn a_context_is_what_nobody_is_known_to_hold() {
     const CONTEXT: u64 = 300 << 20;
@@ -285,7 +329,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     let first = broker.comes(1, "a", 2 * GB, None);
     // It looked when it held 1 GiB, and has taken another before anybody heard of that.
     first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
-    broker.desk.context(1, 7 * GB - CONTEXT, GB);
+    broker.desk.context(1, look(7 * GB - CONTEXT, GB));
     let seen = broker.desk.queue();
     assert_eq!(
         (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
@@ -303,6 +347,6 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     broker.desk.gone(3);
     let late = broker.comes(4, "d", GB, None);
     assert_eq!(standing(&late), Standing::Admitted);
-    broker.desk.context(4, 8 * GB - 2 * GB - 2 * CONTEXT - GB, 0);
+    broker.desk.context(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
     assert_eq!(broker.desk.queue().devices[0].foreign, GB);
 }
