@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
 
-    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [CASE...]
+    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [--arms ARM...] [CASE...]
 
     tests/clients/memory.py                      every case
     tests/clients/memory.py together --json F    two training jobs, with and without weft's planning; the ratio
@@ -10,7 +10,8 @@
 Cases:
   alone       a job that fits, on device memory and on managed memory: the same operations, and what managed memory costs
   together    two training jobs whose sum exceeds the device: both finish, the same operations reach the device as from each alone on a device that
-              holds it, neither the device nor the host ever holds more than it has; steps a second with demand paging alone and with weft
+              holds it, neither the device nor the host ever holds more than it has; what a step of both takes under demand paging alone, demand paging in weft's
+              turns (every prefetch refused), weft, and weft with the profile that a run of stage 1 made (--arms names some of them)
   killed      one of the two is killed while its memory moves; the other goes on and finishes
   broker      the broker is killed while memory moves; both finish
   host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
@@ -21,7 +22,9 @@ The last line is `N passed, N failed`. With --check the exit code is 1 where som
 """
 
 import argparse
+import contextlib
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -149,19 +152,33 @@ def reference(folder, steps=STEPS):
 LEDGER = ("faults", "faulted", "created", "prefetched", "returned", "evicted")
 
 
-def watch(device, running, memory):
-    """Looks at the device while the jobs run. Returns what it held at most, and each job's last figures by pid."""
-    most, last = 0, {}
-    while any(job.running() for job in running):
+def watch(device, running, memory, host=None):
+    """Looks at the device while the jobs run. Returns what device and host held at most at any time (the ledger keeps that), and each job's last figures by pid."""
+    most, last = {}, {}
+    deadline = time.monotonic() + BOUND
+    while any(job.running() for job in running) and time.monotonic() < deadline:
         status = device.status()
         if status:
-            most = max(most, status["memory"]["used"], status["memory"]["resident"])
+            most = status["memory"]["most"] or most
+            if status["memory"]["used"] > memory:
+                raise Failure(f"{status['memory']['used']} bytes on a device of {memory}")
             for client in status["clients"]:
                 last[client["pid"]] = {key: client["managed"][key] for key in LEDGER}
         time.sleep(0.1)
-    if most > memory:
-        raise Failure(f"{most} bytes on a device of {memory}")
+    if not most:
+        raise Failure("the device never said what it holds")
+    within(most, memory, host)
     return most, last
+
+
+def within(most, memory, host=None):
+    """Neither the device nor the host ever held more managed memory than it has."""
+    if most["device_limit"] > memory or host not in (None, most["host_limit"]):
+        raise Failure(f"not the limits that were set: {most}")
+    if not 0 < most["device"] <= most["device_limit"]:
+        raise Failure(f"more than the device has: {most}")
+    if not most["host"] <= most["allocated"] <= most["host_limit"]:
+        raise Failure(f"more than the host has: {most}")
 
 
 def pair(place, device, first, second, **more):
@@ -186,53 +203,79 @@ def together_rate(place):
     return 2 * (end - begin) / done
 
 
-# Demand paging under the device's own slices (no broker), and under weft.
-ARMS = ("demand", "weft")
+# Demand paging under the device's own slices (no broker); in weft's turns with every prefetch refused; weft; weft with a profile.
+ARMS = ("demand", "turns", "weft", "profile")
+
+# What both jobs take at their peak and their optimizers' copies, and no more.
+HOST = 2 * JOB * 3 // 2
 
 
-def together(folder, percent):
+def learn(place):
+    """Stage 1: the job's profile, from a run alone on a device that holds it. Returns the folder of profiles."""
+    place.mkdir()
+    device = jobs.Device(place)
+    with jobs.Broker(place, device) as broker:
+        job = start(place, device, "job", managed(jobs.preload(broker.variables(), profile="training", mode="profile")))
+        finish(job)
+    device.wait_gone()
+    if not any(broker.profiles.iterdir()):
+        raise Failure("stage 1 made no profile\n" + job.explain())
+    return broker.profiles
+
+
+def run_arm(place, kind, percent, profiles):
+    """Both jobs, one way. Returns seconds for a step, what was held at most, each job's figures of the device's and of weft's, and the two jobs."""
+    place.mkdir()
+    memory = device_for(percent)
+    device = jobs.Device(place, log=place / "log", memory=memory)
+    device.settings["SIMGPU_HOST_MEMORY"] = str(HOST)
+    if kind == "turns":
+        device.settings["SIMGPU_MANAGED"] = "no-prefetch"
+    moved = {}
+    with contextlib.ExitStack() as stack:
+        extra = without_broker(device)
+        if kind != "demand":
+            broker = broker_for(place, device)
+            if profiles:
+                shutil.copytree(profiles, broker.profiles, dirs_exist_ok=True)
+            stack.enter_context(broker)
+            extra = managed(jobs.preload(broker.variables(), profile="training" if profiles else None))
+        one, two = pair(place, device, extra, extra, steps=LONG)
+        most, ledger = watch(device, (one, two), memory, HOST)
+        finish(one)
+        finish(two)
+        if kind != "demand":
+            for entry in broker.status()["ended"]:
+                moved[entry["last"]["pid"]] = {key: entry["last"][key] for key in MOVED}
+    device.wait_gone()
+    return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved}, (one, two)
+
+
+# What weft says of what it moved.
+MOVED = ("prefetched", "evicted", "errands_refused", "errands_late", "unmanaged")
+
+
+def together(folder, percent, arms=ARMS):
     """Two that exceed the device."""
     want = reference(folder, LONG)
-    seconds, moved, most, ledger = {}, {}, {}, {}
-    for kind in ARMS:
-        place = folder / kind
-        place.mkdir()
-        memory = device_for(percent)
-        device = jobs.Device(place, log=place / "log", memory=memory)
-        begin = time.monotonic()
-        if kind == "demand":
-            one, two = pair(place, device, without_broker(device), without_broker(device), steps=LONG)
-            most[kind], ledger[kind] = watch(device, (one, two), memory)
-            finish(one)
-            finish(two)
-        else:
-            with broker_for(place, device) as broker:
-                extra = managed(jobs.preload(broker.variables()))
-                one, two = pair(place, device, extra, extra, steps=LONG)
-                most[kind], ledger[kind] = watch(device, (one, two), memory)
-                finish(one)
-                finish(two)
-                ended = broker.status()["ended"]
-                moved = {
-                    entry["last"]["pid"]: {
-                        key: entry["last"][key] for key in ("prefetched", "evicted", "errands_refused", "errands_late", "unmanaged")
-                    }
-                    for entry in ended
-                }
-        device.wait_gone()
-        seconds[kind] = together_rate(place)
-        seconds[kind + "_wall"] = time.monotonic() - begin
-        for job in (one, two):
-            same(want, place / "log", job.pid)
-    if not any(entry["prefetched"] for entry in moved.values()):
-        raise Failure(f"weft moved nothing: {moved}")
+    profiles = learn(folder / "learn") if "profile" in arms else None
+    found = {}
+    for kind in arms:
+        found[kind], both = run_arm(folder / kind, kind, percent, profiles if kind == "profile" else None)
+        for job in both:
+            same(want, folder / kind / "log", job.pid)
+        moved = [entry["prefetched"] for entry in found[kind]["moved"].values()]
+        if kind in ("weft", "profile") and not any(moved):
+            raise Failure(f"weft moved nothing: {found[kind]['moved']}")
+        if kind == "turns" and any(moved):
+            raise Failure(f"a refused prefetch moved something: {found[kind]['moved']}")
+    steps = {kind: entry["step"] for kind, entry in found.items()}
     return {
         "percent": percent,
-        "step_ms": {kind: round(1e3 * value, 2) for kind, value in seconds.items() if not kind.endswith("_wall")},
-        "ratio": round(seconds["demand"] / seconds["weft"], 3),
-        "most_on_device": most,
-        "moved": moved,
-        "ledger": ledger,
+        "step_ms": {kind: round(1e3 * seconds, 2) for kind, seconds in steps.items()},
+        # How many times as fast as demand paging alone.
+        "faster": {kind: round(steps["demand"] / seconds, 3) for kind, seconds in steps.items() if "demand" in steps},
+        **{what: {kind: entry[what] for kind, entry in found.items()} for what in ("most", "moved", "ledger")},
     }
 
 
@@ -352,6 +395,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit with 1 where a case failed")
     parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
     parser.add_argument("--percent", type=int, default=150, help="of the device's room that both jobs want (default 150)")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="what `together` compares (default: all of them)")
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
     arguments = parser.parse_args()
     figures, failed = {}, []
@@ -360,7 +404,8 @@ def main():
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
             with jobs.workspace(arguments.keep) as folder:
-                figures[name] = CASES[name](folder, arguments.percent)
+                more = {"arms": arguments.arms} if name == "together" else {}
+                figures[name] = CASES[name](folder, arguments.percent, **more)
             verdict = f"ok {json.dumps(figures[name])}"
         except (Failure, RuntimeError, OSError, KeyError) as error:
             failed.append(name)

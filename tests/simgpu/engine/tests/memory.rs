@@ -67,6 +67,15 @@ fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
     let ledger = pager.ledger();
     assert!(ledger.used() <= ledger.room(), "{} of {}", ledger.used(), ledger.room());
     assert!(ledger.allocated() <= ledger.settings().host_limit);
+    let (peaks, settings) = (ledger.peaks(), ledger.settings());
+    assert!(
+        peaks.device <= settings.capacity && peaks.device >= ledger.used(),
+        "{peaks:?}"
+    );
+    assert!(
+        peaks.host <= peaks.allocated && peaks.allocated <= settings.host_limit,
+        "{peaks:?}"
+    );
     let (mut resident, mut allocated) = (0, 0);
     for owner in 0..OWNERS {
         let usage = pager.usage(owner);

@@ -9,6 +9,18 @@ impl Device {
     /// The device's state as of the last turn.
     pub(super) fn status(&self) -> Value {
         let usage = self.engine.usage();
+        // What the ledger of managed memory saw at most at any time: whoever asks now and then would miss it.
+        let most = self.engine.memory().map(|pager| {
+            let (ledger, settings) = (pager.ledger(), pager.ledger().settings());
+            let peaks = ledger.peaks();
+            json!({
+                "device": peaks.device,
+                "device_limit": settings.capacity,
+                "host": peaks.host,
+                "allocated": peaks.allocated,
+                "host_limit": settings.host_limit,
+            })
+        });
         let clients: Vec<Value> = self
             .clients
             .iter()
@@ -73,6 +85,7 @@ impl Device {
                 "used": u64::try_from(self.board.used() + self.board.resident()).unwrap_or(u64::MAX),
                 "managed": u64::try_from(self.board.managed()).unwrap_or(u64::MAX),
                 "resident": u64::try_from(self.board.resident()).unwrap_or(u64::MAX),
+                "most": most,
             },
             "compute_ns": usage.compute,
             "copy_ns": usage.copies,

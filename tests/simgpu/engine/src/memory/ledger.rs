@@ -72,7 +72,23 @@ pub struct Ledger {
     used: u64,
     /// Device memory that cannot move.
     plain: u64,
+    /// Of that, what room has been made for, so that its owner has it.
+    plain_there: u64,
     allocated: u64,
+    /// Managed bytes on the host, of all owners.
+    on_host: u64,
+    peaks: Peaks,
+}
+
+/// The most that there ever was at once, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peaks {
+    /// Room that managed pages and memory that cannot move took on the device.
+    pub device: u64,
+    /// Managed bytes that lay on the host.
+    pub host: u64,
+    /// Managed bytes allocated.
+    pub allocated: u64,
 }
 
 impl Ledger {
@@ -86,8 +102,37 @@ impl Ledger {
             order: Order::new(),
             used: 0,
             plain: 0,
+            plain_there: 0,
             allocated: 0,
+            on_host: 0,
+            peaks: Peaks::default(),
         }
+    }
+
+    /// The most that there ever was.
+    pub fn peaks(&self) -> Peaks {
+        self.peaks
+    }
+
+    /// Something came to be on the device or the host, or was allocated.
+    fn rise(&mut self) {
+        let peaks = &mut self.peaks;
+        peaks.device = peaks.device.max(self.used + self.plain_there);
+        peaks.host = peaks.host.max(self.on_host);
+        peaks.allocated = peaks.allocated.max(self.allocated);
+    }
+
+    /// So much more of an owner's lies on the host.
+    fn more_on_host(&mut self, owner: Owner, bytes: u64) {
+        self.usage_mut(owner).on_host += bytes;
+        self.on_host += bytes;
+        self.rise();
+    }
+
+    /// So much less of an owner's lies on the host.
+    fn less_on_host(&mut self, owner: Owner, bytes: u64) {
+        self.usage_mut(owner).on_host -= bytes;
+        self.on_host -= bytes;
     }
 
     /// The settings in force.
@@ -171,6 +216,7 @@ impl Ledger {
         }
         self.allocated += size;
         self.usage_mut(owner).allocated += size;
+        self.rise();
         Ok(())
     }
 
@@ -188,7 +234,7 @@ impl Ledger {
         let new = pages & block.valid & !block.host & !block.held();
         block.host |= new;
         let owner = block.owner;
-        self.usage_mut(owner).on_host += bytes(new);
+        self.more_on_host(owner, bytes(new));
     }
 
     fn new_block(&mut self, owner: Owner, number: u64) -> u32 {
@@ -251,9 +297,8 @@ impl Ledger {
         let owner = block.owner;
         self.used -= bytes(held);
         self.keep_order(at);
-        let usage = self.usage_mut(owner);
-        usage.resident -= bytes(held);
-        usage.on_host -= bytes(host);
+        self.usage_mut(owner).resident -= bytes(held);
+        self.less_on_host(owner, bytes(host));
         lay
     }
 
@@ -292,7 +337,7 @@ impl Ledger {
         let gone = block.host & pages;
         block.host &= !pages;
         let owner = block.owner;
-        self.usage_mut(owner).on_host -= bytes(gone);
+        self.less_on_host(owner, bytes(gone));
     }
 
     /// Whether a kernel finds all of a range on the device; for a write also, whether no copy on the host has to go first.
@@ -340,8 +385,15 @@ impl Ledger {
         Ok(())
     }
 
+    /// Room for it has been made.
+    pub(super) fn plain_came(&mut self) {
+        self.plain_there = self.plain;
+        self.rise();
+    }
+
     pub(super) fn give_plain(&mut self, size: u64) {
         self.plain = self.plain.saturating_sub(size);
+        self.plain_there = self.plain_there.min(self.plain);
     }
 
     /// The block that goes next, but for one; none that something is on its way to.
@@ -360,6 +412,7 @@ impl Ledger {
         let (owner, copied) = (block.owner, bytes(pages & block.host));
         self.used += bytes(pages);
         self.usage_mut(owner).resident += bytes(pages);
+        self.rise();
         if pages != 0 {
             self.order.touch(&mut self.blocks, at);
         }
@@ -390,8 +443,8 @@ impl Ledger {
         self.keep_order(at);
         let usage = self.usage_mut(owner);
         usage.resident -= bytes(pages);
-        usage.on_host += bytes(copied);
         usage.dropped += bytes(dropped);
+        self.more_on_host(owner, bytes(copied));
         (bytes(copied), bytes(dropped))
     }
 
@@ -406,9 +459,8 @@ impl Ledger {
         let new = pages & !block.host & !block.held();
         block.host |= new;
         let owner = block.owner;
-        let usage = self.usage_mut(owner);
-        usage.faults += 1;
-        usage.on_host += bytes(new);
+        self.usage_mut(owner).faults += 1;
+        self.more_on_host(owner, bytes(new));
     }
 
     /// Which pages a batch with room for so many faults of 4 KiB takes of a block, in the order of addresses, and how many faults they are.

@@ -35,7 +35,7 @@ mod settings;
 mod table;
 mod usage;
 
-pub use ledger::{Fault, Ledger, MemoryError, Place};
+pub use ledger::{Fault, Ledger, MemoryError, Peaks, Place};
 pub use pager::{Pager, Ticket};
 pub use range::{BLOCK, PAGE, Range};
 pub use settings::MemorySettings;

@@ -189,6 +189,7 @@ impl Pager {
         self.ledger.take_plain(size)?;
         let end = self.make_room(self.now.max(at), 0, u32::MAX);
         self.advance_to(end);
+        self.ledger.plain_came();
         Ok(end)
     }
 
