@@ -32,6 +32,8 @@ use simgpu_calibration::{Calibration, CalibrationError, Figures};
 use simgpu_engine::memory::MemorySettings;
 use simgpu_engine::{Mode, Settings};
 
+use crate::machine;
+
 /// Why a configuration cannot be used.
 #[derive(Debug)]
 pub enum ConfigError {
@@ -291,8 +293,8 @@ impl Config {
         all.try_into().map_err(malformed)
     }
 
-    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY` and
-    /// `SIMGPU_DILATION` over it. A calibration goes over the one that the file names, and the file's other values go over it.
+    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY`,
+    /// `SIMGPU_PROCESSORS` (how many multiprocessors, of 108) and `SIMGPU_DILATION` over it. A calibration goes over the one that the file names, and the file's other values go over it.
     pub fn from_environment() -> Result<Config, ConfigError> {
         let calibration = variable("SIMGPU_CALIBRATION");
         let mut config = match std::env::var_os("SIMGPU_CONFIG").filter(|path| !path.is_empty()) {
@@ -316,6 +318,14 @@ impl Config {
                 .parse()
                 .map_err(|_| ConfigError::Variable("SIMGPU_MEMORY", memory))?;
         }
+        if let Some(processors) = variable("SIMGPU_PROCESSORS") {
+            let wrong = || ConfigError::Variable("SIMGPU_PROCESSORS", processors.clone());
+            let number: u32 = processors.parse().map_err(|_| wrong())?;
+            if number == 0 || number > machine::PROCESSORS {
+                return Err(wrong());
+            }
+            config.divide(number);
+        }
         if let Some(memory) = variable("SIMGPU_HOST_MEMORY") {
             config.device.host_memory = memory
                 .parse()
@@ -327,6 +337,14 @@ impl Config {
                 .map_err(|_| ConfigError::Variable("SIMGPU_DILATION", dilation))?;
         }
         config.checked()
+    }
+
+    /// Makes the device one with so many multiprocessors: as many fewer threads at once, and as much less bandwidth within it. Kernels with a time of their own keep it.
+    fn divide(&mut self, processors: u32) {
+        let part = |whole: u64| (whole * u64::from(processors) / u64::from(machine::PROCESSORS)).max(1);
+        self.default.threads_at_once = part(self.default.threads_at_once);
+        self.device.within_device = part(self.device.within_device);
+        self.device.memset = part(self.device.memset);
     }
 
     fn checked(self) -> Result<Config, ConfigError> {

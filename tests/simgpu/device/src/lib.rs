@@ -6,13 +6,14 @@
 //! Times are nanoseconds of the device ([`Link::now`]); with a dilation of 10 one of them lasts ten wall nanoseconds.
 //!
 //! * [`link`]: the client's end. [`server`]: the device process. `shared`: the memory between them. `wire`: the socket's messages.
-//! * [`config`], [`Durations`]: what the device is like and how long kernels take.
+//! * [`config`], [`Durations`]: what the device is like and how long kernels take. [`machine`]: where there are several.
 
 use std::io::{Read as _, Seek as _};
 
 pub mod config;
 mod durations;
 pub mod link;
+pub mod machine;
 mod op;
 pub mod server;
 mod shared;

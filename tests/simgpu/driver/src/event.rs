@@ -14,6 +14,7 @@ use crate::graph;
 use crate::registry::{Kind, Registry};
 use crate::state::{self, Driver, lock};
 use crate::stream::{self, Stream};
+use crate::timeline::device_of;
 
 /// Every event of the process.
 pub(crate) static EVENTS: Registry<Event> = Registry::new(Kind::Event);
@@ -159,9 +160,14 @@ fn elapsed(out: Out<f32>, start: Handle, end: Handle) -> R {
     if (start.flags | end.flags) & DISABLE_TIMING != 0 {
         return Err(Error::INVALID_HANDLE);
     }
-    let (Some(from), Some(to)) = (start.recorded()?.1, end.recorded()?.1) else {
+    let (first, last) = (start.recorded()?, end.recorded()?);
+    let (Some(from), Some(to)) = (first.1, last.1) else {
         return Err(Error::INVALID_HANDLE);
     };
+    // Each device has a clock of its own.
+    if device_of(first.0) != device_of(last.0) {
+        return Err(Error::INVALID_HANDLE);
+    }
     driver.timeline.poll();
     let (Some(from), Some(to)) = (from.get(), to.get()) else {
         return Err(Error::NOT_READY);
@@ -201,7 +207,7 @@ export! {
         let driver = state::driver()?;
         let (seq, _) = EVENTS.get(event)?.recorded()?;
         graph::may_query()?;
-        if driver.timeline.is_done(seq) { Ok(()) } else { Err(driver.timeline.not_ready()) }
+        if driver.timeline.is_done(seq) { Ok(()) } else { Err(driver.timeline.not_ready(seq)) }
     }
 
     fn cuEventSynchronize(event: Handle) {

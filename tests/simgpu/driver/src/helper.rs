@@ -79,6 +79,15 @@ fn done(seq: Seq) {
     }
 }
 
+/// True when an operation has ended, also one that never will as its device is gone.
+pub(crate) fn until(seq: Seq) -> Condition {
+    Box::new(move || {
+        state::driver().map_or(true, |driver| {
+            driver.timeline.is_done(seq) || driver.timeline.is_lost(seq)
+        })
+    })
+}
+
 fn ended(seq: Seq) -> bool {
     state::driver().is_ok_and(|driver| driver.timeline.is_done(seq))
 }

@@ -19,7 +19,7 @@ use md2::Md2;
 
 use crate::abi::{Error, Handle, Out, R};
 use crate::context::{by_handle, current};
-use crate::device::{self, UUID, VERSION, attributes::PCI};
+use crate::device::{self, VERSION};
 use crate::state::{self, lock};
 
 /// Tables by identity. Those that are not here are refused, which every runtime accepts: what only profilers and cuFFT ask
@@ -118,8 +118,8 @@ extern "C" fn nothing() -> u32 {
 /// The primary context's handle, without retaining it.
 extern "C" fn primary_context(context: Out<Handle>, device: i32) -> u32 {
     let answer = || {
-        device::check(device)?;
-        context.set(state::driver()?.primary.handle)
+        let device = device::check(device)?;
+        context.set(state::driver()?.primary(device)?.handle)
     };
     code(answer())
 }
@@ -210,10 +210,13 @@ extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u3
         message.extend((address as u64).to_le_bytes());
     }
     message.extend(seconds.to_le_bytes());
-    if state::driver().is_ok() {
-        message.extend(UUID);
-        for part in [PCI.0, PCI.1, PCI.2] {
-            message.extend(part.to_le_bytes());
+    if let Ok(driver) = state::driver() {
+        for device in &driver.devices {
+            // Of an instance the GPU's.
+            message.extend(driver.whole(device).uuid);
+            for part in [device.pci.0, device.pci.1, device.pci.2] {
+                message.extend(part.to_le_bytes());
+            }
         }
     }
     let Ok(mut code_of) = SimpleHmac::<Md2>::new_from_slice(&KEY) else {

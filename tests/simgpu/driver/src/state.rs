@@ -1,8 +1,10 @@
-//! What the process has of the driver: the link to the device, whether it is initialised, whether it was forked.
+//! What the process has of the driver: the links to its devices, whether it is initialised, whether it was forked.
 #![deny(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use simgpu_device::machine::{self, Device, Gpu};
 
 use crate::abi::{Error, Out, R};
 use crate::context::Context;
@@ -12,10 +14,14 @@ use crate::{device, fork};
 
 /// The initialised driver.
 pub(crate) struct Driver {
-    /// The way to the device.
+    /// The way to the devices.
     pub(crate) timeline: Timeline,
-    /// The device's primary context; its handle is valid from the start, the context is usable while retained.
-    pub(crate) primary: Arc<Context>,
+    /// Those that the process sees, by its numbers.
+    pub(crate) devices: Vec<Device>,
+    /// All that there are.
+    gpus: Vec<Gpu>,
+    /// The devices' primary contexts; a handle is valid from the start, the context is usable while retained.
+    pub(crate) primaries: Vec<Arc<Context>>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -51,8 +57,18 @@ pub(crate) fn forked() {
 }
 
 impl Driver {
-    pub(crate) fn total_memory(&self) -> usize {
-        usize::try_from(self.timeline.memory().1).unwrap_or(usize::MAX)
+    pub(crate) fn total_memory(&self, device: usize) -> usize {
+        usize::try_from(self.timeline.memory(device).1).unwrap_or(usize::MAX)
+    }
+
+    /// The primary context of a device.
+    pub(crate) fn primary(&self, device: usize) -> R<&Arc<Context>> {
+        self.primaries.get(device).ok_or(Error::INVALID_DEVICE)
+    }
+
+    /// The GPU that a device is, or is an instance of.
+    pub(crate) fn whole<'a>(&'a self, device: &'a Device) -> &'a Device {
+        self.gpus.get(device.gpu).map_or(device, |gpu| &gpu.whole)
     }
 }
 
@@ -65,13 +81,25 @@ fn start() -> R {
         return Ok(());
     }
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    if !device::visible::is_visible(variable.as_deref(), &device::uuid_text()) {
+    let gpus = machine::gpus().map_err(|error| {
+        eprintln!("simcuda[{}] cuInit: {error}", std::process::id());
+        Error::UNKNOWN
+    })?;
+    let devices = device::visible::devices(variable.as_deref(), &gpus);
+    if devices.is_empty() {
         return Err(Error::NO_DEVICE);
     }
-    let timeline = Timeline::open()?;
-    let primary = Context::primary(&timeline)?;
+    let timeline = Timeline::open(&devices)?;
+    let primaries = (0..devices.len()).map(|device| Context::primary(&timeline, device));
+    let primaries = primaries.collect::<R<Vec<_>>>()?;
     fork::watch()?;
-    DRIVER.set(Driver { timeline, primary }).map_err(|_| Error::UNKNOWN)?;
+    let driver = Driver {
+        timeline,
+        devices,
+        gpus,
+        primaries,
+    };
+    DRIVER.set(driver).map_err(|_| Error::UNKNOWN)?;
     Ok(())
 }
 

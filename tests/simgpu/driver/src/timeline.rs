@@ -4,6 +4,9 @@
 //! Effects run one at a time in the order in which operations ended, on whichever thread polls or waits (or the link's
 //! own, for operations that asked to be prompt). An effect may not call into the link; what takes longer than a copy, or
 //! runs the client's code, goes to a helper thread (`helper.rs`).
+//!
+//! There is one link a device. Contexts, streams and operations carry their device in the top four bits of their numbers (0 for the first), so whoever has one need not know
+//! which device it is of; numbers of one device keep their order. Only this file puts the bits there and takes them away.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use simgpu_device::machine::Device;
 use simgpu_device::{Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch};
 
 pub(crate) use simgpu_device::Ctx as LinkContext;
@@ -71,11 +75,15 @@ impl Pending {
     }
 }
 
-struct Performer(Arc<Pending>);
+/// Takes one device's news.
+struct Performer {
+    pending: Arc<Pending>,
+    device: usize,
+}
 
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
-        if let Some(effect) = self.0.take(token) {
+        if let Some(effect) = self.pending.take(token) {
             // A panic (an executed kernel's, say) must not end the thread that takes the device's news; it is told on stderr.
             let _ = catch_unwind(AssertUnwindSafe(|| effect.perform(times)));
         }
@@ -83,18 +91,54 @@ impl Effects for Performer {
 
     fn reached(&self, token: u64, seq: Seq, _at: u64) {
         // Taken out here: what a host operation does happens when the stream gets to it, and its end has no effect.
-        if let Some(effect) = self.0.take(token) {
-            helper::reached(effect, seq);
+        if let Some(effect) = self.pending.take(token) {
+            helper::reached(effect, here_seq(self.device, seq));
         }
     }
 }
 
-/// The process's way to the device.
-pub(crate) struct Timeline {
+const SEQ_SHIFT: u32 = u64::BITS - 4;
+const ID_SHIFT: u32 = u32::BITS - 4;
+
+fn here_seq(device: usize, seq: Seq) -> Seq {
+    Seq(seq.0 | (device as u64) << SEQ_SHIFT)
+}
+
+fn there_seq(seq: Seq) -> (usize, Seq) {
+    ((seq.0 >> SEQ_SHIFT) as usize, Seq(seq.0 & ((1 << SEQ_SHIFT) - 1)))
+}
+
+fn here_id(device: usize, id: u32) -> u32 {
+    id | (device as u32) << ID_SHIFT
+}
+
+fn there_id(id: u32) -> (usize, u32) {
+    ((id >> ID_SHIFT) as usize, id & ((1 << ID_SHIFT) - 1))
+}
+
+/// The device of an operation.
+pub(crate) fn device_of(seq: Seq) -> usize {
+    there_seq(seq).0
+}
+
+/// The device of a context.
+pub(crate) fn device_of_context(context: LinkContext) -> usize {
+    there_id(context.0).0
+}
+
+/// The way to one device.
+struct Way {
     link: Arc<Link>,
-    pending: Arc<Pending>,
     /// Takes prompt news; started with the first operation that wants it.
     news: OnceLock<()>,
+}
+
+/// The process's ways to its devices.
+pub(crate) struct Timeline {
+    ways: Vec<Way>,
+    pending: Arc<Pending>,
+    /// Names are told to all devices in one order, so that a name has the same number on each.
+    naming: Mutex<()>,
 }
 
 /// What the client is told of the link's errors. A lost device is told on stderr once, however many calls it fails.
@@ -117,52 +161,95 @@ fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
 }
 
 impl Timeline {
-    pub(crate) fn open() -> R<Timeline> {
+    pub(crate) fn open(devices: &[Device]) -> R<Timeline> {
         let pending = Arc::new(Pending {
             next: AtomicU64::new(1),
             shards: Default::default(),
         });
-        let link = Link::open(&Options::default(), Arc::new(Performer(pending.clone()))).map_err(refused("cuInit"))?;
+        let way = |(device, about): (usize, &Device)| {
+            let options = Options {
+                socket: Some(about.socket()),
+                variables: about.variables(),
+                ..Options::default()
+            };
+            let performer = Performer {
+                pending: pending.clone(),
+                device,
+            };
+            let link = Link::open(&options, Arc::new(performer)).map_err(refused("cuInit"))?;
+            Ok(Way {
+                link: Arc::new(link),
+                news: OnceLock::new(),
+            })
+        };
         Ok(Timeline {
-            link: Arc::new(link),
+            ways: devices.iter().enumerate().map(way).collect::<R<_>>()?,
             pending,
-            news: OnceLock::new(),
+            naming: Mutex::new(()),
         })
     }
 
-    pub(crate) fn context(&self) -> R<LinkContext> {
-        self.link.context().map_err(refused("context"))
+    fn way(&self, device: usize) -> R<&Way> {
+        self.ways.get(device).ok_or(Error::INVALID_DEVICE)
+    }
+
+    fn link(&self, device: usize) -> R<&Link> {
+        self.way(device).map(|way| &*way.link)
+    }
+
+    pub(crate) fn context(&self, device: usize) -> R<LinkContext> {
+        let context = self.link(device)?.context().map_err(refused("context"))?;
+        Ok(simgpu_device::Ctx(here_id(device, context.0)))
     }
 
     /// The primary context's place, without its memory.
-    pub(crate) fn empty_context(&self) -> R<LinkContext> {
-        self.link.empty_context().map_err(refused("context"))
+    pub(crate) fn empty_context(&self, device: usize) -> R<LinkContext> {
+        let context = self.link(device)?.empty_context().map_err(refused("context"))?;
+        Ok(simgpu_device::Ctx(here_id(device, context.0)))
     }
 
     /// The primary context's memory.
-    pub(crate) fn fill_context(&self) -> R {
-        self.link.fill_context().map_err(refused("context"))
+    pub(crate) fn fill_context(&self, device: usize) -> R {
+        self.link(device)?.fill_context().map_err(refused("context"))
     }
 
     /// Gives it back.
-    pub(crate) fn drain_context(&self) {
-        self.link.drain_context();
+    pub(crate) fn drain_context(&self, device: usize) {
+        if let Ok(link) = self.link(device) {
+            link.drain_context();
+        }
     }
 
     pub(crate) fn close_context(&self, context: LinkContext) {
-        let _ = self.link.close_context(context);
+        let (device, id) = there_id(context.0);
+        if let Ok(link) = self.link(device) {
+            let _ = link.close_context(simgpu_device::Ctx(id));
+        }
     }
 
     pub(crate) fn stream(&self, context: LinkContext, priority: i32) -> R<LinkStream> {
-        self.link.stream(context, priority).map_err(refused("stream"))
+        let (device, id) = there_id(context.0);
+        let stream = self.link(device)?.stream(simgpu_device::Ctx(id), priority);
+        Ok(LinkStream(here_id(device, stream.map_err(refused("stream"))?.0)))
     }
 
     pub(crate) fn close_stream(&self, stream: LinkStream) {
-        let _ = self.link.close_stream(stream);
+        let (device, id) = there_id(stream.0);
+        if let Ok(link) = self.link(device) {
+            let _ = link.close_stream(LinkStream(id));
+        }
     }
 
     pub(crate) fn name(&self, name: &str) -> NameId {
-        self.link.name(name)
+        let _one = lock(&self.naming);
+        let mut all = self.ways.iter().map(|way| way.link.name(name));
+        let first = all.next().unwrap_or(NameId::NONE);
+        // Told to each, whatever the answer. A name that numbers differ for would be another kernel's there: better none.
+        if all.fold(true, |same, other| same & (other == first)) {
+            first
+        } else {
+            NameId::NONE
+        }
     }
 
     /// Puts an operation on a stream. Blocks while the stream has as much outstanding as a channel holds.
@@ -174,9 +261,19 @@ impl Timeline {
         graph: u64,
         touches: &[Touch],
     ) -> R<Seq> {
+        let (device, id) = there_id(stream.0);
+        let (op, effect) = match op {
+            Op::WaitFor(seq) => match there_seq(seq) {
+                (other, seq) if other == device => (Op::WaitFor(seq), effect),
+                // No device knows another's operations: the stream stands until this process sees the end.
+                _ => (Op::Host, Some(Effect::Until(helper::until(seq)))),
+            },
+            op => (op, effect),
+        };
+        let way = self.way(device)?;
         let prompt = effect.as_ref().is_some_and(Effect::is_prompt);
         if prompt {
-            self.news.get_or_init(|| take_news(self.link.clone()));
+            way.news.get_or_init(|| take_news(way.link.clone()));
         }
         let token = effect.map_or(0, |effect| self.pending.put(effect));
         let extra = Extra {
@@ -185,30 +282,41 @@ impl Timeline {
             graph,
             label: NameId::NONE,
         };
-        self.link.submit_touching(stream, op, extra, touches).map_err(|error| {
+        let submitted = way.link.submit_touching(LinkStream(id), op, extra, touches);
+        let seq = submitted.map_err(|error| {
             self.pending.take(token);
             refused("submit")(error)
-        })
+        })?;
+        Ok(here_seq(device, seq))
     }
 
     /// Performs the effects of what has ended by now.
     pub(crate) fn poll(&self) {
-        self.link.poll();
+        for way in &self.ways {
+            way.link.poll();
+        }
     }
 
     /// Has the operation ended, and its effect been performed?
     pub(crate) fn is_done(&self, seq: Seq) -> bool {
-        seq == Seq::NONE || self.link.status(seq).is_done()
+        let (device, seq) = there_seq(seq);
+        seq == Seq::NONE || self.link(device).is_ok_and(|link| link.status(seq).is_done())
     }
 
     /// The same as far as is known without asking the device. For what may as well be taken as not done: asking costs a round trip.
     pub(crate) fn is_known_done(&self, seq: Seq) -> bool {
-        self.link.known(seq).is_done()
+        let (device, seq) = there_seq(seq);
+        self.link(device).is_ok_and(|link| link.known(seq).is_done())
+    }
+
+    /// Will an operation that is not done never be?
+    pub(crate) fn is_lost(&self, seq: Seq) -> bool {
+        self.link(device_of(seq)).map_or(true, Link::is_lost)
     }
 
     /// What to say of an operation that is not done: that it never will be, if the device is gone.
-    pub(crate) fn not_ready(&self) -> Error {
-        if self.link.is_lost() {
+    pub(crate) fn not_ready(&self, seq: Seq) -> Error {
+        if self.is_lost(seq) {
             Error::LAUNCH_FAILED
         } else {
             Error::NOT_READY
@@ -217,46 +325,57 @@ impl Timeline {
 
     /// Waits until the operation has ended and its effect has been performed.
     pub(crate) fn wait(&self, seq: Seq) -> R {
+        let (device, seq) = there_seq(seq);
         if seq == Seq::NONE {
             return Ok(());
         }
-        self.link.wait(seq, None).map(drop).map_err(refused("wait"))
+        self.link(device)?.wait(seq, None).map(drop).map_err(refused("wait"))
     }
 
     /// Lets a stream go on that stopped at a host operation, or ends a held kernel.
     pub(crate) fn host_done(&self, seq: Seq) {
-        if let Err(error) = self.link.host_done(seq) {
+        let (device, seq) = there_seq(seq);
+        let Ok(link) = self.link(device) else { return };
+        if let Err(error) = link.host_done(seq) {
             let _ = refused("host operation")(error);
         }
     }
 
     /// Takes device memory, of which all processes have the same.
-    pub(crate) fn reserve(&self, bytes: u64) -> R {
-        self.link.reserve(bytes).map_err(|_| Error::OUT_OF_MEMORY)
+    pub(crate) fn reserve(&self, device: usize, bytes: u64) -> R {
+        self.link(device)?.reserve(bytes).map_err(|_| Error::OUT_OF_MEMORY)
     }
 
-    /// Makes addresses managed memory.
-    pub(crate) fn manage(&self, start: u64, bytes: u64) -> R {
-        self.link.manage(start, bytes).map_err(|_| Error::OUT_OF_MEMORY)
+    /// Makes addresses managed memory, in a device's ledger.
+    pub(crate) fn manage(&self, device: usize, start: u64, bytes: u64) -> R {
+        self.link(device)?
+            .manage(start, bytes)
+            .map_err(|_| Error::OUT_OF_MEMORY)
     }
 
-    pub(crate) fn unmanage(&self, start: u64, bytes: u64) {
+    pub(crate) fn unmanage(&self, device: usize, start: u64, bytes: u64) {
         // Of a device that is gone nothing needs to be taken back.
-        let _ = self.link.unmanage(start, bytes);
+        if let Ok(link) = self.link(device) {
+            let _ = link.unmanage(start, bytes);
+        }
     }
 
     /// Advises managed memory as mostly read, or not.
-    pub(crate) fn read_mostly(&self, start: u64, bytes: u64, on: bool) -> R {
-        self.link.read_mostly(start, bytes, on).map_err(refused("advice"))
+    pub(crate) fn read_mostly(&self, device: usize, start: u64, bytes: u64, on: bool) -> R {
+        self.link(device)?
+            .read_mostly(start, bytes, on)
+            .map_err(refused("advice"))
     }
 
-    pub(crate) fn release(&self, bytes: u64) {
-        self.link.release(bytes);
+    pub(crate) fn release(&self, device: usize, bytes: u64) {
+        if let Ok(link) = self.link(device) {
+            link.release(bytes);
+        }
     }
 
-    /// Free and total bytes of the device.
-    pub(crate) fn memory(&self) -> (u64, u64) {
-        self.link.memory()
+    /// Free and total bytes of a device.
+    pub(crate) fn memory(&self, device: usize) -> (u64, u64) {
+        self.link(device).map_or((0, 0), Link::memory)
     }
 }
 
@@ -264,4 +383,20 @@ impl Timeline {
 fn take_news(link: Arc<Link>) {
     let body = move || while link.wait_for_news(NEWS_SLICE).is_ok() {};
     thread::start("simcuda-news", body);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_carry_their_device() {
+        let (first, later) = (Seq(1 << 16 | 3), Seq(2 << 16 | 1));
+        assert_eq!(here_seq(0, first), first, "of the first device as they are");
+        for device in 0..simgpu_device::machine::MOST {
+            assert_eq!(there_seq(here_seq(device, first)), (device, first));
+            assert!(here_seq(device, first) < here_seq(device, later));
+            assert_eq!(there_id(here_id(device, 77)), (device, 77));
+        }
+    }
 }

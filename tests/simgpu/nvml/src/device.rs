@@ -1,20 +1,59 @@
-//! What the device is.
+//! What devices there are, and what each is: GPUs by index, their MIG instances by their GPU.
+
+use std::sync::OnceLock;
+
+use simgpu_device::machine::{self, Device, Gpu};
 
 use crate::abi::{Error, Handle, Out, R, Text, export};
 use crate::facts;
 use crate::system::ready;
 
-/// The one device's handle. It looks like an aligned address and is followed by nobody.
-pub(crate) const DEVICE: Handle = 0x51_6000;
+/// The handle of the first device; the others follow. Handles look like aligned addresses and are followed by nobody.
+const FIRST: Handle = 0x51_6000;
+/// From a GPU's handle to the next one's, and from it to its first instance's.
+const STEP: Handle = 0x100;
+const INSTANCE: Handle = 0x8;
 
-/// Refuses every handle but the device's.
-pub(crate) fn check(device: Handle) -> R {
+/// The machine's GPUs, whatever `CUDA_VISIBLE_DEVICES` says: NVML does not look at it.
+pub(crate) fn gpus() -> &'static [Gpu] {
+    static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
+    GPUS.get_or_init(|| {
+        machine::gpus().unwrap_or_else(|error| {
+            eprintln!("simnvml[{}] {error}", std::process::id());
+            Vec::new()
+        })
+    })
+}
+
+/// The GPU of a handle, its own or an instance's, and the device that the handle means.
+fn find(handle: Handle) -> R<(&'static Gpu, &'static Device)> {
     ready()?;
-    if device == DEVICE {
-        Ok(())
-    } else {
-        Err(Error::INVALID_ARGUMENT)
-    }
+    let from = handle.checked_sub(FIRST).ok_or(Error::INVALID_ARGUMENT)?;
+    let gpu = gpus().get(from / STEP).ok_or(Error::INVALID_ARGUMENT)?;
+    let device = match from % STEP {
+        0 => Some(&gpu.whole),
+        within if within % INSTANCE == 0 => gpu.instances.get(within / INSTANCE - 1),
+        _ => None,
+    };
+    Ok((gpu, device.ok_or(Error::INVALID_ARGUMENT)?))
+}
+
+/// The device of a handle; refuses what is none.
+pub(crate) fn check(handle: Handle) -> R<&'static Device> {
+    find(handle).map(|(_, device)| device)
+}
+
+/// The devices on which the work of a handle's runs: itself, or what it is divided into.
+pub(crate) fn workers(handle: Handle) -> R<Vec<&'static Device>> {
+    let (gpu, device) = find(handle)?;
+    Ok(match device.instance {
+        None if gpu.mig() => gpu.instances.iter().collect(),
+        _ => vec![device],
+    })
+}
+
+fn handle_of(device: &Device) -> Handle {
+    FIRST + device.gpu * STEP + device.instance.map_or(0, |at| (at + 1) * INSTANCE)
 }
 
 /// `nvmlPciInfo_t`.
@@ -38,14 +77,17 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-fn pci() -> PciInfo {
-    let (domain, bus, device) = facts::PCI;
-    let (legacy, text) = (padded(&facts::pci_text(true)), padded(&facts::pci_text(false)));
+fn pci(device: &Device) -> PciInfo {
+    let (domain, bus, slot) = device.pci;
+    let (legacy, text) = (
+        padded(&facts::pci_text(device.pci, true)),
+        padded(&facts::pci_text(device.pci, false)),
+    );
     PciInfo {
         legacy,
-        domain,
-        bus,
-        device,
+        domain: domain.cast_unsigned(),
+        bus: bus.cast_unsigned(),
+        device: slot.cast_unsigned(),
         id: facts::PCI_ID,
         subsystem: facts::PCI_SUBSYSTEM,
         text,
@@ -54,11 +96,20 @@ fn pci() -> PciInfo {
 
 fn by_index(index: u32, device: &Out<Handle>) -> R {
     ready()?;
-    if index == 0 {
-        device.set(DEVICE)
-    } else {
-        Err(Error::INVALID_ARGUMENT)
-    }
+    let gpu = gpus().get(index as usize).ok_or(Error::INVALID_ARGUMENT)?;
+    device.set(handle_of(&gpu.whole))
+}
+
+fn by_uuid(text: &Text, device: &Out<Handle>) -> R {
+    ready()?;
+    let text = text.get()?;
+    let all = gpus()
+        .iter()
+        .flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
+    let found = all
+        .into_iter()
+        .find(|device| device.uuid_text().eq_ignore_ascii_case(&text));
+    device.set(handle_of(found.ok_or(Error::NOT_FOUND)?))
 }
 
 /// `domain:bus:device.function`, in hexadecimal, the function optional.
@@ -69,13 +120,17 @@ fn by_pci(text: &Text, device: &Out<Handle>) -> R {
         .split([':', '.'])
         .map(|part| u32::from_str_radix(part, 16))
         .collect();
-    let (domain, bus, slot) = facts::PCI;
-    match numbers.as_deref() {
-        Ok([d, b, s] | [d, b, s, 0]) if (*d, *b, *s) == (domain, bus, slot) => device.set(DEVICE),
-        Ok([b, s]) if domain == 0 && (*b, *s) == (bus, slot) => device.set(DEVICE),
-        Ok(_) => Err(Error::NOT_FOUND),
-        Err(_) => Err(Error::INVALID_ARGUMENT),
-    }
+    let numbers = numbers.map_err(|_| Error::INVALID_ARGUMENT)?;
+    let found = gpus().iter().map(|gpu| &gpu.whole).find(|one| {
+        let (domain, bus, slot) = one.pci;
+        let own = [domain.cast_unsigned(), bus.cast_unsigned(), slot.cast_unsigned()];
+        match numbers.as_slice() {
+            [d, b, s] | [d, b, s, 0] if [*d, *b, *s] == own => true,
+            [b, s] => [0, *b, *s] == own,
+            _ => false,
+        }
+    });
+    device.set(handle_of(found.ok_or(Error::NOT_FOUND)?))
 }
 
 fn clock(kind: u32, clock: &Out<u32>) -> R {
@@ -85,12 +140,12 @@ fn clock(kind: u32, clock: &Out<u32>) -> R {
 export! {
     fn nvmlDeviceGetCount(count: Out<u32>) {
         ready()?;
-        count.set(1)
+        count.set(u32::try_from(gpus().len()).unwrap_or(0))
     }
 
     fn nvmlDeviceGetCount_v2(count: Out<u32>) {
         ready()?;
-        count.set(1)
+        count.set(u32::try_from(gpus().len()).unwrap_or(0))
     }
 
     fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<Handle>) {
@@ -102,8 +157,7 @@ export! {
     }
 
     fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) {
-        ready()?;
-        if uuid.get()?.eq_ignore_ascii_case(facts::UUID) { device.set(DEVICE) } else { Err(Error::NOT_FOUND) }
+        by_uuid(&uuid, &device)
     }
 
     fn nvmlDeviceGetHandleByPciBusId(text: Text, device: Out<Handle>) {
@@ -115,23 +169,19 @@ export! {
     }
 
     fn nvmlDeviceGetIndex(device: Handle, index: Out<u32>) {
-        check(device)?;
-        index.set(0)
+        index.set(u32::try_from(check(device)?.gpu).unwrap_or(0))
     }
 
     fn nvmlDeviceGetMinorNumber(device: Handle, number: Out<u32>) {
-        check(device)?;
-        number.set(0)
+        number.set(u32::try_from(check(device)?.gpu).unwrap_or(0))
     }
 
     fn nvmlDeviceGetName(device: Handle, name: Out<u8>, room: u32) {
-        check(device)?;
-        name.text(room, facts::NAME)
+        name.text(room, &check(device)?.name)
     }
 
     fn nvmlDeviceGetUUID(device: Handle, uuid: Out<u8>, room: u32) {
-        check(device)?;
-        uuid.text(room, facts::UUID)
+        uuid.text(room, &check(device)?.uuid_text())
     }
 
     fn nvmlDeviceGetBrand(device: Handle, brand: Out<u32>) {
@@ -151,23 +201,19 @@ export! {
     }
 
     fn nvmlDeviceGetPciInfo(device: Handle, info: Out<PciInfo>) {
-        check(device)?;
-        info.set(pci())
+        info.set(pci(check(device)?))
     }
 
     fn nvmlDeviceGetPciInfo_v2(device: Handle, info: Out<PciInfo>) {
-        check(device)?;
-        info.set(pci())
+        info.set(pci(check(device)?))
     }
 
     fn nvmlDeviceGetPciInfo_v3(device: Handle, info: Out<PciInfo>) {
-        check(device)?;
-        info.set(pci())
+        info.set(pci(check(device)?))
     }
 
     fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Out<u32>) {
-        check(device)?;
-        cores.set(facts::CORES)
+        cores.set(check(device)?.processors * facts::CORES)
     }
 
     fn nvmlDeviceGetMemoryBusWidth(device: Handle, bits: Out<u32>) {
@@ -187,10 +233,9 @@ export! {
 
     fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, capability: u32, status: Out<u32>) {
         let _ = capability;
-        check(device)?;
-        check(peer)?;
-        // NVML_P2P_STATUS_OK: the only peer is the device itself, and NCCL asks about that too.
-        status.set(0)
+        // NVML_P2P_STATUS_OK for the device itself, which NCCL asks about too; of others, that the topology does not allow it.
+        let same = check(device)? == check(peer)?;
+        status.set(if same { 0 } else { 5 })
     }
 
     fn nvmlDeviceGetMaxPcieLinkGeneration(device: Handle, generation: Out<u32>) {
@@ -224,14 +269,41 @@ export! {
     }
 
     fn nvmlDeviceGetMigMode(device: Handle, current: Out<u32>, pending: Out<u32>) {
-        check(device)?;
-        current.set(0)?;
-        pending.set(0)
+        let mig = u32::from(find(device)?.0.mig());
+        current.set(mig)?;
+        pending.set(mig)
     }
 
     fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<u32>) {
-        check(device)?;
-        is_mig.set(0)
+        is_mig.set(u32::from(check(device)?.instance.is_some()))
+    }
+
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<u32>) {
+        let gpu = find(device)?.0;
+        count.set(if gpu.mig() { 7 } else { 0 })
+    }
+
+    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: u32, instance: Out<Handle>) {
+        let found = find(device)?.0.instances.get(index as usize).ok_or(Error::NOT_FOUND)?;
+        instance.set(handle_of(found))
+    }
+
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance: Handle, device: Out<Handle>) {
+        let (gpu, found) = find(instance)?;
+        if found.instance.is_none() {
+            return Err(Error::INVALID_ARGUMENT);
+        }
+        device.set(handle_of(&gpu.whole))
+    }
+
+    fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Out<u32>) {
+        let instance = check(device)?.instance.ok_or(Error::NOT_SUPPORTED)?;
+        id.set(u32::try_from(instance + 1).unwrap_or(0))
+    }
+
+    fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Out<u32>) {
+        check(device)?.instance.ok_or(Error::NOT_SUPPORTED)?;
+        id.set(0)
     }
 
     fn nvmlDeviceGetDisplayMode(device: Handle, mode: Out<u32>) {
@@ -245,9 +317,7 @@ export! {
     }
 
     fn nvmlDeviceOnSameBoard(one: Handle, other: Handle, same: Out<i32>) {
-        check(one)?;
-        check(other)?;
-        same.set(1)
+        same.set(i32::from(check(one)?.gpu == check(other)?.gpu))
     }
 
     fn nvmlDeviceGetCpuAffinity(device: Handle, words: u32, set: Out<u64>) {

@@ -1,12 +1,6 @@
-//! What the device is: the same as the simulated driver says (`driver/src/device`), which a test compares.
+//! What every device is: the same as the simulated driver says (`driver/src/device`), which a test compares. Which there are says `simgpu_device::machine`.
 #![forbid(unsafe_code)]
 
-/// Its name.
-pub(crate) const NAME: &str = "NVIDIA A100-SXM4-40GB (simulated)";
-/// Its UUID.
-pub(crate) const UUID: &str = "GPU-5e1f6d75-0000-4000-8000-776566740001";
-/// PCI domain, bus and device.
-pub(crate) const PCI: (u32, u32, u32) = (0, 7, 0);
 /// PCI device and vendor: the A100's.
 pub(crate) const PCI_ID: u32 = 0x20b0_10de;
 /// PCI identity of the board: the A100 SXM4's.
@@ -17,8 +11,8 @@ pub(crate) const CAPABILITY: (i32, i32) = (8, 0);
 pub(crate) const CUDA: i32 = 13020;
 /// Driver release that first brought CUDA 13.2's level; clients compare its first number.
 pub(crate) const DRIVER: &str = "595.45.04";
-/// CUDA cores: 108 multiprocessors of 64.
-pub(crate) const CORES: u32 = 6912;
+/// CUDA cores of a multiprocessor.
+pub(crate) const CORES: u32 = 64;
 /// Width of the memory bus in bits.
 pub(crate) const BUS_WIDTH: u32 = 5120;
 /// Boost clocks in MHz: graphics, multiprocessors, memory, video.
@@ -29,8 +23,7 @@ pub(crate) const ARCHITECTURE: u32 = 7;
 pub(crate) const BRAND: u32 = 14;
 
 /// The PCI bus id as text: the domain in eight digits, or in four for the legacy form.
-pub(crate) fn pci_text(legacy: bool) -> String {
-    let (domain, bus, device) = PCI;
+pub(crate) fn pci_text((domain, bus, device): (i32, i32, i32), legacy: bool) -> String {
     if legacy {
         format!("{domain:04X}:{bus:02X}:{device:02X}.0")
     } else {

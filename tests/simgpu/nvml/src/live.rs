@@ -1,12 +1,14 @@
-//! The state of the running device.
+//! The state of the running devices.
 //!
 //! The device process answers with JSON on its socket. To ask it starts no device and attaches nothing, so a monitoring tool
 //! changes nothing.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
+use simgpu_device::machine::Device;
 
 /// One process on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,14 +26,14 @@ pub(crate) struct Memory {
     pub(crate) used: u64,
 }
 
-fn status() -> Option<Value> {
-    let text = simgpu_device::status(&simgpu_device::default_socket()).ok()?;
+fn status(device: &Device) -> Option<Value> {
+    let text = simgpu_device::status(&device.socket()).ok()?;
     serde_json::from_str(&text).ok()
 }
 
 /// How much memory there is and how much of it is taken; without a running device, what one started now would have.
-pub(crate) fn memory() -> Option<Memory> {
-    match status() {
+pub(crate) fn memory(device: &Device) -> Option<Memory> {
+    match status(device) {
         Some(status) => {
             let memory = status.get("memory")?;
             Some(Memory {
@@ -40,18 +42,18 @@ pub(crate) fn memory() -> Option<Memory> {
             })
         }
         None => {
-            let config = simgpu_device::Config::from_environment().ok()?;
-            Some(Memory {
-                total: config.device.memory,
-                used: 0,
-            })
+            let total = match device.memory {
+                Some(memory) => memory,
+                None => simgpu_device::Config::from_environment().ok()?.device.memory,
+            };
+            Some(Memory { total, used: 0 })
         }
     }
 }
 
-/// The processes that have the device open.
-pub(crate) fn processes() -> Vec<Process> {
-    let status = status();
+/// The processes that have memory of the device: that have a context there.
+pub(crate) fn processes(device: &Device) -> Vec<Process> {
+    let status = status(device);
     let clients = status.as_ref().and_then(|status| status.get("clients")?.as_array());
     let process = |client: &Value| {
         let pid = u32::try_from(client.get("pid")?.as_u64()?).ok()?;
@@ -61,13 +63,19 @@ pub(crate) fn processes() -> Vec<Process> {
         })
     };
     clients
-        .map(|clients| clients.iter().filter_map(process).collect())
+        .map(|clients| {
+            clients
+                .iter()
+                .filter_map(process)
+                .filter(|process| process.memory > 0)
+                .collect()
+        })
         .unwrap_or_default()
 }
 
-/// Name of a process on the device.
-pub(crate) fn process_name(pid: u32) -> Option<String> {
-    let status = status()?;
+/// Name of a process on a device.
+pub(crate) fn process_name(device: &Device, pid: u32) -> Option<String> {
+    let status = status(device)?;
     let clients = status.get("clients")?.as_array()?;
     let client = clients
         .iter()
@@ -77,9 +85,9 @@ pub(crate) fn process_name(pid: u32) -> Option<String> {
 
 /// Per cent of the time since the last question during which a kernel ran, and during which a copy did. NVML's own window is a
 /// sixth of a second to a second; here it is the time between two questions, and the first answers for the device's whole life.
-pub(crate) fn utilization() -> (u32, u32) {
-    static LAST: Mutex<[u64; 3]> = Mutex::new([0; 3]);
-    let Some(status) = status() else { return (0, 0) };
+pub(crate) fn utilization(device: &Device) -> (u32, u32) {
+    static LAST: Mutex<BTreeMap<[u8; 16], [u64; 3]>> = Mutex::new(BTreeMap::new());
+    let Some(status) = status(device) else { return (0, 0) };
     let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
     let copies: u64 = status
         .get("copy_ns")
@@ -89,7 +97,8 @@ pub(crate) fn utilization() -> (u32, u32) {
         .filter_map(Value::as_u64)
         .sum();
     let now = [number(status.get("now")), number(status.get("compute_ns")), copies];
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let last = all.entry(device.uuid).or_default();
     // A device that was started since has younger clocks.
     let before = if now[0] < last[0] { [0; 3] } else { *last };
     *last = now;

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Error, Out, R, export};
+use crate::device::gpus;
 use crate::{facts, live};
 
 /// How often the client has initialised.
@@ -64,7 +65,8 @@ export! {
 
     fn nvmlSystemGetProcessName(pid: u32, name: Out<u8>, room: u32) {
         ready()?;
-        let mut text = live::process_name(pid).ok_or(Error::NOT_FOUND)?;
+        let all = gpus().iter().flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
+        let mut text = all.into_iter().find_map(|device| live::process_name(device, pid)).ok_or(Error::NOT_FOUND)?;
         text.truncate((room as usize).saturating_sub(1));
         name.text(room, &text)
     }

@@ -1,7 +1,7 @@
 //! What goes on on the device: memory, use, processes.
 
 use crate::abi::{Error, Handle, Out, R, export};
-use crate::device::check;
+use crate::device::{check, workers};
 use crate::live::{self, Process};
 
 /// `nvmlProcessInfo_v1_t`.
@@ -60,15 +60,33 @@ fn list<T: Copy>(count: &Out<u32>, out: &Out<T>, found: &[T]) -> R {
 }
 
 fn second(device: Handle, count: &Out<u32>, out: &Out<ProcessV2>) -> R {
-    check(device)?;
-    // No instance: the device is not divided.
-    let of = |Process { pid, memory }| ProcessV2 {
-        pid,
-        memory,
-        gpu_instance: u32::MAX,
-        compute_instance: u32::MAX,
-    };
-    list(count, out, &live::processes().into_iter().map(of).collect::<Vec<_>>())
+    let mut found = Vec::new();
+    for worker in workers(device)? {
+        let instance = worker.instance.and_then(|at| u32::try_from(at + 1).ok());
+        found.extend(
+            live::processes(worker)
+                .into_iter()
+                .map(|Process { pid, memory }| ProcessV2 {
+                    pid,
+                    memory,
+                    // No instance: the device is not divided.
+                    gpu_instance: instance.unwrap_or(u32::MAX),
+                    compute_instance: instance.map_or(u32::MAX, |_| 0),
+                }),
+        );
+    }
+    list(count, out, &found)
+}
+
+/// Of a GPU that is divided: of all its instances, and the whole's size.
+fn memory(device: Handle) -> R<live::Memory> {
+    let whole = check(device)?;
+    let mut used = 0;
+    for worker in workers(device)? {
+        used += live::memory(worker).ok_or(Error::UNKNOWN)?.used;
+    }
+    let total = live::memory(whole).ok_or(Error::UNKNOWN)?.total;
+    Ok(live::Memory { total, used })
 }
 
 fn none(device: Handle, count: &Out<u32>) -> R {
@@ -78,16 +96,14 @@ fn none(device: Handle, count: &Out<u32>) -> R {
 
 export! {
     fn nvmlDeviceGetMemoryInfo(device: Handle, info: Out<[u64; 3]>) {
-        check(device)?;
-        let memory = live::memory().ok_or(Error::UNKNOWN)?;
+        let memory = memory(device)?;
         // Total, free, used.
         info.set([memory.total, memory.total.saturating_sub(memory.used), memory.used])
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, info: Out<MemoryV2>) {
-        check(device)?;
+        let memory = memory(device)?;
         let version = info.get()?.version;
-        let memory = live::memory().ok_or(Error::UNKNOWN)?;
         let free = memory.total.saturating_sub(memory.used);
         info.set(MemoryV2 { version, total: memory.total, reserved: 0, free, used: memory.used })
     }
@@ -99,15 +115,15 @@ export! {
     }
 
     fn nvmlDeviceGetUtilizationRates(device: Handle, rates: Out<[u32; 2]>) {
-        check(device)?;
-        let (compute, memory) = live::utilization();
-        rates.set([compute, memory])
+        let each = workers(device)?.into_iter().map(live::utilization);
+        let most = each.fold((0, 0), |most: (u32, u32), one| (most.0.max(one.0), most.1.max(one.1)));
+        rates.set([most.0, most.1])
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<u32>, out: Out<ProcessV1>) {
-        check(device)?;
         let of = |Process { pid, memory }| ProcessV1 { pid, memory };
-        list(&count, &out, &live::processes().into_iter().map(of).collect::<Vec<_>>())
+        let all = workers(device)?.into_iter().flat_map(live::processes);
+        list(&count, &out, &all.map(of).collect::<Vec<_>>())
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<u32>, out: Out<ProcessV2>) {

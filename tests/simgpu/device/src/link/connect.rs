@@ -193,6 +193,7 @@ impl Starter<'_> {
         command.arg("serve").arg("--detach").arg("--socket").arg(self.path);
         // The device is no job: whatever is preloaded into jobs must not come with it.
         command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
+        command.envs(self.options.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command
             .spawn()

@@ -84,6 +84,8 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// What the device calls this client in its log. `None`: the process's name.
     pub name: Option<String>,
+    /// Variables that the device gets when this client starts it, beside the client's own.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// A client's connection to the device. All methods may be called from any thread.

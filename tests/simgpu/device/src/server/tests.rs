@@ -46,6 +46,7 @@ impl Running {
             socket: Some(self.socket()),
             program: Some("/nonexistent".into()),
             name: None,
+            variables: Vec::new(),
         };
         Link::open(&options, Arc::new(NoEffects)).unwrap()
     }

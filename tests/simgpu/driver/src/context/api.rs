@@ -12,11 +12,11 @@ use crate::state::lock;
 use crate::{device, state};
 
 fn create(context: Out<Handle>, flags: u32, device: i32, api_version: u32) -> R {
-    device::check(device)?;
+    let device = device::check(device)?;
     if flags & !0x7f != 0 || context.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let made = Context::make(&state::driver()?.timeline, false, flags, api_version)?;
+    let made = Context::make(&state::driver()?.timeline, device, false, flags, api_version)?;
     context.set(made.handle)?;
     current::push(made);
     Ok(())
@@ -96,13 +96,11 @@ export! {
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        current::get()?;
-        device.set(0)
+        device.set(current::get()?.ordinal())
     }
 
     fn cuCtxGetDevice_v2(device: Out<i32>, context: Handle) {
-        by_handle(context)?;
-        device.set(0)
+        device.set(by_handle(context)?.ordinal())
     }
 
     fn cuCtxGetFlags(flags: Out<u32>) {

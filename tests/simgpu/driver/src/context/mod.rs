@@ -12,7 +12,7 @@ use crate::abi::{Error, Handle, R};
 use crate::registry::{Kind, Registry};
 use crate::state::{Driver, lock};
 use crate::stream::{self, Stream};
-use crate::timeline::{LinkContext, Timeline};
+use crate::timeline::{LinkContext, Timeline, device_of_context};
 use crate::{event, memory, module};
 
 /// Every context of the process.
@@ -55,11 +55,11 @@ impl Default for Limits {
 }
 
 impl Context {
-    fn make(timeline: &Timeline, is_primary: bool, flags: u32, api_version: u32) -> R<Arc<Context>> {
+    fn make(timeline: &Timeline, device: usize, is_primary: bool, flags: u32, api_version: u32) -> R<Arc<Context>> {
         // A primary context takes its memory when it is retained: `cuInit` takes none.
         let link = match is_primary {
-            true => timeline.empty_context()?,
-            false => timeline.context()?,
+            true => timeline.empty_context(device)?,
+            false => timeline.context(device)?,
         };
         let (_, context) = CONTEXTS.add_with(|handle| Context {
             handle,
@@ -79,9 +79,19 @@ impl Context {
         Ok(context)
     }
 
-    /// The device's primary context, not retained yet.
-    pub(crate) fn primary(timeline: &Timeline) -> R<Arc<Context>> {
-        Context::make(timeline, true, 0, PRIMARY_API_VERSION)
+    /// A device's primary context, not retained yet.
+    pub(crate) fn primary(timeline: &Timeline, device: usize) -> R<Arc<Context>> {
+        Context::make(timeline, device, true, 0, PRIMARY_API_VERSION)
+    }
+
+    /// The device it is on.
+    pub(crate) fn device(&self) -> usize {
+        device_of_context(self.link)
+    }
+
+    /// The same as the client numbers devices.
+    pub(crate) fn ordinal(&self) -> i32 {
+        i32::try_from(self.device()).unwrap_or(i32::MAX)
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -149,7 +159,7 @@ impl Context {
     fn retain(&self, timeline: &Timeline) -> R {
         let mut retained = lock(&self.retained);
         if !self.is_alive() {
-            timeline.fill_context()?;
+            timeline.fill_context(self.device())?;
         }
         *retained += 1;
         self.alive.store(true, Ordering::Release);

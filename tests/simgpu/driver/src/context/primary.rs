@@ -9,9 +9,9 @@ use crate::export::export;
 use crate::state::{self, lock};
 
 fn release(device: i32) -> R {
-    device::check(device)?;
+    let device = device::check(device)?;
     let driver = state::driver()?;
-    let primary = &driver.primary;
+    let primary = driver.primary(device)?;
     {
         let mut retained = lock(&primary.retained);
         if *retained == 0 {
@@ -24,37 +24,39 @@ fn release(device: i32) -> R {
     }
     primary.empty(driver);
     primary.alive.store(false, Ordering::Release);
-    driver.timeline.drain_context();
+    driver.timeline.drain_context(device);
     Ok(())
 }
 
 fn reset(device: i32) -> R {
-    device::check(device)?;
+    let device = device::check(device)?;
     let driver = state::driver()?;
-    if driver.primary.is_alive() {
-        driver.primary.empty(driver);
-        driver.primary.alive.store(false, Ordering::Release);
-        driver.timeline.drain_context();
-        *lock(&driver.primary.retained) = 0;
+    let primary = driver.primary(device)?;
+    if primary.is_alive() {
+        primary.empty(driver);
+        primary.alive.store(false, Ordering::Release);
+        driver.timeline.drain_context(device);
+        *lock(&primary.retained) = 0;
     }
     Ok(())
 }
 
 fn set_flags(device: i32, flags: u32) -> R {
-    device::check(device)?;
+    let device = device::check(device)?;
     if flags & !0x7f != 0 {
         return Err(Error::INVALID_VALUE);
     }
-    state::driver()?.primary.flags.store(flags, Ordering::Relaxed);
+    state::driver()?.primary(device)?.flags.store(flags, Ordering::Relaxed);
     Ok(())
 }
 
 export! {
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
-        device::check(device)?;
+        let device = device::check(device)?;
         let driver = state::driver()?;
-        context.set(driver.primary.handle)?;
-        driver.primary.retain(&driver.timeline)
+        let primary = driver.primary(device)?;
+        context.set(primary.handle)?;
+        primary.retain(&driver.timeline)
     }
 
     fn cuDevicePrimaryCtxRelease(device: i32) {
@@ -82,8 +84,8 @@ export! {
     }
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
-        device::check(device)?;
-        let primary = &state::driver()?.primary;
+        let device = device::check(device)?;
+        let primary = state::driver()?.primary(device)?;
         flags.set_if(primary.flags.load(Ordering::Relaxed));
         active.set_if(i32::from(primary.is_alive()));
         Ok(())

@@ -1,9 +1,11 @@
-//! What `cuDeviceGetAttribute` answers: one consistent sm_80 device in the likeness of an A100 with 40 GB.
+//! What `cuDeviceGetAttribute` answers: a consistent sm_80 device in the likeness of an A100 with 40 GB.
 //!
 //! Numbers are those of the public header's `CUdevice_attribute`; values are what the A100's public data sheet, the
 //! programming guide's table of compute capability 8.0 and device listings say. Deliberately off: cluster launch,
 //! multicast and fabric handles (later architectures), so that clients take the paths of sm_80.
 #![forbid(unsafe_code)]
+
+use simgpu_device::machine::Device;
 
 use crate::memory::paging;
 
@@ -11,8 +13,6 @@ use crate::memory::paging;
 pub(crate) const MAX_THREADS: u32 = 1024;
 /// Threads of a warp.
 pub(crate) const WARP: u32 = 32;
-/// Multiprocessors.
-pub(crate) const PROCESSORS: u32 = 108;
 /// Threads resident on one multiprocessor.
 pub(crate) const THREADS_PER_PROCESSOR: u32 = 2048;
 /// Blocks resident on one multiprocessor.
@@ -33,15 +33,13 @@ pub(crate) const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Compute capability.
 pub(crate) const CAPABILITY: (i32, i32) = (8, 0);
-/// PCI domain, bus and device.
-pub(crate) const PCI: (i32, i32, i32) = (0, 7, 0);
 /// Bytes of constant memory.
 pub(crate) const CONSTANT: u32 = 65536;
 /// Core and memory clock in kHz.
 pub(crate) const CLOCKS: (i32, i32) = (1_410_000, 1_215_000);
 
 /// The value of an attribute; `None` for numbers that the header of 13.2 does not name.
-pub(crate) fn value(attribute: i32) -> Option<i32> {
+pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     Some(match attribute {
         1 => int(MAX_THREADS),
@@ -55,7 +53,7 @@ pub(crate) fn value(attribute: i32) -> Option<i32> {
         13 => CLOCKS.0,
         14 => 512, // texture alignment
         15 => 1,   // copies overlap kernels
-        16 => int(PROCESSORS),
+        16 => int(device.processors),
         17 => 0, // no time limit on kernels
         18 => 0, // not integrated
         19 => 1, // maps host memory
@@ -69,8 +67,8 @@ pub(crate) fn value(attribute: i32) -> Option<i32> {
         30 => 512, // surface alignment
         31 => 1,   // concurrent kernels
         32 => 1,   // ECC
-        33 => PCI.1,
-        34 => PCI.2,
+        33 => device.pci.1,
+        34 => device.pci.2,
         35 => 0,
         36 => CLOCKS.1,
         37 => 5120,       // bus width in bits
@@ -84,7 +82,7 @@ pub(crate) fn value(attribute: i32) -> Option<i32> {
         45 | 46 => 32_768,
         47 | 48 => 8192,
         49 => 32_768,
-        50 => PCI.0,
+        50 => device.pci.0,
         51 => 32, // texture pitch alignment
         52 | 53 => 32_768,
         54 => 2046,

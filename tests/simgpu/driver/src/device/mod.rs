@@ -1,52 +1,44 @@
-//! The device queries. There is one device, number 0, or none where `CUDA_VISIBLE_DEVICES` hides it.
+//! The device queries. Devices are numbered as the process sees them (`visible.rs`); what there is at all says `simgpu_device::machine`.
 #![deny(unsafe_code)]
 
 pub(crate) mod attributes;
 pub(crate) mod visible;
 
 use crate::abi::{Error, In, Out, R};
+use crate::context::current;
 use crate::export::export;
 use crate::state;
+use simgpu_device::machine::Device;
 
-/// The name clients print. It says what it is; no client parses more than the vendor's name in it.
-pub(crate) const NAME: &str = "NVIDIA A100-SXM4-40GB (simulated)";
-/// The device's UUID, the same in every process: NVML's answers must agree with ours.
-pub(crate) const UUID: [u8; 16] = *b"\x5e\x1f\x6d\x75\x00\x00\x40\x00\x80\x00weft\x00\x01";
 /// CUDA version the driver reports (13.2).
 pub(crate) const VERSION: u32 = 13020;
 
-/// The UUID as text.
-pub(crate) fn uuid_text() -> String {
-    let hex: Vec<String> = UUID.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!(
-        "GPU-{}-{}-{}-{}-{}",
-        hex[..4].concat(),
-        hex[4..6].concat(),
-        hex[6..8].concat(),
-        hex[8..10].concat(),
-        hex[10..].concat()
-    )
+fn pci_text(device: &Device) -> String {
+    let (domain, bus, number) = device.pci;
+    format!("{domain:04X}:{bus:02X}:{number:02X}.0")
 }
 
-fn pci_text() -> String {
-    let (domain, bus, device) = attributes::PCI;
-    format!("{domain:04X}:{bus:02X}:{device:02X}.0")
+/// The device of a number; refuses those of none.
+pub(crate) fn get(device: i32) -> R<&'static Device> {
+    let devices = &state::driver()?.devices;
+    let at = usize::try_from(device).map_err(|_| Error::INVALID_DEVICE)?;
+    devices.get(at).ok_or(Error::INVALID_DEVICE)
 }
 
-/// Refuses every device number but 0.
-pub(crate) fn check(device: i32) -> R {
-    state::driver()?;
-    if device == 0 {
-        Ok(())
-    } else {
-        Err(Error::INVALID_DEVICE)
-    }
+/// Refuses the numbers of no device; the place of the others.
+pub(crate) fn check(device: i32) -> R<usize> {
+    get(device)?;
+    usize::try_from(device).map_err(|_| Error::INVALID_DEVICE)
+}
+
+/// The current context's device, or the first.
+pub(crate) fn current() -> R<&'static Device> {
+    get(current::get().map_or(0, |context| context.ordinal()))
 }
 
 export! {
     fn cuDeviceGetCount(count: Out<i32>) {
-        state::driver()?;
-        count.set(1)
+        count.set(i32::try_from(state::driver()?.devices.len()).unwrap_or(i32::MAX))
     }
 
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
@@ -55,18 +47,16 @@ export! {
     }
 
     fn cuDeviceGetName(name: Out<u8>, room: i32, device: i32) {
-        check(device)?;
-        name.text(usize::try_from(room).unwrap_or(0), NAME)
+        name.text(usize::try_from(room).unwrap_or(0), &get(device)?.name)
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        check(device)?;
-        uuid.set(UUID)
+        // Of an instance the first version tells the GPU's, the second its own.
+        uuid.set(state::driver()?.whole(get(device)?).uuid)
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) {
-        check(device)?;
-        uuid.set(UUID)
+        uuid.set(get(device)?.uuid)
     }
 
     fn cuDeviceGetLuid(luid: Out<u8>, mask: Out<u32>, device: i32) {
@@ -77,18 +67,17 @@ export! {
     }
 
     fn cuDeviceTotalMem(bytes: Out<u32>, device: i32) {
-        check(device)?;
-        bytes.set(u32::try_from(state::driver()?.total_memory()).unwrap_or(u32::MAX))
+        let at = check(device)?;
+        bytes.set(u32::try_from(state::driver()?.total_memory(at)).unwrap_or(u32::MAX))
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
-        check(device)?;
-        bytes.set(state::driver()?.total_memory())
+        let at = check(device)?;
+        bytes.set(state::driver()?.total_memory(at))
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
-        check(device)?;
-        value.set(attributes::value(attribute).ok_or(Error::INVALID_VALUE)?)
+        value.set(attributes::value(attribute, get(device)?).ok_or(Error::INVALID_VALUE)?)
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
@@ -98,30 +87,29 @@ export! {
     }
 
     fn cuDeviceGetProperties(properties: Out<[i32; 14]>, device: i32) {
-        check(device)?;
+        let device = get(device)?;
         // CUdevprop: threads a block, block extents, grid extents, shared memory, constant memory, warp, pitch, registers,
         // clock, texture alignment.
         let numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-        properties.set(numbers.map(|n| attributes::value(n).unwrap_or(0)))
+        properties.set(numbers.map(|n| attributes::value(n, device).unwrap_or(0)))
     }
 
     fn cuDeviceGetPCIBusId(text: Out<u8>, room: i32, device: i32) {
-        check(device)?;
-        text.text(usize::try_from(room).unwrap_or(0), &pci_text())
+        text.text(usize::try_from(room).unwrap_or(0), &pci_text(get(device)?))
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: In<u8>) {
         state::driver()?;
         let asked = text.text()?.to_ascii_uppercase();
-        let full = pci_text();
-        // [domain]:bus:device.function, bus:device.function and without function are all accepted.
-        let short = full.strip_prefix("0000:").unwrap_or(&full);
-        let bare = |name: &str| name.strip_suffix(".0").unwrap_or(name).to_string();
-        let names = [full.clone(), short.to_string(), bare(&full), bare(short)];
-        if !names.contains(&asked) && asked != format!("0000{full}") {
-            return Err(Error::INVALID_DEVICE);
-        }
-        device.set(0)
+        let names = |one: &Device| {
+            let full = pci_text(one);
+            // [domain]:bus:device.function, bus:device.function and without function are all accepted.
+            let short = full.strip_prefix("0000:").unwrap_or(&full);
+            let bare = |name: &str| name.strip_suffix(".0").unwrap_or(name).to_string();
+            [full.clone(), short.to_string(), bare(&full), bare(short), format!("0000{full}")]
+        };
+        let found = state::driver()?.devices.iter().position(|one| names(one).contains(&asked));
+        device.set(found.and_then(|at| i32::try_from(at).ok()).ok_or(Error::INVALID_DEVICE)?)
     }
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
@@ -131,11 +119,11 @@ export! {
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, source: i32, target: i32) {
-        let _ = (value, attribute);
-        check(source)?;
-        check(target)?;
-        // A device is no peer of itself, and there is no other.
-        Err(Error::INVALID_DEVICE)
+        // A device is no peer of itself. Of others it can do nothing: no access, no atomics, no rank; copies go through the host.
+        if check(source)? == check(target)? || !(1..=4).contains(&attribute) {
+            return Err(Error::INVALID_DEVICE);
+        }
+        value.set(0)
     }
 
     fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, format: u32, channels: u32, device: i32) {

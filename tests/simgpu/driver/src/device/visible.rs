@@ -1,35 +1,87 @@
-//! Which devices a process sees: `CUDA_VISIBLE_DEVICES`, which the driver honours, not the runtime.
+//! Which devices a process sees, and in which order: `CUDA_VISIBLE_DEVICES`, which the driver honours, not the runtime.
 //!
-//! There is one device. A list is read up to the first entry that names no device, as the driver does; an empty list, or
-//! one that begins with such an entry, hides the device.
+//! By the programming guide: an entry is a number, or a UUID or a part of one that begins no other; a list is read up to the first entry that names no device; a device that is named
+//! twice makes it invalid; an empty one hides all. By NVIDIA's MIG user guide: a GPU that is divided stands for its first instance, an instance is named by its own UUID
+//! (`MIG-...`), a process sees one instance only, and no undivided GPU beside one.
+//!
+//! `CUDA_DEVICE_ORDER` changes nothing: numbers follow the PCI bus, and as all GPUs are equally fast the fastest-first order is the same. A value that is none is an error to nobody,
+//! as with the real driver.
 #![forbid(unsafe_code)]
 
-/// Is the one device, with this UUID as text (`GPU-...`), visible under this value of the variable?
-pub(crate) fn is_visible(variable: Option<&str>, uuid: &str) -> bool {
-    let Some(list) = variable else { return true };
-    let first = list.split(',').next().unwrap_or("").trim();
-    if let Ok(index) = first.parse::<i64>() {
-        // A device that is named twice makes the list invalid; with one device that is every longer list of zeros.
-        let again = list.split(',').skip(1).any(|entry| entry.trim().parse() == Ok(index));
-        return index == 0 && !again;
+use simgpu_device::machine::{Device, Gpu};
+
+/// The devices that a process with this value of the variable sees.
+pub(crate) fn devices(variable: Option<&str>, gpus: &[Gpu]) -> Vec<Device> {
+    let seen = match variable {
+        None => gpus.iter().map(first).collect(),
+        Some(list) => listed(list, gpus),
+    };
+    // One instance, and nothing beside it.
+    match seen.iter().find(|device| device.instance.is_some()) {
+        Some(instance) => vec![instance.clone()],
+        None => seen,
     }
-    // A prefix of the UUID suffices where it is unambiguous, with or without the part after "GPU-".
-    first.len() >= 4 && uuid.to_ascii_lowercase().starts_with(&first.to_ascii_lowercase())
+}
+
+/// What a GPU stands for.
+fn first(gpu: &Gpu) -> Device {
+    gpu.instances.first().unwrap_or(&gpu.whole).clone()
+}
+
+fn listed(list: &str, gpus: &[Gpu]) -> Vec<Device> {
+    let mut seen: Vec<Device> = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let Some(device) = named(entry, gpus) else { break };
+        if seen.contains(&device) {
+            return Vec::new();
+        }
+        seen.push(device);
+    }
+    seen
+}
+
+fn named(entry: &str, gpus: &[Gpu]) -> Option<Device> {
+    if let Ok(number) = entry.parse::<usize>() {
+        return gpus.get(number).map(first);
+    }
+    // Shorter than "GPU-" or "MIG-" it would be nobody's prefix but everybody's.
+    if entry.len() < 4 {
+        return None;
+    }
+    let wanted = entry.to_ascii_lowercase();
+    let begins = |device: &Device| device.uuid_text().to_ascii_lowercase().starts_with(&wanted);
+    let wholes = gpus.iter().filter(|gpu| begins(&gpu.whole)).map(first);
+    let instances = gpus
+        .iter()
+        .flat_map(|gpu| &gpu.instances)
+        .filter(|one| begins(one))
+        .cloned();
+    let mut found = wholes.chain(instances);
+    match (found.next(), found.next()) {
+        (Some(device), None) => Some(device),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_visible;
+    use super::devices;
+    use simgpu_device::machine;
 
-    const UUID: &str = "GPU-5e1f0000-0000-4000-8000-000000000001";
+    const FIRST: &str = "GPU-5e1f6d75-0000-4000-8000-776566740001";
+    const SECOND: &str = "GPU-6f1f6d75-0000-4000-8000-776566740002";
+
+    fn seen(list: Option<&str>, of: &str) -> Vec<String> {
+        let gpus = machine::parse(of).expect("a list of devices");
+        devices(list, &gpus).iter().map(machine::Device::uuid_text).collect()
+    }
 
     #[test]
-    fn lists() {
-        let seen = |list| is_visible(Some(list), UUID);
-        assert!(is_visible(None, UUID));
+    fn one_device() {
+        let seen = |list| !seen(Some(list), "40GiB").is_empty();
         assert!(seen("0"));
         assert!(seen("0,1"));
-        assert!(seen(UUID));
+        assert!(seen(FIRST));
         assert!(seen("GPU-5e1f"));
         assert!(!seen(""));
         assert!(!seen("-1"));
@@ -38,5 +90,35 @@ mod tests {
         assert!(!seen("GPU-ffff"));
         assert!(!seen("MIG-5e1f"));
         assert!(!seen("none"));
+    }
+
+    #[test]
+    fn two_devices() {
+        let seen = |list| seen(list, "40GiB,16GiB");
+        assert_eq!(seen(None), [FIRST, SECOND]);
+        assert_eq!(seen(Some("1,0")), [SECOND, FIRST]);
+        assert_eq!(seen(Some("1")), [SECOND]);
+        assert_eq!(seen(Some("1,7,0")), [SECOND], "read up to the first that is none");
+        assert_eq!(seen(Some("GPU-6F,0")), [SECOND, FIRST]);
+        assert_eq!(seen(Some("0,gpu-5e")), [""; 0], "named twice");
+        assert_eq!(seen(Some("GPU-")), [""; 0], "begins both");
+        assert_eq!(seen(Some("")), [""; 0]);
+    }
+
+    #[test]
+    fn instances() {
+        let of = "40GiB:10GiB@2+5GiB@1,16GiB";
+        let gpus = machine::parse(of).expect("a list of devices");
+        let instances: Vec<String> = gpus[0].instances.iter().map(machine::Device::uuid_text).collect();
+        assert_eq!(
+            seen(None, of),
+            instances[..1],
+            "the first instance, and nothing beside it"
+        );
+        assert_eq!(seen(Some("0"), of), instances[..1]);
+        assert_eq!(seen(Some(&instances[1]), of), instances[1..]);
+        assert_eq!(seen(Some(&instances.join(",")), of), instances[..1], "one only");
+        assert_eq!(seen(Some("1"), of), [SECOND]);
+        assert_eq!(seen(Some(FIRST), of), instances[..1]);
     }
 }

@@ -89,7 +89,7 @@ fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]
         match attribute.id {
             COOPERATIVE if attribute.value[0] as u32 != 0 => {
                 let resident = u64::from(function.resident_blocks(shape.threads(), shape.shared))
-                    * u64::from(crate::device::attributes::PROCESSORS);
+                    * u64::from(crate::device::current()?.processors);
                 if shape.blocks() > resident {
                     return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
                 }

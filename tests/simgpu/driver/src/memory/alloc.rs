@@ -17,7 +17,7 @@ pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) ->
     if kind == Kind::Managed {
         return paging::take(driver, context, size);
     }
-    let (at, room) = with_heap(|heap| heap.take(driver, size))?;
+    let (at, room) = with_heap(context.device(), |heap| heap.take(driver, size))?;
     insert(context, at, size, room, kind);
     Ok(at)
 }
@@ -26,7 +26,9 @@ pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) ->
 pub(crate) fn discard(driver: &Driver, allocation: &Allocation) -> R {
     remove(allocation.start).ok_or(Error::INVALID_VALUE)?;
     match allocation.kind {
-        Kind::Device => with_heap(|heap| heap.give(driver, allocation.start, allocation.room)),
+        Kind::Device => with_heap(allocation.device, |heap| {
+            heap.give(driver, allocation.start, allocation.room);
+        }),
         Kind::Managed => paging::give(driver, allocation)?,
         Kind::Pinned(_) => space()?.give_pinned(allocation.start, allocation.room),
         Kind::Registered(_) | Kind::Mapped { .. } => {}
@@ -92,8 +94,8 @@ export! {
     }
 
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        current::get()?;
-        let (left, all) = state::driver()?.timeline.memory();
+        let device = current::get()?.device();
+        let (left, all) = state::driver()?.timeline.memory(device);
         free.set_if(left as usize);
         total.set_if(all as usize);
         Ok(())

@@ -28,6 +28,8 @@ struct Chunk {
 /// One heap.
 #[derive(Default)]
 pub(crate) struct Heap {
+    /// Whose memory it hands out.
+    pub(crate) device: usize,
     chunks: BTreeMap<u64, Chunk>,
     /// Bytes taken from the device.
     pub(crate) reserved: u64,
@@ -38,6 +40,14 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
+    /// A device's.
+    pub(crate) fn of(device: usize) -> Heap {
+        Heap {
+            device,
+            ..Heap::default()
+        }
+    }
+
     /// A block of at least `size` bytes.
     pub(crate) fn take(&mut self, driver: &Driver, size: u64) -> R<(u64, u64)> {
         let size = size
@@ -102,7 +112,7 @@ impl Heap {
             return Err(Error::OUT_OF_MEMORY);
         }
         let at = space()?.take_device(size)?;
-        if let Err(error) = driver.timeline.reserve(size) {
+        if let Err(error) = driver.timeline.reserve(self.device, size) {
             space()?.give_device(at, size);
             return Err(error);
         }
@@ -148,7 +158,7 @@ impl Heap {
             if let Ok(space) = space() {
                 space.give_device(base, chunk.size);
             }
-            driver.timeline.release(chunk.size);
+            driver.timeline.release(self.device, chunk.size);
         }
     }
 

@@ -42,6 +42,8 @@ impl Default for Advice {
 /// A part of an allocation, as its pages.
 struct Part {
     id: u64,
+    /// In whose ledger.
+    device: usize,
     /// Pages of the whole allocation.
     all: usize,
     pages: std::ops::Range<usize>,
@@ -89,6 +91,7 @@ fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
     let from = pointer - found.start;
     Ok(Part {
         id: found.id,
+        device: found.device,
         all: found.room.div_ceil(PAGE) as usize,
         pages: (from / PAGE) as usize..(from + size as u64).div_ceil(PAGE) as usize,
     })
@@ -96,7 +99,7 @@ fn managed(pointer: DevicePtr, size: usize) -> R<Part> {
 
 fn place(location: Location) -> R<i32> {
     match location.kind {
-        Location::DEVICE => device::check(location.id).map(|()| location.id),
+        Location::DEVICE => device::check(location.id).map(|_| location.id),
         2..=4 => Ok(HOST),
         _ => Err(Error::INVALID_VALUE),
     }
@@ -106,7 +109,7 @@ fn old_place(device: i32) -> R<i32> {
     if device == HOST {
         Ok(HOST)
     } else {
-        device::check(device).map(|()| device)
+        device::check(device).map(|_| device)
     }
 }
 
@@ -115,7 +118,9 @@ fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
     match advice {
         1 | 2 => {
             let on = advice == 1;
-            state::driver()?.timeline.read_mostly(pointer, size as u64, on)?;
+            state::driver()?
+                .timeline
+                .read_mostly(part.device, pointer, size as u64, on)?;
             keep(&part, |kept| kept.read_mostly = on);
         }
         3 => keep(&part, |kept| kept.preferred = place),
@@ -137,10 +142,14 @@ fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    let op = Op::Prefetch {
-        to_host: place == HOST,
-        start: pointer,
-        bytes: size as u64,
+    let op = match part.device == stream.context.device() {
+        true => Op::Prefetch {
+            to_host: place == HOST,
+            start: pointer,
+            bytes: size as u64,
+        },
+        // What is in another device's ledger stays as it is.
+        false => Op::Marker,
     };
     stream.submit(driver, op, None, 0)?;
     keep(&part, |kept| kept.last_prefetch = place);
@@ -149,15 +158,18 @@ fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
 
 fn discard(pointer: DevicePtr, size: usize, stream: Handle) -> R {
     let driver = state::driver()?;
-    managed(pointer, size)?;
+    let part = managed(pointer, size)?;
     let stream = stream::resolve(driver, stream)?;
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
     // What was there may be lost; it stays, but need not be moved.
-    let op = Op::Discard {
-        start: pointer,
-        bytes: size as u64,
+    let op = match part.device == stream.context.device() {
+        true => Op::Discard {
+            start: pointer,
+            bytes: size as u64,
+        },
+        false => Op::Marker,
     };
     stream.submit(driver, op, None, 0).map(drop)
 }

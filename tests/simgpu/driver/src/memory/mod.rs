@@ -74,6 +74,8 @@ pub(crate) struct Allocation {
     /// As it was taken.
     pub(crate) room: u64,
     pub(crate) kind: Kind,
+    /// Whose memory it is.
+    pub(crate) device: usize,
     pub(crate) context: u64,
     pub(crate) context_handle: Handle,
     pub(crate) id: u64,
@@ -81,8 +83,8 @@ pub(crate) struct Allocation {
 
 /// Every allocation, by its first address.
 static TABLE: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
-/// What `cuMemAlloc` hands out.
-static HEAP: Mutex<Option<Heap>> = Mutex::new(None);
+/// What `cuMemAlloc` hands out, by device.
+static HEAPS: Mutex<BTreeMap<usize, Heap>> = Mutex::new(BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// The allocation an address lies in.
@@ -93,12 +95,18 @@ pub(crate) fn find(address: u64) -> Option<Allocation> {
 }
 
 fn insert(context: &Context, start: u64, size: u64, room: u64, kind: Kind) {
+    insert_on(context.device(), context, start, size, room, kind);
+}
+
+/// Takes in an allocation that need not be on its context's device.
+fn insert_on(device: usize, context: &Context, start: u64, size: u64, room: u64, kind: Kind) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let allocation = Allocation {
         start,
         size,
         room,
         kind,
+        device,
         context: context.id,
         context_handle: context.handle,
         id,
@@ -113,8 +121,8 @@ fn remove(start: u64) -> Option<Allocation> {
     TABLE.write().unwrap_or_else(PoisonError::into_inner).remove(&start)
 }
 
-fn with_heap<T>(body: impl FnOnce(&mut Heap) -> T) -> T {
-    body(lock(&HEAP).get_or_insert_with(Heap::default))
+fn with_heap<T>(device: usize, body: impl FnOnce(&mut Heap) -> T) -> T {
+    body(lock(&HEAPS).entry(device).or_insert_with(|| Heap::of(device)))
 }
 
 /// How an address takes part in a copy.

@@ -69,7 +69,7 @@ pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
     let whole = |size: u64, unit: u64| size.checked_next_multiple_of(unit).ok_or(Error::OUT_OF_MEMORY);
     let (room, addresses) = (whole(size, PAGE)?, whole(size, GRANULE)?);
     let at = space()?.take_device(addresses)?;
-    if let Err(error) = driver.timeline.manage(at, room) {
+    if let Err(error) = driver.timeline.manage(context.device(), at, room) {
         space()?.give_device(at, addresses);
         return Err(error);
     }
@@ -83,7 +83,9 @@ pub(super) fn give(driver: &Driver, allocation: &Allocation) -> R {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     managed::forget(allocation.id);
     lock(&OPERANDS).forget(allocation.start, allocation.room);
-    driver.timeline.unmanage(allocation.start, allocation.room);
+    driver
+        .timeline
+        .unmanage(allocation.device, allocation.start, allocation.room);
     space()?.give_device(allocation.start, allocation.room.next_multiple_of(GRANULE));
     Ok(())
 }

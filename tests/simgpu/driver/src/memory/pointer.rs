@@ -51,7 +51,7 @@ fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocat
         6 => half.set(0),
         7 => word.set(found.id),
         8 => half.set(u32::from(found.kind == Kind::Managed)),
-        9 => half.set(0),
+        9 => half.set(u32::try_from(found.device).unwrap_or(0)),
         10 => half.set(u32::from(found.kind == Kind::Device)),
         11 => word.set(found.start),
         12 => word.set(found.size),

@@ -5,21 +5,22 @@
 //! release threshold says.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use simgpu_device::{Op, Seq};
 
 use crate::abi::{Error, Handle, R};
 use crate::memory::heap::Heap;
-use crate::memory::{Kind, find, insert, remove};
+use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
 use crate::state::{Driver, lock};
 use crate::stream::Stream;
 
 /// Every pool of the process.
 pub(crate) static POOLS: Registry<Pool> = Registry::new(HandleKind::Pool);
-/// The device's current pool, if it is not the default one.
-pub(crate) static CURRENT: Mutex<Handle> = Mutex::new(0);
+/// The devices' current pools, where they are not the default ones.
+pub(crate) static CURRENT: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
 
 /// One pool.
 pub(crate) struct Pool {
@@ -47,9 +48,9 @@ pub(crate) struct Inner {
     pub(crate) reuse: [i32; 3],
 }
 
-/// A new pool; `limit` 0 means none.
-pub(crate) fn create(limit: u64, handle_types: u32) -> Handle {
-    let mut heap = Heap::default();
+/// A new pool of a device's memory; `limit` 0 means none.
+pub(crate) fn create(device: usize, limit: u64, handle_types: u32) -> Handle {
+    let mut heap = Heap::of(device);
     heap.limit = limit;
     let inner = Mutex::new(Inner {
         heap,
@@ -65,16 +66,22 @@ pub(crate) fn create(limit: u64, handle_types: u32) -> Handle {
         .0
 }
 
-/// The device's default pool.
-pub(crate) fn default() -> Handle {
-    static DEFAULT: OnceLock<Handle> = OnceLock::new();
-    *DEFAULT.get_or_init(|| create(0, 0))
+static DEFAULT: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
+
+/// A device's default pool.
+pub(crate) fn default(device: usize) -> Handle {
+    *lock(&DEFAULT).entry(device).or_insert_with(|| create(device, 0, 0))
 }
 
-/// The device's current pool.
-pub(crate) fn current() -> Handle {
-    let set = *lock(&CURRENT);
-    if POOLS.get(set).is_ok() { set } else { default() }
+/// Whether it is a device's default pool.
+pub(crate) fn is_default(pool: Handle) -> bool {
+    lock(&DEFAULT).values().any(|default| *default == pool)
+}
+
+/// A device's current pool.
+pub(crate) fn current(device: usize) -> Handle {
+    let set = lock(&CURRENT).get(&device).copied().unwrap_or(0);
+    if POOLS.get(set).is_ok() { set } else { default(device) }
 }
 
 impl Inner {
@@ -136,8 +143,9 @@ pub(crate) fn take(driver: &Driver, pool: Handle, stream: &Arc<Stream>, size: u6
         None => inner.take(driver, size)?,
     };
     inner.count(room);
+    let device = inner.heap.device;
     drop(inner);
-    insert(&stream.context, at, size, room, Kind::Pool(pool.handle));
+    insert_on(device, &stream.context, at, size, room, Kind::Pool(pool.handle));
     Ok(at)
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Access {
     pub(crate) flags: u32,
 }
 
-fn allocate(out: Out<DevicePtr>, size: usize, pool: Handle, stream: Handle) -> R {
+fn allocate(out: Out<DevicePtr>, size: usize, pool: Option<Handle>, stream: Handle) -> R {
     let driver = state::driver()?;
     let stream = stream::resolve(driver, stream)?;
     if out.is_null() {
@@ -41,6 +41,7 @@ fn allocate(out: Out<DevicePtr>, size: usize, pool: Handle, stream: Handle) -> R
     if stream.is_capturing() {
         return out.set(graph::capture_alloc(driver, &stream, size as u64)?);
     }
+    let pool = pool.unwrap_or_else(|| pool::current(stream.context.device()));
     out.set(pool::take(driver, pool, &stream, size as u64)?)
 }
 
@@ -86,7 +87,7 @@ fn set_attribute(pool: Handle, attribute: u32, value: In<u64>) -> R {
     Ok(())
 }
 
-fn on_device(location: In<Location>) -> R {
+fn on_device(location: In<Location>) -> R<usize> {
     let location = location.get()?;
     if location.kind == Location::DEVICE {
         device::check(location.id)
@@ -95,14 +96,23 @@ fn on_device(location: In<Location>) -> R {
     }
 }
 
+/// A pool serves its own device only.
+fn make_current(device: usize, pool: Handle) -> R {
+    if lock(&POOLS.get(pool)?.inner).heap.device != device {
+        return Err(Error::INVALID_VALUE);
+    }
+    lock(&CURRENT).insert(device, pool);
+    Ok(())
+}
+
 export! {
     fn cuMemAllocAsync(pointer: Out<DevicePtr>, size: usize, stream: Handle) {
-        allocate(pointer, size, pool::current(), stream)
+        allocate(pointer, size, None, stream)
     }
 
     fn cuMemAllocFromPoolAsync(pointer: Out<DevicePtr>, size: usize, pool: Handle, stream: Handle) {
         POOLS.get(pool)?;
-        allocate(pointer, size, pool, stream)
+        allocate(pointer, size, Some(pool), stream)
     }
 
     fn cuMemFreeAsync(pointer: DevicePtr, stream: Handle) {
@@ -121,42 +131,35 @@ export! {
     }
 
     fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: i32) {
-        device::check(device)?;
-        pool.set(pool::default())
+        pool.set(pool::default(device::check(device)?))
     }
 
     fn cuDeviceGetMemPool(pool: Out<Handle>, device: i32) {
-        device::check(device)?;
-        pool.set(pool::current())
+        pool.set(pool::current(device::check(device)?))
     }
 
     fn cuDeviceSetMemPool(device: i32, pool: Handle) {
-        device::check(device)?;
-        POOLS.get(pool)?;
-        *lock(&CURRENT) = pool;
+        let device = device::check(device)?;
+        make_current(device, pool)?;
         Ok(())
     }
 
     fn cuMemGetDefaultMemPool(pool: Out<Handle>, location: In<Location>, kind: u32) {
         let _ = kind;
         state::driver()?;
-        on_device(location)?;
-        pool.set(pool::default())
+        pool.set(pool::default(on_device(location)?))
     }
 
     fn cuMemGetMemPool(pool: Out<Handle>, location: In<Location>, kind: u32) {
         let _ = kind;
         state::driver()?;
-        on_device(location)?;
-        pool.set(pool::current())
+        pool.set(pool::current(on_device(location)?))
     }
 
     fn cuMemSetMemPool(location: In<Location>, kind: u32, pool: Handle) {
         let _ = kind;
         state::driver()?;
-        on_device(location)?;
-        POOLS.get(pool)?;
-        *lock(&CURRENT) = pool;
+        make_current(on_device(location)?, pool)?;
         Ok(())
     }
 
@@ -169,13 +172,13 @@ export! {
         if asked.location.kind != Location::DEVICE {
             return Err(Error::NOT_SUPPORTED);
         }
-        device::check(asked.location.id)?;
-        pool.set(pool::create(asked.limit as u64, asked.handle_types))
+        let device = device::check(asked.location.id)?;
+        pool.set(pool::create(device, asked.limit as u64, asked.handle_types))
     }
 
     fn cuMemPoolDestroy(pool: Handle) {
         let driver = state::driver()?;
-        if pool == pool::default() {
+        if pool::is_default(pool) {
             return Err(Error::INVALID_VALUE);
         }
         pool::drain(driver, &*POOLS.get(pool)?)?;

@@ -16,7 +16,7 @@ use crate::context::current;
 use crate::export::export;
 use crate::memory::pool_api::Access;
 use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Kind, find, insert, remove};
+use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
 use crate::state::{self, Driver, lock};
 use crate::{device, fd};
@@ -77,19 +77,25 @@ impl Properties {
         (2..=4).contains(&self.location.kind)
     }
 
+    /// Whose memory it is; checked when it was made.
+    fn device(&self) -> usize {
+        usize::try_from(self.location.id).unwrap_or(0)
+    }
+
     fn check(&self) -> R {
         if self.kind != 1 {
             return Err(Error::INVALID_VALUE);
         }
         match self.location.kind {
-            Location::DEVICE => device::check(self.location.id),
+            Location::DEVICE => device::check(self.location.id).map(drop),
             _ => Err(Error::NOT_SUPPORTED),
         }
     }
 }
 
 fn create(driver: &Driver, size: u64, properties: Properties) -> R<Handle> {
-    driver.timeline.reserve(size)?;
+    let device = properties.device();
+    driver.timeline.reserve(device, size)?;
     let backing = || -> R<Backing> {
         if properties.handle_types & FILE_DESCRIPTOR == 0 {
             return Ok(Backing::Shared(space()?.take_physical(size)?));
@@ -99,7 +105,7 @@ fn create(driver: &Driver, size: u64, properties: Properties) -> R<Handle> {
         rustix::fs::ftruncate(&file, size).map_err(|_| Error::OPERATING_SYSTEM)?;
         Ok(Backing::Own(file))
     };
-    let backing = backing().inspect_err(|_| driver.timeline.release(size))?;
+    let backing = backing().inspect_err(|_| driver.timeline.release(device, size))?;
     Ok(ALLOCATIONS.add(Physical {
         size,
         properties,
@@ -120,7 +126,7 @@ fn drop_use(driver: &Driver, handle: Handle) -> R {
         space()?.give_physical(offset, physical.size);
     }
     if physical.counted {
-        driver.timeline.release(physical.size);
+        driver.timeline.release(physical.properties.device(), physical.size);
     }
     Ok(())
 }
@@ -138,11 +144,12 @@ pub(crate) fn retain(address: u64) -> R<Handle> {
 
 fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
     // The virtual memory API belongs to the device: a thread without a context may map too (PyTorch's backward threads do).
+    let physical = ALLOCATIONS.get(handle)?;
+    let device = physical.properties.device();
     let context = match current::get() {
         Ok(context) => context,
-        Err(_) => state::driver()?.primary.clone(),
+        Err(_) => state::driver()?.primary(device)?.clone(),
     };
-    let physical = ALLOCATIONS.get(handle)?;
     let (start, room) = reservation(at).ok_or(Error::INVALID_VALUE)?;
     let whole = at.is_multiple_of(GRANULE) && size.is_multiple_of(GRANULE) && size > 0;
     if !whole || offset != 0 || size > physical.size || at + size > start + room || find(at).is_some() {
@@ -158,13 +165,15 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
         handle_types: physical.properties.handle_types,
         host: physical.properties.is_host(),
     };
-    insert(&context, at, size, size, kind);
+    insert_on(device, &context, at, size, size, kind);
     Ok(())
 }
 
 fn unmap(driver: &Driver, at: u64, size: u64) -> R {
     // Nothing may still use the memory: work that does would be a fault.
-    driver.primary.synchronize(driver)?;
+    for primary in driver.primaries.iter().filter(|primary| primary.is_alive()) {
+        primary.synchronize(driver)?;
+    }
     if let Ok(context) = current::get() {
         context.synchronize(driver)?;
     }
@@ -303,7 +312,8 @@ export! {
         if size == 0 || !size.is_multiple_of(GRANULE) {
             return Err(Error::INVALID_VALUE);
         }
-        let location = Location { kind: Location::DEVICE, id: 0 };
+        let id = current::get().map_or(0, |context| context.ordinal());
+        let location = Location { kind: Location::DEVICE, id };
         let properties = Properties { kind: 1, handle_types: FILE_DESCRIPTOR, location, metadata: 0, flags: [0; 8] };
         // The exporter took the memory from the device; it is not counted twice.
         let imported = Physical { size, properties, backing: Backing::Own(file), uses: AtomicU32::new(1), counted: false };

@@ -94,7 +94,7 @@ impl Module {
             return Ok(*found);
         }
         let global = self.image.module()?.global(name).ok_or(Error::NOT_FOUND)?;
-        let context = current::get().unwrap_or(state::driver()?.primary.clone());
+        let context = current::get().unwrap_or(state::driver()?.primary(0)?.clone());
         let at = memory::take(state::driver()?, &context, global.size.max(1), memory::Kind::Device)?;
         let initial = &global.initial[..global.initial.len().min(global.size as usize)];
         raw::write(at, initial);

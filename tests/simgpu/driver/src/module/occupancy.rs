@@ -2,7 +2,8 @@
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::device::attributes::{MAX_THREADS, PROCESSORS, WARP};
+use crate::device;
+use crate::device::attributes::{MAX_THREADS, WARP};
 use crate::export::export;
 use crate::launch::Config;
 use crate::module::function::{self, Function};
@@ -26,7 +27,7 @@ fn best(function: &Function, dynamic: impl Fn(u32) -> u32, limit: i32) -> (u32, 
     let (size, resident) = with
         .max_by_key(|(size, resident)| (size * resident, *size))
         .unwrap_or((WARP, 1));
-    (size, resident * PROCESSORS)
+    (size, resident * device::current().map_or(1, |device| device.processors))
 }
 
 fn potential(grid: Out<i32>, block: Out<i32>, function: Handle, sizes: usize, dynamic: usize, limit: i32) -> R {

@@ -67,7 +67,7 @@ export! {
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
         graph::may_synchronize(&stream)?;
-        if stream.is_idle(driver) { Ok(()) } else { Err(driver.timeline.not_ready()) }
+        if stream.is_idle(driver) { Ok(()) } else { Err(driver.timeline.not_ready(stream.last())) }
     }
 
     fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) {
@@ -83,8 +83,7 @@ export! {
     }
 
     fn cuStreamGetDevice(stream: Handle, device: Out<i32>) {
-        resolve(state::driver()?, stream)?;
-        device.set(0)
+        device.set(resolve(state::driver()?, stream)?.context.ordinal())
     }
 
     fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) {

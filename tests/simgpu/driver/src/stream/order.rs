@@ -13,6 +13,7 @@ use simgpu_device::{Op, Seq, Touch};
 
 use crate::abi::R;
 use crate::effect::Effect;
+use crate::memory;
 use crate::state::{Driver, lock};
 use crate::stream::{Kind, Stream};
 
@@ -195,6 +196,17 @@ impl Stream {
     }
 
     fn put(&self, driver: &Driver, op: Op, effect: Option<Effect>, graph: u64, touches: &[Touch]) -> R<Seq> {
+        let own: Vec<Touch>;
+        let touches = match touches.is_empty() || driver.devices.len() == 1 {
+            true => touches,
+            // What is in another device's ledger this one knows nothing of.
+            false => {
+                let device = self.context.device();
+                let here = |touch: &&Touch| memory::find(touch.start).is_some_and(|found| found.device == device);
+                own = touches.iter().filter(here).copied().collect();
+                &own
+            }
+        };
         let seq = driver.timeline.submit(self.link, op, effect, graph, touches)?;
         self.last.store(seq.0, Ordering::Release);
         self.depth.count(seq);
