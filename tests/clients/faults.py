@@ -26,6 +26,15 @@ from harness.scene import BOUND, CLIENT, Cases, says, weft  # noqa: E402
 
 case = Cases("faults")
 
+# A filler that leaves launches behind at the gate.
+QUEUE = {"WEFT_QUEUE": "on"}
+
+
+def leaves_behind(scene, job, count=50):
+    """Waits until it has left so many behind."""
+    seen = jobs.wait_until(lambda: (scene.row(job) or {"left_behind": 0})["left_behind"] >= count, BOUND, step=0.1)
+    assert seen, f"{job.name} leaves nothing behind: nothing is tested\n{scene.row(job)}"
+
 
 # --- brokers ---------------------------------------------------------------------------------------------------------------------
 
@@ -87,6 +96,36 @@ def broker_stopped_by_a_signal_lets_fillers_go(scene):
 
 
 @case
+def broker_killed_while_launches_are_left_behind(scene):
+    scene.broker.start()
+    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0, more=QUEUE)
+    leaves_behind(scene, filler)
+    for _ in range(3):
+        scene.broker.kill()
+        time.sleep(0.5)
+        assert holder.running() and filler.running(), holder.explain() + filler.explain()
+        scene.broker.start()
+        scene.attached(holder, filler)
+        scene.progresses(filler)
+    leaves_behind(scene, filler)
+    scene.broker.kill()
+    scene.finish_companions(holder, filler)
+
+
+@case
+def broker_stopped_by_a_signal_while_launches_are_left_behind(scene):
+    scene.broker.start()
+    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0, more=QUEUE)
+    leaves_behind(scene, filler)
+    os.kill(scene.broker.job.pid, signal.SIGSTOP)
+    try:
+        scene.finish(scene.client(priority=7, more=QUEUE))
+        scene.finish_companions(holder, filler)
+    finally:
+        os.kill(scene.broker.job.pid, signal.SIGCONT)
+
+
+@case
 def stale_socket_is_taken_over(scene):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(scene.broker.socket))
@@ -119,7 +158,7 @@ def jobs_killed_at_random_moments(scene):
     survivor = scene.companion("survivor", priority=3)
     scene.attached(survivor)
     for number in range(scene.options.kills):
-        victim = scene.client(f"victim{number}", priority=rng.choice((0, 5, 9)))
+        victim = scene.client(f"victim{number}", priority=rng.choice((0, 5, 9)), more=rng.choice((None, QUEUE)))
         time.sleep(rng.uniform(0.0, 0.12))
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(BOUND)

@@ -162,9 +162,10 @@ def ends_of_all_kinds_while_threads_launch(scene):
     for how, code in {"exit": 0, "_exit": 3, "abort": -6, "exec": 4, "signal": 5, "interrupt": 6}.items():
         bare = plainly(scene, script("ends.py", how), f"plainly-{how}")
         assert bare.process.returncode == code, bare.explain()
-        job = scene.job(script("ends.py", how), how, more=PYTHON, priority=6)
-        job.wait(BOUND)
-        same(bare, job)
+        for role, more in (("filler", {}), ("queued", {"WEFT_QUEUE": "on"})):
+            job = scene.job(script("ends.py", how), f"{how}-{role}", more={**PYTHON, **more}, priority=6)
+            job.wait(BOUND)
+            same(bare, job)
     scene.finish_companions(beside)
 
 
