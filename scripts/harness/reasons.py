@@ -1,0 +1,68 @@
+"""Why a case failed, out of what its runner printed: for the end of a run, where often nothing else of it can be read.
+
+A failed case begins with a line that says FAILED and ends where the next case or the runner's end begins. Reads text alone.
+"""
+
+import re
+
+# Of one case: what it is, what its error is, and its last lines. Of one stage so many cases; of one line so much.
+LINES = 15
+CASES = 8
+WIDTH = 400
+
+# `[3/9] order/alone FAILED why`, `FAILED  name`, `killed 3.2s FAILED why`.
+FAILED = re.compile(r"^(?:\[\d+/\d+\] )?(?:\S[^:]{0,120}? )?FAILED(?:\s|$)")
+# What follows a case.
+NEXT = re.compile(r"^(?:\[\d+/\d+\] |ok\b|failed: |\d+ passed, \d+ failed|\S+ \d+\.\d+s (?:ok|FAILED)\b|\S+ \.\.\.$|kept: )")
+ERROR = re.compile(r"^\s*[\w.]*(?:Error|Failure|Exception|Expired|Trouble)\b")
+# Of cargo test.
+OUTPUT = re.compile(r"^---- (\S+) stdout ----$")
+OUTPUT_END = re.compile(r"^(?:---- \S+ stdout ----|failures:|test result: .*)$")
+
+
+def short(block):
+    """A case's lines, no more than are wanted."""
+    block = [line.rstrip()[:WIDTH] for line in block if line.strip()]
+    if len(block) <= LINES + 2:
+        return block
+    body = block[1:-LINES]
+    error = next((line for line in body if ERROR.match(line)), None)
+    return [block[0], *([error] if error else []), "[...]", *block[-LINES:]]
+
+
+def bounded(blocks):
+    more = len(blocks) - CASES
+    kept = [line for block in blocks[:CASES] for line in short(block)]
+    return kept + ([f"[and {more} more]"] if more > 0 else [])
+
+
+def blocks(text, begins, ends):
+    found, block = [], None
+    for line in text.splitlines():
+        if begins(line):
+            block = [line]
+            found.append(block)
+        elif block is not None and ends(line):
+            block = None
+        elif block is not None:
+            block.append(line)
+    return found
+
+
+def of_runner(*texts):
+    """Of a runner that counts its own cases; each text is one of its streams."""
+    found = [block for text in texts for block in blocks(text, FAILED.match, NEXT.match)]
+    return bounded(found) or of_stage(*texts)
+
+
+def of_cargo(text):
+    """Of cargo test: what the failed tests printed; else the last errors of the compiler, or the end of it."""
+    found = blocks(text, OUTPUT.match, OUTPUT_END.match)
+    if not found:
+        found = blocks(text, lambda line: line.startswith(("error", "signal:", "thread '")), lambda line: not line.strip())
+    return bounded(found) or of_stage(text)
+
+
+def of_stage(*texts):
+    """Of anything else: its last lines."""
+    return [line.rstrip()[:WIDTH] for text in texts for line in [line for line in text.splitlines() if line.strip()][-LINES:]]
