@@ -81,6 +81,11 @@ macro_rules! word {
             }
 
             /// As in the standard library.
+            pub fn fetch_max(&self, value: $of, order: Ordering) -> $of {
+                locked(|| self.word().fetch_max(value, order))
+            }
+
+            /// As in the standard library.
             pub fn compare_exchange(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
                 locked(|| self.word().compare_exchange(old, new, won, lost))
             }
