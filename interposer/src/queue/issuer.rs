@@ -3,7 +3,6 @@
 //! One thread of ours does, which sleeps while there is nothing to do; a thread of the job's that needs the queue empty does it if ours is not at work. One at
 //! a time ([`ISSUING`]), from the front. A launch counts as in the queue until the driver has taken it.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -11,16 +10,11 @@ use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
 
 use super::held::{self, Held};
+use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
 use crate::abi::{CuContext, CuResult, CuStream};
 use crate::trouble::guarded;
 use crate::{real, session};
-
-/// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
-const MOST: usize = 1_024;
-
-/// And bytes. Parameters take some hundred bytes a launch.
-const MOST_BYTES: usize = 4 << 20;
 
 /// The issuing thread's stack: a launch and the gate, no more.
 const STACK: usize = 256 << 10;
@@ -31,22 +25,7 @@ const NAP: Ns = 100_000_000;
 /// Who waits for the queue looks again after this long.
 const LOOK: Ns = 1_000_000;
 
-#[derive(Debug, Default)]
-struct Inside {
-    launches: VecDeque<Held>,
-    bytes: usize,
-    /// Where the one goes that is being issued.
-    stream: Option<CuStream>,
-    /// Of the first that failed.
-    error: Option<CuResult>,
-}
-
-static INSIDE: Mutex<Inside> = Mutex::new(Inside {
-    launches: VecDeque::new(),
-    bytes: 0,
-    stream: None,
-    error: None,
-});
+static LINE: Mutex<Line<Held>> = Mutex::new(Line::new());
 
 /// Held by whoever issues.
 static ISSUING: Mutex<()> = Mutex::new(());
@@ -66,8 +45,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 /// Nothing is left behind any more: the thread could not be had, or something of ours has failed.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-fn inside() -> MutexGuard<'static, Inside> {
-    INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
+fn line() -> MutexGuard<'static, Line<Held>> {
+    LINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Puts a launch at the end. False if it has to be made directly.
@@ -75,19 +54,23 @@ pub fn push(held: Held) -> bool {
     if BROKEN.load(Ordering::Relaxed) || !started() {
         return false;
     }
-    let bytes = held.bytes();
-    let mut inside = inside();
-    let full = |inside: &Inside| inside.launches.len() >= MOST || inside.bytes + bytes > MOST_BYTES;
-    if full(&inside) {
+    let weight = Weight {
+        stream: held.info.stream,
+        bytes: held.bytes(),
+        work: session::cost_of(&held.info),
+    };
+    let longest = session::longest_wait();
+    let mut inside = line();
+    if inside.is_full(weight, longest) {
         drop(inside);
-        wait(session::longest_wait(), Ns::MAX, || !full(&self::inside()));
-        inside = self::inside();
-        if full(&inside) {
+        wait(longest, Ns::MAX, || !line().is_full(weight, longest));
+        inside = line();
+        // Another thread was quicker.
+        if inside.is_full(weight, longest) {
             return false;
         }
     }
-    inside.bytes += bytes;
-    inside.launches.push_back(held);
+    inside.push(weight, held);
     // Under the lock, so that whoever takes it out counts it down after this.
     let before = STATE.fetch_add(1, Ordering::AcqRel) & !FAILED;
     drop(inside);
@@ -147,7 +130,7 @@ impl Drop for Going {
 /// A launch that was left behind has failed: the next call that empties the queue says so.
 fn fail(error: CuResult) {
     session::held_failed();
-    inside().error.get_or_insert(error);
+    line().fail(error);
     STATE.fetch_or(FAILED, Ordering::AcqRel);
 }
 
@@ -155,14 +138,9 @@ fn fail(error: CuResult) {
 fn issue_all(_issuing: &MutexGuard<'_, ()>) {
     let mut own = Own::default();
     loop {
-        let held = {
-            let mut inside = inside();
-            inside.stream = None;
-            let Some(held) = inside.launches.pop_front() else { break };
-            inside.bytes = inside.bytes.saturating_sub(held.bytes());
-            inside.stream = Some(held.info.stream);
-            held
-        };
+        // No longer than this is the line locked.
+        let next = line().pop();
+        let Some(held) = next else { break };
         let going = Going;
         own.enter(held.context);
         let result = held::go(&held);
@@ -264,18 +242,17 @@ pub fn failure() -> Option<CuResult> {
     if STATE.load(Ordering::Acquire) & FAILED == 0 {
         return None;
     }
-    let mut inside = inside();
+    let mut inside = line();
     STATE.fetch_and(!FAILED, Ordering::AcqRel);
-    inside.error.take()
+    inside.failure()
 }
 
 /// Whether anything in the queue goes to this stream, or may be waited for by it.
 pub fn has_work_for(stream: CuStream) -> bool {
     // The legacy stream waits for others and others for it.
     const LEGACY: CuStream = 1;
-    let inside = inside();
-    let mut streams = inside.launches.iter().map(|held| held.info.stream).chain(inside.stream);
-    pending() > 0 && (stream <= LEGACY || streams.any(|other| other == stream))
+    let inside = line();
+    pending() > 0 && (stream <= LEGACY || inside.goes_to(stream))
 }
 
 /// In a forked child: the thread is the parent's.

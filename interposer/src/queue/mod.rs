@@ -11,7 +11,7 @@
 //!   told, to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that empties the queue returns its error.
 //! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. A job that
 //!   ends in good order, and one whose broker dies, issues what is left without waiting.
-//! * The queue is bounded, in launches and bytes. Who finds it full waits until it is not.
+//! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
 //! * A job that is no filler, or whose gate is open, pays one load a call.
 //!
 //! `WEFT_QUEUE=on` turns it on. Without that nothing is ever left behind, and calls without a hook lead straight to the driver as ever.
@@ -20,6 +20,7 @@ mod harmless;
 mod held;
 mod issuer;
 mod known;
+mod line;
 
 use std::cell::Cell;
 use std::ffi::c_void;

@@ -54,6 +54,13 @@ pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
     session().is_some_and(|session| session.may_leave_behind(launch))
 }
 
+/// What a launch is predicted to take.
+pub fn cost_of(launch: &LaunchInfo) -> Ns {
+    session().map_or(0, |session| {
+        session.cost(launch.kernel_hash, launch.kind, launch.cost_hint)
+    })
+}
+
 /// A launch was left behind.
 pub fn left_behind() {
     if let Some(session) = session() {

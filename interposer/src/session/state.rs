@@ -138,7 +138,7 @@ impl Session {
     }
 
     #[inline]
-    fn cost(&self, kernel: u64, kind: LaunchKind, hint: Ns) -> Ns {
+    pub(super) fn cost(&self, kernel: u64, kind: LaunchKind, hint: Ns) -> Ns {
         if hint != 0 {
             return hint;
         }

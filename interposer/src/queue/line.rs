@@ -1,0 +1,179 @@
+//! The launches in the queue, in their order, and what bounds them.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use weft_broker::protocol::Ns;
+
+use crate::abi::{CuResult, CuStream};
+
+/// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
+const MOST: usize = 1_024;
+
+/// And bytes. Parameters take some hundred bytes a launch.
+const MOST_BYTES: usize = 4 << 20;
+
+/// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that long lets all of it go at once, and a holder then finds it in its way: no
+/// more than 0.8 % of its time, so. 8 ms beside a real device: more than a filler gets through in most gaps.
+const PART: Ns = 128;
+
+/// One launch, as the line sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weight {
+    /// Where it goes.
+    pub stream: CuStream,
+    /// Memory that it takes.
+    pub bytes: usize,
+    /// Predicted time on the device.
+    pub work: Ns,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Line<T> {
+    launches: VecDeque<(Weight, T)>,
+    bytes: usize,
+    work: Ns,
+    /// Where the one goes that is being issued.
+    leaving: Option<CuStream>,
+    /// Of the first that failed.
+    error: Option<CuResult>,
+}
+
+impl<T> Line<T> {
+    /// Nobody in it.
+    pub const fn new() -> Line<T> {
+        Line {
+            launches: VecDeque::new(),
+            bytes: 0,
+            work: 0,
+            leaving: None,
+            error: None,
+        }
+    }
+
+    /// Whether there is no room for one more, where a launch waits at the gate for `longest` at most. One alone always has room.
+    pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
+        let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
+        let work = self.work.saturating_add(more.work) <= longest / PART;
+        !self.launches.is_empty()
+            && !(work && room(self.launches.len(), 1, MOST) && room(self.bytes, more.bytes, MOST_BYTES))
+    }
+
+    /// One more, at the end.
+    pub fn push(&mut self, weight: Weight, launch: T) {
+        self.bytes = self.bytes.saturating_add(weight.bytes);
+        self.work = self.work.saturating_add(weight.work);
+        self.launches.push_back((weight, launch));
+    }
+
+    /// The first, which is now being issued; the one before it has been.
+    pub fn pop(&mut self) -> Option<T> {
+        self.leaving = None;
+        let (weight, launch) = self.launches.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(weight.bytes);
+        self.work = self.work.saturating_sub(weight.work);
+        self.leaving = Some(weight.stream);
+        Some(launch)
+    }
+
+    /// Whether one that is here, or being issued, goes to this stream.
+    pub fn goes_to(&self, stream: CuStream) -> bool {
+        let waiting = self.launches.iter().map(|(weight, _)| weight.stream);
+        waiting.chain(self.leaving).any(|other| other == stream)
+    }
+
+    /// One has failed. The first failure is the one that is told.
+    pub fn fail(&mut self, error: CuResult) {
+        self.error.get_or_insert(error);
+    }
+
+    /// The failure that nobody was told, once.
+    pub fn failure(&mut self) -> Option<CuResult> {
+        self.error.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: Ns = 1_000_000_000;
+
+    fn weight(stream: CuStream, bytes: usize, work: Ns) -> Weight {
+        Weight { stream, bytes, work }
+    }
+
+    fn filled(with: Weight) -> Line<usize> {
+        let mut line = Line::new();
+        let mut number = 0;
+        while !line.is_full(with, LONGEST) {
+            line.push(with, number);
+            number += 1;
+            assert!(number <= MOST, "it has no bound");
+        }
+        line
+    }
+
+    fn drained(mut line: Line<usize>) -> Vec<usize> {
+        std::iter::from_fn(|| line.pop()).collect()
+    }
+
+    #[test]
+    fn launches_leave_in_the_order_in_which_they_came() {
+        let line = filled(weight(7, 200, 1_000));
+        assert_eq!(drained(line), (0..MOST).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn it_is_bounded_in_bytes_and_in_work_too() {
+        assert_eq!(drained(filled(weight(7, MOST_BYTES / 4, 1_000))).len(), 4);
+        let work = drained(filled(weight(7, 200, 1_000_000))).len();
+        assert_eq!(work, 7, "7.8 ms of a longest wait of one second");
+        // A slower device has longer waits and longer kernels.
+        let mut slower = Line::new();
+        (0..work).for_each(|number| slower.push(weight(7, 200, 20_000_000), number));
+        assert!(slower.is_full(weight(7, 200, 20_000_000), 20 * LONGEST));
+    }
+
+    #[test]
+    fn one_alone_has_room_however_large() {
+        let large = weight(7, 2 * MOST_BYTES, LONGEST);
+        let line = filled(large);
+        assert_eq!(drained(line), [0]);
+        assert!(!Line::<usize>::new().is_full(large, 0));
+    }
+
+    #[test]
+    fn what_left_makes_room() {
+        let mut line = filled(weight(7, 200, 1_000_000));
+        assert!(line.pop().is_some());
+        assert!(!line.is_full(weight(7, 200, 1_000_000), LONGEST));
+        while line.pop().is_some() {}
+        assert_eq!((line.bytes, line.work), (0, 0));
+    }
+
+    #[test]
+    fn a_stream_has_work_here_until_its_launch_has_been_issued() {
+        let mut line = Line::new();
+        line.push(weight(7, 1, 1), "first");
+        line.push(weight(8, 1, 1), "second");
+        assert!(line.goes_to(7) && line.goes_to(8) && !line.goes_to(9));
+        assert_eq!(line.pop(), Some("first"));
+        assert!(line.goes_to(7), "the driver has not taken it yet");
+        assert_eq!(line.pop(), Some("second"));
+        assert!(!line.goes_to(7) && line.goes_to(8));
+        assert_eq!(line.pop(), None);
+        assert!(!line.goes_to(8));
+    }
+
+    #[test]
+    fn the_first_failure_is_told_once() {
+        let mut line: Line<()> = Line::new();
+        assert_eq!(line.failure(), None);
+        line.fail(CuResult(700));
+        line.fail(CuResult(1));
+        assert_eq!(line.failure(), Some(CuResult(700)));
+        assert_eq!(line.failure(), None);
+    }
+}
