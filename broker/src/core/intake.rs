@@ -174,7 +174,9 @@ impl Core {
     /// Puts a wait (back) into the queue, unless the client's credit covers it.
     pub(super) fn requeue(&mut self, slot: Slot) {
         let Some(client) = self.state.get(slot) else { return };
-        let covered = client.wait.is_none_or(|wait| State::covered(client, &wait));
+        // What the books have left of an empty word was taken by threads that have not told of it, or never will: it lets no other launch through.
+        let empty = client.emptied_at.is_some();
+        let covered = client.wait.is_none_or(|wait| !empty && State::covered(client, &wait));
         if covered || client.mode != Mode::Filler {
             self.state.unqueue(slot);
         } else {

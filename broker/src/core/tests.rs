@@ -500,6 +500,77 @@ fn work_that_never_ends_is_written_off() {
     assert_eq!(bench.view(TRAINING).written_off, 500 * US);
 }
 
+/// Whether the training gets credit within so long while nobody else does anything.
+fn is_granted_within(bench: &mut Bench, most: Ns) -> bool {
+    let end = bench.now + most;
+    while let Some(at) = bench.core.next_wake(bench.now).filter(|at| *at <= end) {
+        bench.now = at.max(bench.now + 1);
+        let decisions = bench.play(Event::Tick);
+        if decisions
+            .iter()
+            .any(|decision| matches!(decision, Decision::Grant { .. }))
+        {
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
+    for policy in [PolicyName::Fikit, PolicyName::Weft] {
+        let mut bench = Bench::pair(policy);
+        assert!(!bench.waits(TRAINING, 100 * US).is_empty() || is_granted_within(&mut bench, 100 * MS));
+        bench.progress(TRAINING, 100 * US, 100 * US);
+        // One of its threads takes all but 50 us of what is left and is never heard of again. The holder comes back, and the rest is taken from the word.
+        let left = bench.view(TRAINING).left;
+        assert!(left > 60_000, "{left}");
+        let decisions = bench.launch(SERVICE, LAST);
+        assert!(
+            decisions.contains(&Decision::Revoke(TRAINING)),
+            "{policy:?} {decisions:?}"
+        );
+        bench.tell(Event::Revoked {
+            client: TRAINING,
+            left: 50_000,
+        });
+        // The books have more left than the next kernel takes, the word has nothing: it must not count as let through.
+        bench.now += US;
+        bench.waits(TRAINING, 20 * US);
+        bench.now += 200 * US;
+        let mut decisions = bench.play(Event::Idle(SERVICE, bench.now));
+        decisions.retain(|decision| matches!(decision, Decision::Grant { .. }));
+        assert!(
+            !decisions.is_empty() || is_granted_within(&mut bench, 2_000 * MS),
+            "{policy:?}: it waits for ever"
+        );
+    }
+}
+
+#[test]
+fn a_wait_taken_for_over_by_another_threads_launch_comes_back_when_it_is_told_again() {
+    let mut bench = Bench::pair(PolicyName::Fikit);
+    bench.launch(SERVICE, LAST);
+    let wait = Event::Waits {
+        client: TRAINING,
+        kernel: 99,
+        cost: 20 * US,
+        since: bench.now,
+    };
+    bench.tell(wait.clone());
+    // The record of another thread's launch of the same kernel, which had its credit before, comes late.
+    bench.now += 10 * US;
+    bench.launch(TRAINING, 99);
+    bench.now += 200 * US;
+    let decisions = bench.play(Event::Idle(SERVICE, bench.now));
+    assert_eq!(decisions, [], "nobody waits, as far as is known");
+    let decisions = bench.tell(wait);
+    assert!(
+        matches!(decisions[..], [Decision::Grant { client: TRAINING, .. }]),
+        "{decisions:?}"
+    );
+}
+
 #[test]
 fn equals_take_turns() {
     let mut bench = Bench::pair(PolicyName::Fikit);
