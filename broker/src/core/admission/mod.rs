@@ -12,7 +12,8 @@
 //!
 //! 1. A job may be passed by others for as long as it is itself expected to run, but for no less than [`Config::shortest_patience`] and no more than
 //!    [`Config::longest_patience`]; and in any case until it would have begun under plain order (`fifo`, played along in [`plain`]), but for no longer than
-//!    [`Config::longest_wait`]. Then its turn has come: it is *due*.
+//!    [`Config::longest_wait`]. Then its turn has come: it is *due*. Where what runs leaves sooner than the bound below allows for, its turn comes later than plain order's by what
+//!    is left of that, by no more than its patience; who is to run longer than anything that runs does not pass it meanwhile, but as 3. says.
 //! 2. Of the due jobs one is first: who came first, where a user's further job counts as having come a little later for each of his that waited already, by weight
 //!    ([`Config::handicap`]; an hour at most). It goes before all others.
 //! 3. If it does not fit, it has a reservation on the device where it is expected to fit soonest; that time is its *promise* and never moves.

@@ -71,11 +71,17 @@ impl Admission {
     /// The rule of policy `weft`.
     fn by_turn(&mut self) -> Option<(usize, DeviceId)> {
         let mut reserved: Option<Reservation> = None;
+        let put_off = self.put_off();
         for at in self.sequence() {
             let waiter = self.waiting.get(at)?;
-            let allowed = |device: &Device, load: &Load| match &reserved {
-                Some(reservation) if reservation.device == device.id => self.spares(reservation, waiter, device, load),
-                _ => true,
+            let allowed = |device: &Device, load: &Load| {
+                let spares = |reservation: &Reservation| {
+                    reservation.device != device.id || self.spares(reservation, waiter, device, load)
+                };
+                let passes = |(reservation, longest): &(Reservation, Ns)| {
+                    waiter.ask.need.expected <= *longest || spares(reservation)
+                };
+                reserved.as_ref().is_none_or(spares) && put_off.as_ref().is_none_or(passes)
             };
             if let Some(device) = self.place(waiter, allowed) {
                 return Some((at, device));
@@ -93,6 +99,22 @@ impl Admission {
             }
         }
         None
+    }
+
+    /// The first whose turn came by plain order and is put off ([`Admission::due`]), with what is kept for it, and the longest run of those that run: who runs no longer than
+    /// that may pass without a look at it, as its bound has room for that.
+    fn put_off(&self) -> Option<(Reservation, Ns)> {
+        let longest = self.running.values().map(|running| running.ask.need.expected).max()?;
+        let off = |waiter: &&Waiter| self.plainly_due(waiter) <= self.now && self.now < self.due(waiter);
+        let waiting = self.waiting.iter().filter(off);
+        let waiter = waiting.min_by_key(|waiter| (waiter.ask.priority, waiter.turn, waiter.number))?;
+        let (device, soonest) = self.foresee(waiter)?;
+        let reservation = Reservation {
+            job: waiter.ask.job,
+            device,
+            promise: soonest.max(self.due(waiter)),
+        };
+        Some((reservation, longest))
     }
 
     /// Waiters by number in the list, next first.
@@ -155,6 +177,10 @@ impl Admission {
         let Some(holder) = self.waiting.iter().find(|waiter| waiter.ask.job == reservation.job) else {
             return true;
         };
+        // Nobody is in his own way, nor a less important one in that of a more important one.
+        if reservation.job == candidate.ask.job || candidate.ask.priority < holder.ask.priority {
+            return true;
+        }
         let left = self.load_of(device.id, |running| {
             running.since.saturating_add(running.ask.need.expected) > reservation.promise
         });
@@ -165,7 +191,7 @@ impl Admission {
     }
 
     /// Where and when a waiter will fit soonest, if jobs end as expected and nobody else begins.
-    fn foresee(&self, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
+    pub(super) fn foresee(&self, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
         let when = |device: &Device| {
             let mut ends: Vec<Ns> = self
                 .running
@@ -189,6 +215,7 @@ impl Admission {
         let sequence = self.sequence();
         let mut views = Vec::with_capacity(sequence.len());
         let mut reserved: Option<Job> = None;
+        let put_off = self.put_off().map(|(reservation, _)| reservation.job);
         for (place, at) in sequence.into_iter().enumerate() {
             let Some(waiter) = self.waiting.get(at) else { continue };
             let mut nearest: Option<(u64, u64, Option<Lack>)> = None;
@@ -212,7 +239,9 @@ impl Admission {
                 needs,
                 due,
                 promise: waiter.promise,
-                behind: reserved.filter(|_| lack.is_none()),
+                behind: reserved
+                    .or(put_off)
+                    .filter(|job| lack.is_none() && *job != waiter.ask.job),
             });
             if due && reserved.is_none() {
                 reserved = Some(waiter.ask.job);

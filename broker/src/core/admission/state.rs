@@ -16,6 +16,9 @@ use crate::protocol::Ns;
 /// A job that has run longer than expected is expected to run on for this part of what it ran so far.
 const OVERTIME: u64 = 4;
 
+/// What is expected to pass until a job fits counts so much longer where its turn is put off for it: estimates are wrong by up to two, and of some that run together one mostly is.
+const DRAIN: f64 = 1.5;
+
 /// A job that asked and was not admitted yet.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Waiter {
@@ -431,9 +434,28 @@ impl Admission {
     /// From when on nobody passes it.
     pub(super) fn due(&self, waiter: &Waiter) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
-        let plain = self.plain.began(waiter.number).unwrap_or(Ns::MAX);
         let latest = waiter.came.saturating_add(self.config.longest_wait.max(patience));
+        let plain = match self.plain.began(waiter.number) {
+            Some(began) => began.saturating_add(self.leeway(waiter).min(patience)),
+            None => Ns::MAX,
+        };
         waiter.came.saturating_add(patience).max(plain).min(latest)
+    }
+
+    /// From when on it could be due: plain order has begun it.
+    pub(super) fn plainly_due(&self, waiter: &Waiter) -> Ns {
+        let patience = self.config.patience(waiter.ask.need.expected);
+        let plain = self.plain.began(waiter.number).unwrap_or(Ns::MAX);
+        waiter.came.saturating_add(patience).max(plain)
+    }
+
+    /// How much later than plain order it may have its turn and still begin within its bound: that allows for the longest run of what was let in before, and where the
+    /// device is expected to be free sooner than that, others may pass meanwhile. Half of that run, as it may be shorter than expected; what it is to wait for counts half as long again.
+    fn leeway(&self, waiter: &Waiter) -> Ns {
+        let longest = self.running.values().map(|running| running.ask.need.expected).max();
+        let free = self.foresee(waiter).map_or(self.now, |(_, at)| at);
+        let drain = free.saturating_sub(self.now) as f64 * DRAIN;
+        (longest.unwrap_or(0) as f64 / self.config.doubt.max(1.0) - drain).max(0.0) as Ns
     }
 
     pub(super) fn admit(&mut self, at: usize, device: DeviceId, out: &mut Vec<Decision>) {

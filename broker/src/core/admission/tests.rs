@@ -124,12 +124,32 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     assert_eq!(bench.asks(ask(2, 2, 10 * GB, 60)), [0; 0]);
     bench.now = 20 * S;
     assert_eq!(bench.asks(ask(9, 3, 6 * GB, 50)), [9]);
-    bench.now = 61 * S;
+    bench.now = 67 * S;
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    assert_eq!(bench.machine.view().waiting[0].promise, Some((DeviceId(0), 70 * S)));
-    // 10.5 of 16 GB will be the waiter's: 5.5 are left.
-    assert_eq!(bench.asks(ask(3, 3, 5 * GB, 100_000)), [3]);
-    assert_eq!(bench.asks(ask(4, 3, GB, 100_000)), [0; 0]);
+    // Plain order begins it now, and half of the longest run, 25 s, is more than what it is to wait, 3 s and half of that: others pass for 20.5 s more.
+    assert!(!bench.machine.view().waiting[0].due);
+    assert_eq!(bench.machine.next_wake(), Some(87_500_000_000));
+    // Who runs no longer than what runs already passes; others only beside it. 10.5 of 16 GB will be the waiter's: 5.5 are left.
+    assert_eq!(bench.asks(ask(3, 3, 4 * GB, 100_000)), [3]);
+    assert_eq!(bench.asks(ask(4, 3, GB, 200_000)), [0; 0]);
+    assert_eq!(
+        bench.machine.view().waiting.last().and_then(|last| last.behind),
+        Some(Job(2))
+    );
+}
+
+#[test]
+fn who_must_wait_longer_than_its_bound_leaves_is_due_at_once() {
+    let mut bench = Bench::new(Policy::Weft);
+    assert_eq!(bench.asks(ask(1, 1, 8 * GB, 600)), [1]);
+    assert_eq!(bench.asks(ask(2, 2, 15 * GB, 200)), [0; 0]);
+    bench.now = 500 * S;
+    assert_eq!(bench.asks(ask(3, 3, GB, 600)), [3]);
+    assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
+    // Its way is free only when the third has ended, in 600 s, which is more than the bound leaves: it is due at once, and only what ends before passes.
+    assert!(bench.machine.view().waiting[0].due);
+    assert_eq!(bench.asks(ask(4, 3, GB, 301)), [0; 0]);
+    assert_eq!(bench.asks(ask(5, 3, GB, 299)), [5]);
 }
 
 #[test]
