@@ -9,7 +9,8 @@
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::{
-    Access, Order, Overlap, Place, Planner, Range, Victims, What,
+    Access, Order, Overlap, Place, Planner, Victims, What,
+    batch::Batch,
     held::{Held, Moving},
     order::NEVER,
 };
@@ -569,36 +570,4 @@ fn planned_length(held: &Held, length: Ns, capacity: u64) -> Ns {
     }
     let part = u128::from(held.period) * u128::from(capacity) / (2 * u128::from(held.used.max(1)));
     length.min(part.max(1) as Ns)
-}
-
-/// Neighbouring granules that get the same order.
-#[derive(Debug, Default)]
-struct Batch(Option<(Client, What, Range)>);
-
-impl Batch {
-    /// Takes one more, if it fits what is there.
-    fn take(&mut self, client: Client, what: What, granule: u64, most: u32) -> bool {
-        let Some((whose, order, range)) = &mut self.0 else {
-            let range = Range {
-                first: granule,
-                count: 1,
-            };
-            self.0 = Some((client, what, range));
-            return true;
-        };
-        if *whose != client || *order != what || range.count >= most.max(1) {
-            return false;
-        }
-        if granule == range.end() {
-            range.count += 1;
-            return true;
-        }
-        // Victims are found backwards.
-        if granule + 1 == range.first {
-            range.first = granule;
-            range.count += 1;
-            return true;
-        }
-        false
-    }
 }

@@ -29,6 +29,7 @@
 //! * Every granule is on the device, on the host, or on its way: none is lost, whatever callers say.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod choice;
 mod config;
 mod held;

@@ -1,8 +1,14 @@
 //! The memory thread, turned by hand, with clients that do as they are told or do not.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::known::ROUNDS;
+use super::room::RESERVE;
+use super::thread::Thread;
 use super::*;
 use crate::daemon::registry::Newcomer;
-use crate::protocol::errands::Taker;
+use crate::protocol::errands::{self, Errand, Taker};
 use crate::transport::map::SharedLane;
 
 const MB: u64 = 1 << 20;

@@ -1,0 +1,122 @@
+//! What the memory thread knows of one client.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::forecast::Forecast;
+use super::granules::{granules, held};
+use crate::core::memory::{Access, Order, OrderId, Use, WorkingSet};
+use crate::daemon::registry::Entry;
+use crate::protocol::Ns;
+use crate::protocol::errands::{Errand, Giver};
+
+/// A job's working set is taken to be touched so many times in a turn: what it has touched once in its turn it will touch again in it.
+const TIMES_A_TURN: u64 = 16;
+
+/// A range that was not named in so many rounds (of half a second, in which something was named) is not part of what the job touches: a training step may take seconds.
+pub(super) const ROUNDS: u64 = 8;
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub entry: Arc<Entry>,
+    pub giver: Giver,
+    pub device: Option<String>,
+    /// By start, with sizes and the round in which they were named last.
+    pub ranges: BTreeMap<u64, (u64, u64)>,
+    /// Rounds so far.
+    pub round: u64,
+    /// The ranges that it touches, as the planner was told.
+    pub touches: usize,
+    /// What should be on the device at the begin of its turn, and is asked for once more: pages that the driver has moved away by itself are not seen from here.
+    pub confirms: VecDeque<Errand>,
+    /// What does not fit into the lane yet.
+    pub waiting: VecDeque<Order>,
+    /// Errands that are out.
+    pub out: HashMap<u64, (OrderId, Instant)>,
+    /// No errands until then.
+    pub penance: Option<Instant>,
+    /// Granules that the planner knows of.
+    pub told: HashSet<u64>,
+    /// It has changed since the planner was told.
+    pub dirty: bool,
+    /// Its granules stay on the device.
+    pub pinned: bool,
+    pub forecast: Forecast,
+}
+
+impl Known {
+    /// One that has just attached.
+    pub fn new(entry: Arc<Entry>) -> Known {
+        Known {
+            giver: Giver::default(),
+            device: None,
+            ranges: BTreeMap::new(),
+            round: 0,
+            touches: 0,
+            confirms: VecDeque::new(),
+            waiting: VecDeque::new(),
+            out: HashMap::new(),
+            penance: None,
+            told: HashSet::new(),
+            dirty: false,
+            pinned: false,
+            forecast: Forecast::default(),
+            entry,
+        }
+    }
+
+    /// Whether a range that was named last in this round counts as touched.
+    pub fn is_touched(&self, named: u64) -> bool {
+        named + ROUNDS >= self.round
+    }
+
+    /// What it touches, and when in its own time.
+    pub fn working_set(&mut self, turn: Ns) -> WorkingSet {
+        if self.forecast.is_there() {
+            let ranges = &self.ranges;
+            return self.forecast.working_set(|range| held(ranges, range));
+        }
+        let round = self.round;
+        let touched = self.ranges.iter().filter(|(_, (_, named))| named + ROUNDS >= round);
+        let uses: Vec<Use> = touched
+            .map(|(start, (bytes, _))| Use {
+                at: 0,
+                range: granules(*start, *bytes),
+                access: Access::ReadWrite,
+            })
+            .collect();
+        self.touches = uses.len();
+        WorkingSet {
+            period: (turn / TIMES_A_TURN).max(1),
+            uses,
+        }
+    }
+
+    /// A round in which these were named, or all.
+    pub fn touched(&mut self, starts: Option<Vec<u64>>) {
+        if starts.as_ref().is_some_and(Vec::is_empty) {
+            // It did nothing: what it touches when it goes on is what it touched before.
+            return;
+        }
+        self.round += 1;
+        match starts {
+            None => self.ranges.values_mut().for_each(|(_, named)| *named = self.round),
+            Some(starts) => {
+                for start in starts {
+                    if let Some((_, named)) = self.ranges.get_mut(&start) {
+                        *named = self.round;
+                    }
+                }
+            }
+        }
+        let touches = self
+            .ranges
+            .values()
+            .filter(|(_, named)| self.is_touched(*named))
+            .count();
+        self.dirty |= touches != self.touches && !self.forecast.is_there();
+    }
+}

@@ -1,0 +1,39 @@
+//! How much room there is to plan with: on the device, on the host and on the link between them.
+#![forbid(unsafe_code)]
+
+use crate::core::memory::{Config, Link};
+
+/// Of each device so much stays free of the plan for what demand paging needs to turn round in.
+pub(super) const RESERVE: u64 = 64;
+
+/// What a client's context and code take of the device: 0.4 to 0.5 GB where it was measured on large devices; a small device has smaller ones.
+const CONTEXT: u64 = 450 << 20;
+
+/// No context takes more than this part of the device.
+const CONTEXT_PART: u64 = 4;
+
+/// The link where nothing better is known: PCIe 4 x16, one direction at a time (22.2 GB/s is what MSched measured of a serial swap on it).
+const LINK: Link = Link {
+    inward: 22.2e9,
+    outward: 22.2e9,
+    duplex: false,
+};
+
+/// For a device of so many bytes that holds so many contexts and so much memory that is not managed.
+pub(super) fn config(bytes: u64, contexts: usize, plain: u64) -> Config {
+    let context = CONTEXT.min(bytes / CONTEXT_PART);
+    let beside = context
+        .saturating_mul(contexts as u64)
+        .saturating_add(plain)
+        .saturating_add(bytes / RESERVE);
+    Config::new(bytes.saturating_sub(beside), host_memory(), LINK)
+}
+
+/// Bytes that the host has to spare now.
+fn host_memory() -> u64 {
+    let known = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = known.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    // Where the system does not say, the driver will.
+    kilobytes.map_or(u64::MAX / 2, |kilobytes| kilobytes * 1024)
+}
