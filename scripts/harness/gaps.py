@@ -10,7 +10,8 @@ input's copy. What the compute engine does in it is one of these, the first that
     copies          it was idle while the other job copied: a step that begins with the copy of its batch has nothing else to do
     head            idle before the other job's first kernel or copy in this gap
     on the way      idle, though the other job's next operation had been submitted
-    not launched    idle, because the other job launched nothing: its host was at work, or waited at the gate
+    at the gate     idle, while the other job's next launch waited for weft's permission (where the broker's trace is given)
+    not launched    idle, because the other job launched nothing: its host was at work, or had no core to work on
     tail            idle behind the other job's last operation in this gap, the holder's input copy not counted
     input           idle while the holder copied its input, or after that while its first kernel was on the way
 
@@ -18,10 +19,11 @@ The parts of a gap add up to its length.
 """
 
 import bisect
+import collections
 
 from . import devicelog
 
-PARTS = ("kernels", "fills", "switch in", "switch back", "copies", "head", "on the way", "not launched", "tail", "input")
+PARTS = ("kernels", "fills", "switch in", "switch back", "copies", "head", "on the way", "at the gate", "not launched", "tail", "input")
 
 # What takes the compute engine.
 ON_COMPUTE = {"kernel": "kernels", "memset": "fills"}
@@ -43,8 +45,42 @@ def find(records, pid, shortest, count=None):
     return gaps[-count:] if count else gaps
 
 
-def parts(records, holder, others, gaps):
-    """The parts of each gap, ns: [{part: ns}]."""
+# How far a device's clock may be from where it is believed to be, ns of wall time, and how exactly it is found: a launch is told some us before it is submitted.
+CLOCK_REACH, CLOCK_STEP = 40_000_000, 10_000
+
+
+def clock(records, lines, pid, guess, dilation):
+    """Turns CLOCK_MONOTONIC ns into device time, for one who has a rough guess of it: by the distance between what the broker was told of a job's launches and
+    when the device got them, which is the same for all pairs that belong together. None where too few were told."""
+    told = [line["t"] for line in lines if line.get("pid") == pid and line.get("event") == "launch"][::7][:2000]
+    got = sorted(record["submitted"] * dilation for record in records if record["pid"] == pid and record["op"] == "kernel")
+    distances = collections.Counter()
+    for at in told:
+        near = guess(at) * dilation
+        for submitted in got[bisect.bisect_left(got, near - CLOCK_REACH) : bisect.bisect_right(got, near + CLOCK_REACH)]:
+            distances[int(submitted - at) // CLOCK_STEP] += 1
+    if len(told) < 100:
+        return None
+    best = distances.most_common(1)[0][0] * CLOCK_STEP
+    return lambda at: (at + best) / dilation
+
+
+def waits(lines, pid, device_time):
+    """When a job's launches waited at the gate, in device time: [(begin, end)]."""
+    spans, since = [], None
+    for line in lines:
+        if line.get("pid") != pid:
+            continue
+        if line["event"] == "wait":
+            since = line["t"] if since is None else since
+        elif since is not None and line["event"] in ("launch", "graph", "transfer") and line["t"] >= since:
+            spans.append((device_time(since), device_time(line["t"])))
+            since = None
+    return sorted(spans)
+
+
+def parts(records, holder, others, gaps, waits=()):
+    """The parts of each gap, ns: [{part: ns}]. `waits`: when others' launches waited at the gate."""
     compute, copies, launches = [], [], []
     for record in records:
         what = ON_COMPUTE.get(record["op"])
@@ -60,7 +96,7 @@ def parts(records, holder, others, gaps):
     for spans in (compute, copies, launches):
         spans.sort()
     copies = merged(copies)
-    return [one(compute, copies, launches, gap) for gap in gaps]
+    return [one(compute, copies, (launches, waits), gap) for gap in gaps]
 
 
 def merged(spans):
@@ -84,6 +120,11 @@ def within(spans, begin, end):
         if min(stop, end) > max(start, begin):
             cut.append((max(start, begin), min(stop, end), what))
     return cut
+
+
+def near(spans, begin, end):
+    """Of sorted spans that do not overlap, those that may reach into an interval."""
+    return spans[max(bisect.bisect_left(spans, (begin,)) - 1, 0) : bisect.bisect_left(spans, (end,))]
 
 
 def one(compute, copies, launches, gap):
@@ -128,10 +169,14 @@ def quiet(found, begin, end, launches, edges):
         found["head"] += end - begin
     else:
         # Until what came next was submitted, it was not launched.
+        launches, waits = launches
         at = bisect.bisect_left(launches, (end,))
         submitted = launches[at][1] if at < len(launches) else end
         submitted = min(max(submitted, begin), end)
-        found["not launched"] += submitted - begin
+        waited = sum(stop - start for start, stop, _ in within([(*span, None) for span in near(waits, begin, submitted)], begin, submitted))
+        waited = min(int(waited), submitted - begin)
+        found["at the gate"] += waited
+        found["not launched"] += submitted - begin - waited
         found["on the way"] += end - submitted
 
 
