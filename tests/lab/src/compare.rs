@@ -4,6 +4,7 @@
 //! made of, so nothing is known of a run that a stage-1 run could not have told.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -170,6 +171,7 @@ impl Bench {
         };
         let most = oracle::most(run, &mut analysis);
         let gated = oracle::gated(run, &analysis);
+        let why = why(run, &analysis.windows);
         let batch = run
             .jobs
             .iter()
@@ -190,8 +192,10 @@ impl Bench {
             added_mean_us: us(differences.iter().sum::<f64>() / differences.len().max(1) as f64),
             added_worst_us: us(differences.iter().copied().fold(0.0, f64::max)),
             direct_per_gap_us: us(per(analysis.direct, analysis.filled_gaps)),
+            direct_filling_us: us(per(analysis.direct - analysis.forced, analysis.filled_gaps)),
             direct_worst_us: us(analysis.direct_worst as f64),
             direct_ms: ms(analysis.direct),
+            forced_ms: ms(analysis.forced),
             floor: Floor::of(fillers().map(|known| &*known.job.program), switch),
             batch_sum: batch.iter().sum(),
             batch,
@@ -207,8 +211,14 @@ impl Bench {
                 analysis.filled as f64 / most as f64
             },
             gate_us: us(per(analysis.gate, analysis.filler_kernels)),
+            gate_own_us: us(per(why.of_the_gate(), analysis.filler_kernels)),
+            foreseen: Foreseen::of(run),
+            let_through: run
+                .snapshot
+                .as_ref()
+                .map_or(0, |snapshot| snapshot.counters.starvation_grants),
             spent: analysis.spent.to_vec(),
-            why: why(run, &analysis.windows),
+            why,
             span_ms: ms(analysis.span),
             switches: run.switches,
             events: run.events,
@@ -255,12 +265,16 @@ pub struct Figures {
     pub added_mean_us: f64,
     /// The worst.
     pub added_worst_us: f64,
-    /// Direct delay per filled gap, mean.
+    /// Direct delay per filled gap, mean: all there was.
     pub direct_per_gap_us: f64,
+    /// The same without what fills no gap (`forced_ms`).
+    pub direct_filling_us: f64,
     /// The worst of one kernel.
     pub direct_worst_us: f64,
     /// Direct delay in all.
     pub direct_ms: f64,
+    /// Of it what fills no gap: the device was taken from a holder that had work, as the minimum share does (and slices without weft).
+    pub forced_ms: f64,
     /// What no filling without preemption can avoid, per filled gap.
     pub floor: Floor,
     /// Throughput of each batch job against alone.
@@ -283,6 +297,12 @@ pub struct Figures {
     pub efficiency: f64,
     /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
     pub gate_us: f64,
+    /// Of that what the gate alone costs: the filler may go, and the word for it is not given yet or on its way. What is held back for the holder's sake is not in it.
+    pub gate_own_us: f64,
+    /// How well the core foresaw the service's gaps in this run.
+    pub foreseen: Foreseen,
+    /// How often fillers were let through so that they do not starve.
+    pub let_through: u64,
     /// By length of gap (see [`crate::measure::EDGES`]), where its time went.
     pub spent: Vec<Spent>,
     /// By length of gap and cause (see [`crate::why`]), what was not filled.
@@ -293,6 +313,44 @@ pub struct Figures {
     pub switches: u64,
     /// Events of engine, host and broker.
     pub events: u64,
+}
+
+/// How well the core foresaw the gaps of the service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Foreseen {
+    /// Forecasts.
+    pub forecasts: u64,
+    /// The part of the gaps that were no shorter than the forecast's low value.
+    pub kept: Option<f64>,
+    /// Mean distance between forecast and gap, as a part of the mean gap.
+    pub error: Option<f64>,
+}
+
+impl fmt::Display for Foreseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kept, self.error) {
+            (Some(kept), Some(error)) => write!(f, "{kept:.2}, +- {:.0} %", 100.0 * error),
+            _ => f.write_str("-"),
+        }
+    }
+}
+
+impl Foreseen {
+    /// Whether the gaps of this service are predictable: the forecasts keep what they promise (nine in ten, as the predictor is to), and lie within a fifth of the mean gap
+    /// in the mean. Beyond that the part of a gap that may be used with little risk is soon less than nine tenths of it.
+    pub fn is_good(&self) -> bool {
+        self.kept.is_some_and(|kept| (kept - 0.9).abs() <= 0.03) && self.error.is_some_and(|error| error <= 0.2)
+    }
+
+    fn of(run: &Run) -> Foreseen {
+        let snapshot = run.snapshot.as_ref();
+        let service = snapshot.and_then(|snapshot| snapshot.clients.first());
+        service.map_or(Foreseen::default(), |client| Foreseen {
+            forecasts: client.gaps.forecasts,
+            kept: client.gaps.kept,
+            error: client.gaps.error,
+        })
+    }
 }
 
 impl Figures {

@@ -74,6 +74,8 @@ pub struct Analysis {
     pub direct: Ns,
     /// See `direct`.
     pub direct_worst: Ns,
+    /// Of the direct delay, what fills no gap: nothing of the fillers had reached the device while there was one.
+    pub forced: Ns,
     /// Time in gaps in which the device ran nothing while a filler stood at the gate.
     pub gate: Ns,
     /// Filler kernels that ran in gaps, at least in part.
@@ -137,6 +139,9 @@ impl Analysis {
         let wait = piece.start.saturating_sub(from);
         self.direct += wait;
         self.direct_worst = self.direct_worst.max(wait);
+        if piece.ready <= last || pending.iter().all(|filler| filler.visible >= piece.ready) {
+            self.forced += wait;
+        }
         if piece.ready <= last {
             return;
         }

@@ -66,7 +66,8 @@ pub struct Row {
     pub device: &'static str,
     /// The service.
     pub service: String,
-    /// Who shares with it.
+    /// Who shares with it. By another name in JSON, where `batch` is their throughput.
+    #[serde(rename = "beside")]
     pub batch: Vec<String>,
     /// Whether the next request waits for the answer to the last.
     pub closed: bool,

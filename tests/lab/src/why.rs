@@ -52,6 +52,14 @@ const LAUNCH: usize = 1;
 const BEHIND: usize = 2;
 const ORDER: usize = 3;
 const NEWS: usize = 4;
+/// What each part of a split is made of: by their places among the causes.
+pub const PARTS: [(&str, &[usize]); 5] = [
+    ("prediction", &[6, 7, 8]),
+    ("granularity", &[GRANULARITY]),
+    ("switch", &[SWITCH]),
+    ("gate", &[ORDER, NEWS, 5, 9]),
+    ("host", &[LAUNCH, BEHIND, HOST]),
+];
 /// The place of `granularity` among the causes.
 pub const GRANULARITY: usize = 10;
 /// The place of `host`.
@@ -84,6 +92,12 @@ impl Why {
             }
         }
         sum
+    }
+
+    /// What the gate alone costs: somebody could go, and the word for it was not given yet, or on its way.
+    pub fn of_the_gate(&self) -> Ns {
+        let sum = self.sum();
+        sum[ORDER] + sum[NEWS]
     }
 
     /// Adds another's.

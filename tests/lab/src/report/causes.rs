@@ -7,7 +7,7 @@ use super::length_name;
 use super::svg::escape;
 use crate::measure::Spent;
 use crate::pairs::Row;
-use crate::why::{CAUSES, Causes, GRANULARITY, HOST, Why};
+use crate::why::{CAUSES, COUNT, Causes, GRANULARITY, HOST, PARTS, Why};
 
 /// Sums over cases of one device and rule.
 #[derive(Debug, Clone)]
@@ -162,19 +162,44 @@ pub(crate) fn mostly(row: &Row) -> String {
     if lost <= 0.02 * figures.oracle_ms {
         return "-".into();
     }
-    let mut causes = figures.why.sum().map(|time| time as f64 / 1e6);
-    let mut nobodys = figures.gap_ms - figures.oracle_ms;
-    for at in [GRANULARITY, HOST] {
-        let taken = causes[at].min(nobodys.max(0.0));
-        causes[at] -= taken;
-        nobodys -= taken;
-    }
+    let causes = lost_by_cause(row);
     let mut named: Vec<(f64, &str)> = causes.into_iter().zip(CAUSES.map(|(short, _)| short)).collect();
     named.sort_by(|one, other| other.0.total_cmp(&one.0));
     let said = named.iter().take(2).filter(|(time, _)| *time > 0.05 * lost);
     said.map(|(time, short)| format!("{short} {:.0} %", per_cent(*time, figures.oracle_ms)))
         .collect::<Vec<String>>()
         .join(", ")
+}
+
+/// What the packer could have filled and the run did not, in the parts that the aims speak of, in per cent of what the packer fills.
+pub(crate) fn split(row: &Row) -> String {
+    let causes = lost_by_cause(row);
+    let part = |places: &[usize]| per_cent(places.iter().map(|at| causes[*at]).sum(), row.figures.oracle_ms);
+    PARTS
+        .iter()
+        .map(|(name, places)| format!("{name} {:.0} %", part(places)))
+        .collect::<Vec<String>>()
+        .join(", ")
+}
+
+/// What was not filled, by cause, in ms, without what the packer leaves too. That is taken from what counts as nobody's fault first (`granularity`), then from the hosts' and from
+/// the rest in equal parts.
+fn lost_by_cause(row: &Row) -> [f64; COUNT] {
+    let figures = &row.figures;
+    let mut causes = figures.why.sum().map(|time| time as f64 / 1e6);
+    let mut nobodys = (figures.gap_ms - figures.oracle_ms).max(0.0);
+    for at in [GRANULARITY, HOST] {
+        let taken = causes[at].min(nobodys);
+        causes[at] -= taken;
+        nobodys -= taken;
+    }
+    let left: f64 = causes.iter().sum();
+    let stays = if left > 0.0 {
+        (1.0 - nobodys / left).max(0.0)
+    } else {
+        0.0
+    };
+    causes.map(|time| time * stays)
 }
 
 /// For the page: why filling falls short of the packer.

@@ -85,7 +85,9 @@ const METHOD: &str = "<h2>How to read it</h2><ul>\
 <li><b>Efficiency</b>: filler work in the service's idle time over what a packer could have done that knows everything in advance, keeps each filler's launch order and host, and \
 never delays the service. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if fillers launch in gaps only, since their hosts stand at a gate while the service works: \
 a job whose host is slower than its kernels then has nothing queued when a gap begins.</li>\
-<li><b>Gate</b>: time in gaps in which the device was idle while a filler stood at the gate, per filler kernel.</li>\
+<li><b>Gate</b>: time in gaps in which the device was idle while a filler stood at the gate, per filler kernel. <b>Its own</b>: of that, the time in which the filler might go and the word for it was not \
+given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
+<li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
 <li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>count</b>: the rules of \
 tests/lab/src/policy. Kernels never share the device side by side here; on a GPU small ones do under MPS.</li></ul>\n";
 
@@ -269,7 +271,7 @@ fn section_cases(out: &mut String, rows: &[Row]) {
         let _ = writeln!(
             out,
             "<details><summary>{} cases under {device}</summary><table><tr><th>kind: service beside batch</th><th>seed</th><th>alone ms</th><th>mean</th><th>p50</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>kernel us</th><th class=l>mostly lost to</th></tr>",
+             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>its own</th><th>kernel us</th><th>gaps foreseen</th><th class=l>mostly lost to</th><th class=l>of what the packer fills</th></tr>",
             mine.len()
         );
         for row in mine {
@@ -280,7 +282,7 @@ fn section_cases(out: &mut String, rows: &[Row]) {
             let _ = writeln!(
                 out,
                 "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
-                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{:.3}</td><td>{:.1}</td><td>{:.0}</td><td class=l>{}</td></tr>",
+                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{:.3}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
                 row.kind,
                 escape(&row.service),
                 escape(&row.batch.join(" + ")),
@@ -302,8 +304,12 @@ fn section_cases(out: &mut String, rows: &[Row]) {
                 class(figures.efficiency >= 0.9),
                 figures.efficiency,
                 figures.gate_us,
+                class(figures.gate_own_us <= 0.1 * figures.floor.kernel / 1e3),
+                figures.gate_own_us,
                 figures.floor.kernel / 1e3,
-                super::causes::mostly(row)
+                figures.foreseen,
+                super::causes::mostly(row),
+                super::causes::split(row)
             );
         }
         out.push_str("</table></details>\n");
