@@ -19,12 +19,16 @@ use weft_simulation::{Manner, Scenario};
 #[command(after_help = "Examples:
   weft-simulation --minutes 15                      a quarter of an hour, one thread, seeds from 1
   weft-simulation --minutes 120 --jobs 2 --seed 1000000
+  weft-simulation --minutes 15 --scenarios 5000      seeds 1 to 5000, or as many of them as there is time for
   weft-simulation --seed 4711 --policy weft         one seed again
   weft-simulation --seed 4711 --verbose             with everything that happens, on stderr")]
 struct Options {
     /// For so long; without it one seed is run
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
+    /// No more than so many, however much time is left
+    #[arg(long, value_name = "N", requires = "minutes")]
+    scenarios: Option<u64>,
     /// Threads
     #[arg(long, default_value_t = 1, value_name = "J")]
     jobs: usize,
@@ -90,16 +94,23 @@ fn single(options: &Options) -> (Sums, Vec<Failure>) {
 fn many(options: &Options, time: Duration) -> (Sums, Vec<Failure>) {
     let begin = Instant::now();
     let next = AtomicU64::new(options.seed);
+    let end = options
+        .scenarios
+        .map_or(u64::MAX, |count| options.seed.saturating_add(count));
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
     let sums = Mutex::new(Sums::default());
     let lock = || sums.lock().unwrap_or_else(PoisonError::into_inner);
     let failed = || failures.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
+        let mut threads = Vec::new();
         for _ in 0..options.jobs.max(1) {
-            scope.spawn(|| {
+            threads.push(scope.spawn(|| {
                 while begin.elapsed() < time && !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
                     let mut own = Sums::default();
                     let result = campaign::one(seed, options.policy, &mut own);
                     lock().merge(&own);
@@ -111,10 +122,10 @@ fn many(options: &Options, time: Duration) -> (Sums, Vec<Failure>) {
                     }
                 }
                 stop.store(true, Ordering::Relaxed);
-            });
+            }));
         }
         let mut told = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
+        while !threads.iter().all(|thread| thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(100));
             if told.elapsed() >= PERIOD {
                 told = Instant::now();
