@@ -4,10 +4,16 @@
 //! symbol, and there nothing is learnt here: residency read from the host's page table and CUPTI's records need launches one by one.
 //!
 //! A launch's thread only notes it; where another thread is at it, it does not even do that. Fitting is the memory thread's.
+//!
+//! With [`EVIDENCE`] what was noted is also written to a file, by the memory thread, so that templates can be judged on launches that they were not learnt from
+//! (`tests/clients/prediction.py`).
 
+use std::fs::File;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, TryLockError};
 
+use weft_profiles::working_set::recording;
 use weft_profiles::working_set::{
     Access, Allocations, Evidence, Fitter, KernelWorkingSet, Launch, SimulatedLedger, Touched,
 };
@@ -17,6 +23,12 @@ use crate::loader;
 
 /// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
 const PIECES: usize = 4096;
+
+/// The file that launches and what they touched are written to, in stage 1. The first process that makes it has it.
+const EVIDENCE: &str = "WEFT_EVIDENCE";
+
+/// Bytes that wait for the memory thread to write them at most; launches beyond that are not written.
+const UNWRITTEN: usize = 64 << 20;
 
 /// `simgpuTouched`.
 type Tells = unsafe extern "C" fn(*mut u64, usize, *mut usize) -> CuResult;
@@ -37,6 +49,43 @@ struct Learnt {
     /// Something came since it was fitted last.
     news: bool,
     told: Vec<KernelWorkingSet>,
+    evidence: Option<EvidenceFile>,
+}
+
+/// See [`EVIDENCE`].
+#[derive(Debug)]
+struct EvidenceFile {
+    file: File,
+    unwritten: Vec<u8>,
+    live: Option<Allocations>,
+}
+
+impl EvidenceFile {
+    fn open() -> Option<EvidenceFile> {
+        let path = std::env::var_os(EVIDENCE)?;
+        match File::create_new(&path) {
+            Ok(file) => Some(EvidenceFile {
+                file,
+                unwritten: recording::MAGIC.to_vec(),
+                live: None,
+            }),
+            Err(why) => {
+                log::warn!("{EVIDENCE}={}: {why}; nothing is written there", path.display());
+                None
+            }
+        }
+    }
+
+    fn add(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+        if self.unwritten.len() > UNWRITTEN {
+            return;
+        }
+        if self.live.as_ref() != Some(live) {
+            recording::write_allocations(&mut self.unwritten, live);
+            self.live = Some(live.clone());
+        }
+        recording::write_launch(&mut self.unwritten, launch, touched);
+    }
 }
 
 static LEARNT: Mutex<Option<Learnt>> = Mutex::new(None);
@@ -46,6 +95,10 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 /// Begins to learn.
 pub fn begin() {
+    if TELLS.is_some() {
+        let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
+        learnt.get_or_insert_default().evidence = EvidenceFile::open();
+    }
     ON.store(true, Ordering::Release);
 }
 
@@ -87,6 +140,34 @@ pub fn launched(launch: &Launch, live: &Allocations) {
     if learnt.ledger.touched(learnt.number, &mut learnt.touched) {
         learnt.fitter.observe(launch, live, &learnt.touched);
         learnt.news = true;
+        if let Some(evidence) = &mut learnt.evidence {
+            evidence.add(launch, live, &learnt.touched);
+        }
+    }
+}
+
+/// Writes what waits to be written. Not under the lock: a launch does not wait for a file.
+pub fn write_evidence() {
+    let taken = {
+        let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(evidence) = learnt.as_mut().and_then(|learnt| learnt.evidence.as_mut()) else {
+            return;
+        };
+        if evidence.unwritten.is_empty() {
+            return;
+        }
+        evidence
+            .file
+            .try_clone()
+            .map(|file| (file, std::mem::take(&mut evidence.unwritten)))
+    };
+    let written = taken.and_then(|(mut file, bytes)| file.write_all(&bytes));
+    if let Err(why) = written {
+        log::warn!("{EVIDENCE}: {why}; nothing more is written there");
+        let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(learnt) = learnt.as_mut() {
+            learnt.evidence = None;
+        }
     }
 }
 

@@ -264,6 +264,7 @@ impl Mover {
             self.touched = touched;
         }
         if learn::on() {
+            learn::write_evidence();
             for set in learn::news() {
                 self.session.working_set(set);
             }

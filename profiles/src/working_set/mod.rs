@@ -20,6 +20,7 @@ mod habits;
 mod launch;
 mod predict;
 mod ranges;
+pub mod recording;
 mod region;
 mod template;
 #[cfg(test)]

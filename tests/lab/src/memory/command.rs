@@ -24,6 +24,7 @@ use crate::{MS, Ns};
 ///   scripts/lab memory --check --json target/lab/memory.json   exit 1 where an aim is missed
 ///   scripts/lab memory --quick                                 two workloads at 100 and 200 %: says whether it works
 ///   scripts/lab memory --workload decoders --share 200 --slice 100
+///   scripts/lab memory prediction --help                       how good templates are on recorded launches
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory", verbatim_doc_comment)]
 struct Options {
@@ -149,6 +150,10 @@ fn write(path: &std::path::Path, text: &str) -> Result<()> {
 
 /// Runs the command with the program's arguments behind `memory`.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    let mut arguments = arguments.peekable();
+    if arguments.peek().is_some_and(|first| first == "prediction") {
+        return super::prediction::main(arguments.skip(1));
+    }
     let options = Options::parse_from(std::iter::once("weft-lab memory".to_owned()).chain(arguments));
     match run(&options) {
         Ok(true) => ExitCode::SUCCESS,

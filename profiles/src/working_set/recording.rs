@@ -1,0 +1,275 @@
+//! Launches with what they touched, as a file: templates are judged on launches that they were not learnt from.
+//!
+//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations from there on, or a launch. Numbers are little-endian. A file whose end is
+//! missing (the job was killed) is good up to there; anything else that is not as it should be is an error, never a panic.
+#![forbid(unsafe_code)]
+
+use super::{Access, Allocations, Launch, Touched, launch::MAX_PARAMETERS};
+
+/// How a file begins. The last digit is its version.
+pub const MAGIC: &[u8; 8] = b"WEFTEV01";
+
+const ALLOCATIONS: u8 = 1;
+const LAUNCH: u8 = 2;
+
+/// Allocations or pieces of one record at most: beyond that the file is broken.
+const MOST: u32 = 1 << 20;
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// Another kind of file, or another version.
+    #[error("it is no recording of launches that this weft can read")]
+    Foreign,
+    /// Not what was written.
+    #[error("broken at byte {0}")]
+    Broken(usize),
+}
+
+/// Appends the job's allocations.
+pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
+    into.push(ALLOCATIONS);
+    into.extend((live.all().len() as u32).to_le_bytes());
+    for (begin, end) in live.all() {
+        into.extend(begin.to_le_bytes());
+        into.extend(end.to_le_bytes());
+    }
+}
+
+/// Appends a launch.
+pub fn write_launch(into: &mut Vec<u8>, launch: &Launch, touched: &[Touched]) {
+    into.push(LAUNCH);
+    into.extend(launch.kernel.to_le_bytes());
+    for number in launch.grid.iter().chain(&launch.block) {
+        into.extend(number.to_le_bytes());
+    }
+    into.extend((launch.parameters.len() as u32).to_le_bytes());
+    into.extend(launch.parameters);
+    into.extend((touched.len() as u32).to_le_bytes());
+    for one in touched {
+        into.extend(one.address.to_le_bytes());
+        into.extend(one.bytes.to_le_bytes());
+        into.push(match one.access {
+            Access::Read => 0,
+            Access::Write => 1,
+            Access::ReadWrite => 2,
+        });
+    }
+}
+
+/// One launch of a recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// As [`Launch::kernel`].
+    pub kernel: u64,
+    /// As [`Launch::parameters`].
+    pub parameters: Vec<u8>,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads.
+    pub block: [u32; 3],
+    /// What it touched.
+    pub touched: Vec<Touched>,
+    /// Which of [`Recording::allocations`] the job had.
+    pub allocations: usize,
+}
+
+impl Recorded {
+    /// As predictors take it.
+    pub fn launch(&self) -> Launch<'_> {
+        Launch {
+            kernel: self.kernel,
+            parameters: &self.parameters,
+            grid: self.grid,
+            block: self.block,
+        }
+    }
+}
+
+/// A file's content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// What the job held, one after the other.
+    pub allocations: Vec<Allocations>,
+    /// In their order.
+    pub launches: Vec<Recorded>,
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// `None` at the end.
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let end = self.at.checked_add(count)?;
+        let found = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(found)
+    }
+
+    fn number<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.first_chunk().copied()
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.number().map(u32::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.number().map(u64::from_le_bytes)
+    }
+
+    fn three(&mut self) -> Option<[u32; 3]> {
+        Some([self.word()?, self.word()?, self.word()?])
+    }
+}
+
+impl Recording {
+    /// Reads a file's bytes.
+    pub fn read(bytes: &[u8]) -> Result<Recording, RecordingError> {
+        let records = bytes.strip_prefix(MAGIC).ok_or(RecordingError::Foreign)?;
+        let mut reader = Reader { bytes: records, at: 0 };
+        let mut recording = Recording::default();
+        loop {
+            let at = reader.at;
+            match recording.record(&mut reader) {
+                Some(true) => {}
+                Some(false) => return Err(RecordingError::Broken(MAGIC.len() + at)),
+                None => return Ok(recording),
+            }
+        }
+    }
+
+    /// One record more. `None`: the file ends before the record does. False: it is none.
+    fn record(&mut self, reader: &mut Reader) -> Option<bool> {
+        let [what] = reader.number()?;
+        match what {
+            ALLOCATIONS => {
+                let count = reader.word()?;
+                let mut live = Allocations::new();
+                if count > MOST {
+                    return Some(false);
+                }
+                for _ in 0..count {
+                    let (begin, end) = (reader.long()?, reader.long()?);
+                    if begin >= end {
+                        return Some(false);
+                    }
+                    live.add(begin, end - begin);
+                }
+                self.allocations.push(live);
+            }
+            LAUNCH => {
+                let (kernel, grid, block) = (reader.long()?, reader.three()?, reader.three()?);
+                let size = reader.word()? as usize;
+                if size > MAX_PARAMETERS || self.allocations.is_empty() {
+                    return Some(false);
+                }
+                let parameters = reader.take(size)?.to_vec();
+                let count = reader.word()?;
+                if count > MOST {
+                    return Some(false);
+                }
+                let mut touched = Vec::new();
+                for _ in 0..count {
+                    let (address, bytes, [access]) = (reader.long()?, reader.long()?, reader.number()?);
+                    let access = match access {
+                        0 => Access::Read,
+                        1 => Access::Write,
+                        2 => Access::ReadWrite,
+                        _ => return Some(false),
+                    };
+                    touched.push(Touched { address, bytes, access });
+                }
+                let allocations = self.allocations.len() - 1;
+                self.launches.push(Recorded {
+                    kernel,
+                    parameters,
+                    grid,
+                    block,
+                    touched,
+                    allocations,
+                });
+            }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> (Vec<u8>, Recording) {
+        let mut live = Allocations::new();
+        live.add(0x1000, 0x100);
+        live.add(0x9000, 0x10);
+        let touched = vec![
+            Touched {
+                address: 0x1000,
+                bytes: 16,
+                access: Access::Read,
+            },
+            Touched {
+                address: 0x9000,
+                bytes: 8,
+                access: Access::ReadWrite,
+            },
+        ];
+        let parameters = vec![1, 2, 3];
+        let launch = Launch {
+            kernel: 77,
+            parameters: &parameters,
+            grid: [1, 2, 3],
+            block: [4, 5, 6],
+        };
+        let mut bytes = MAGIC.to_vec();
+        write_allocations(&mut bytes, &live);
+        write_launch(&mut bytes, &launch, &touched);
+        let recorded = Recorded {
+            kernel: 77,
+            parameters: parameters.clone(),
+            grid: [1, 2, 3],
+            block: [4, 5, 6],
+            touched,
+            allocations: 0,
+        };
+        (
+            bytes,
+            Recording {
+                allocations: vec![live],
+                launches: vec![recorded],
+            },
+        )
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (bytes, recording) = file();
+        assert_eq!(Recording::read(&bytes), Ok(recording.clone()));
+        assert_eq!(recording.launches[0].launch().kernel, 77);
+    }
+
+    #[test]
+    fn what_is_torn_is_good_up_to_there_and_what_is_broken_is_said() {
+        let (bytes, recording) = file();
+        for end in MAGIC.len()..bytes.len() {
+            let found = Recording::read(&bytes[..end]).expect("torn, not broken");
+            assert!(found.launches.is_empty() && found.allocations.len() <= recording.allocations.len());
+        }
+        assert_eq!(Recording::read(&bytes[..7]), Err(RecordingError::Foreign));
+        let mut broken = bytes.clone();
+        broken[MAGIC.len()] = 9;
+        assert_eq!(Recording::read(&broken), Err(RecordingError::Broken(MAGIC.len())));
+        // No byte that differs makes it panic.
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 0xff;
+            let _ = Recording::read(&other);
+        }
+    }
+}
