@@ -13,6 +13,7 @@ mod broker;
 mod cache;
 mod doctor;
 mod environment;
+mod gpus;
 mod inherited;
 mod libraries;
 mod mps;

@@ -65,6 +65,33 @@ pub struct Nvml {
     pub driver: Option<String>,
     /// Whether the first device is cut into instances.
     pub mig: Option<bool>,
+    /// All GPUs of the machine, whatever `CUDA_VISIBLE_DEVICES` says.
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
+}
+
+/// A GPU as NVML says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Itself.
+    pub whole: Part,
+    /// Its MIG instances; none where it is not divided.
+    pub instances: Vec<Part>,
+    /// Whether it is divided: work then runs on its instances only.
+    pub mig: bool,
+}
+
+/// A GPU or an instance as NVML says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// `GPU-...` or `MIG-...`.
+    pub uuid: String,
+    /// As `nvmlDeviceGetName` says.
+    pub name: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes that nobody holds.
+    pub free: u64,
 }
 
 /// One way to reach the driver, and where it led.
@@ -298,7 +325,76 @@ fn nvml() -> Nvml {
             told.mig = Some(current == 1);
         }
     }
+    told.gpus = gpus(library);
     told
+}
+
+/// More instances than a GPU can have.
+const INSTANCES: c_uint = 16;
+
+/// More GPUs than a machine has.
+const GPUS: c_uint = 64;
+
+type ByIndex = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int;
+type ByIndexOf = unsafe extern "C" fn(*mut c_void, c_uint, *mut *mut c_void) -> c_int;
+type CurrentAndPending = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> c_int;
+type TextOf = unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> c_int;
+type MemoryOf = unsafe extern "C" fn(*mut c_void, *mut [u64; 3]) -> c_int;
+
+fn gpus(library: Library) -> Vec<Gpu> {
+    let Some(by_index) = library.function::<ByIndex>(c"nvmlDeviceGetHandleByIndex_v2") else {
+        return Vec::new();
+    };
+    let mode = library.function::<CurrentAndPending>(c"nvmlDeviceGetMigMode");
+    let instance = library.function::<ByIndexOf>(c"nvmlDeviceGetMigDeviceHandleByIndex");
+    let mut all = Vec::new();
+    for index in 0..GPUS {
+        let mut handle = ptr::null_mut();
+        // SAFETY: a pointer to a handle of ours; an index that is none is answered with an error.
+        if unsafe { by_index(index, &mut handle) } != 0 {
+            break;
+        }
+        let (mut current, mut pending) = (0, 0);
+        // SAFETY: a handle that NVML has just given, and two ints of ours.
+        let mig = mode.is_some_and(|mode| unsafe { mode(handle, &mut current, &mut pending) } == 0 && current == 1);
+        let mut instances = Vec::new();
+        if let Some(instance) = instance.filter(|_| mig) {
+            for at in 0..INSTANCES {
+                let mut part = ptr::null_mut();
+                // SAFETY: a handle that NVML has just given, and a pointer to one of ours; a place without an instance is answered with an error.
+                if unsafe { instance(handle, at, &mut part) } == 0 {
+                    instances.push(one_part(library, part));
+                }
+            }
+        }
+        all.push(Gpu {
+            whole: one_part(library, handle),
+            instances,
+            mig,
+        });
+    }
+    all
+}
+
+fn one_part(library: Library, handle: *mut c_void) -> Part {
+    let text = |name: &CStr| {
+        let mut buffer = [0u8; 128];
+        let ask = library.function::<TextOf>(name)?;
+        // SAFETY: a handle that NVML gave, and a buffer of the length that is told; one byte is kept for the end.
+        let result = unsafe { ask(handle, buffer.as_mut_ptr().cast(), 127) };
+        (result == 0).then(|| until_zero(&buffer))
+    };
+    let mut figures = [0u64; 3];
+    if let Some(ask) = library.function::<MemoryOf>(c"nvmlDeviceGetMemoryInfo") {
+        // SAFETY: a handle that NVML gave, and the three numbers of `nvmlMemory_t`: total, free, used.
+        let _ = unsafe { ask(handle, &mut figures) };
+    }
+    Part {
+        uuid: text(c"nvmlDeviceGetUUID").unwrap_or_default(),
+        name: text(c"nvmlDeviceGetName").unwrap_or_default(),
+        memory: figures[0],
+        free: figures[1],
+    }
 }
 
 /// The functions that are looked up: any of them missing would let launches by.

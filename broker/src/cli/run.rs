@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::value_parser;
 
 use super::environment::{self, Backing, Wishes};
-use super::{inherited, start};
+use super::{gpus, inherited, start};
 use crate::daemon::places::Places;
 use crate::daemon::store;
 use crate::protocol::amount;
@@ -45,6 +45,10 @@ pub struct Args {
     /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run
     #[arg(long, value_enum)]
     pub backing: Option<Backing>,
+    /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES where
+    /// that is set. Also WEFT_GPU
+    #[arg(long, value_name = "any|LIST")]
+    pub gpu: Option<String>,
     /// The job and its arguments
     #[arg(
         required = true,
@@ -85,11 +89,32 @@ pub fn main(args: Args) -> Result<ExitCode> {
     for warning in &environment.warnings {
         eprintln!("weft: {warning}");
     }
+    let wanted = args
+        .gpu
+        .or_else(|| std::env::var("WEFT_GPU").ok().filter(|text| !text.is_empty()));
+    let device = match wanted {
+        None => None,
+        Some(wanted) => match gpus::choose(&places, &wanted, &wishes, &environment) {
+            Ok(device) => device,
+            Err(gpus::Trouble::Usage(why)) => {
+                eprintln!("weft: --gpu {wanted}: {why}");
+                return Ok(ExitCode::from(2));
+            }
+            Err(gpus::Trouble::Refused(why)) => {
+                eprintln!("weft: this job can never run here: {why}");
+                return Ok(ExitCode::FAILURE);
+            }
+        },
+    };
     let Some((program, arguments)) = args.command.split_first() else {
         return Ok(ExitCode::from(2));
     };
     let mut job = Command::new(program);
-    let error = inherited::pass_on(job.args(arguments).envs(environment.set)).exec();
+    job.args(arguments).envs(environment.set);
+    if let Some(device) = device {
+        job.env("CUDA_VISIBLE_DEVICES", device);
+    }
+    let error = inherited::pass_on(&mut job).exec();
     Ok(not_started(program, &error))
 }
 

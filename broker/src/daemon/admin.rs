@@ -25,6 +25,8 @@ pub enum Question {
     Status,
     /// Who waits for device memory, and who has it.
     Queue,
+    /// On which device a job that has not begun fits best.
+    Place(Box<super::admission::Seeker>),
     /// Another priority for the clients that match.
     Set {
         /// By the client's number.
@@ -86,6 +88,8 @@ pub enum Answer {
     Status(Box<Status>),
     /// Who waits and who has it.
     Queue(Box<super::admission::Queue>),
+    /// There.
+    Placed(super::admission::Place),
     /// So many clients have the new priority.
     Set(usize),
     /// The profile that was written.

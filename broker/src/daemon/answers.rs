@@ -58,6 +58,10 @@ impl Answers {
             },
             Question::Status => Answer::Status(Box::new(self.status())),
             Question::Queue => Answer::Queue(Box::new(self.admission.queue())),
+            Question::Place(seeker) => match self.admission.place(&seeker) {
+                Ok(place) => Answer::Placed(place),
+                Err(why) => Answer::Sorry(why.to_string()),
+            },
             Question::Set { client, pid, priority } => self.set(client, pid, priority),
             Question::Weight { user, weight } => {
                 self.admission.weigh(&user, weight);

@@ -98,19 +98,21 @@ fn devices(told: &probe::Driver, rows: &mut Vec<Row>) {
             "weft runs without it; MIG and the driver's own version stay unknown",
         ),
     });
+    for (number, gpu) in told.nvml.gpus.iter().enumerate().filter(|(_, gpu)| gpu.mig) {
+        for instance in &gpu.instances {
+            let found = format!("{}, {}, {}", instance.name, text::size(instance.memory), instance.uuid);
+            rows.push(Row::ok(&format!("gpu {number}, instance"), found));
+        }
+    }
     rows.push(match told.nvml.mig {
-        Some(true) => Row::warn(
-            "mig",
-            "on",
-            "weft shares the one instance that a job sees; jobs on different instances do not need it",
-        ),
+        Some(true) => Row::ok("mig", "on: each instance is a device of its own"),
         Some(false) => Row::ok("mig", "off"),
         None => Row::ok("mig", "unknown or not supported"),
     });
 }
 
 /// Asks a process of its own, which may hang or crash without harm.
-fn ask(path: &Path) -> Result<probe::Driver, String> {
+pub fn ask(path: &Path) -> Result<probe::Driver, String> {
     let program = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(["probe", "--device"]).arg(path).env_remove("LD_PRELOAD");

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::daemon::places::Places;
 
-mod device;
+pub(super) mod device;
 mod interception;
 mod machine;
 

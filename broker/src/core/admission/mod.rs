@@ -46,6 +46,7 @@ mod load;
 mod need;
 mod order;
 mod people;
+mod place;
 mod plain;
 mod state;
 #[cfg(test)]
@@ -57,4 +58,5 @@ pub use forecast::Expectation;
 pub use kept::Kept;
 pub use load::{Lack, Load};
 pub use need::{Backing, Class, Device, DeviceId, Job, Need, User};
+pub use place::{Candidate, Placement};
 pub use state::{Admission, RunningView, View, WaiterView};

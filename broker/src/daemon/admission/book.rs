@@ -11,6 +11,7 @@ use super::back::Absent;
 use super::learnt::{Learnt, Took};
 use super::ledger::{KeptJob, Ledger, Page};
 use super::look::{Departed, Seated};
+use super::places::Promise;
 use super::process::Process;
 use crate::core::admission::{
     Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User,
@@ -23,7 +24,7 @@ use crate::transport::server::ToTheClient;
 
 /// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
 /// only from a run, and guarding a large guess would keep others out for nothing.
-const UNKNOWN: u64 = 64;
+pub const UNKNOWN: u64 = 64;
 
 /// A process of a job.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ pub struct Book {
     /// Users with a weight of their own.
     pub weights: BTreeMap<String, u32>,
     pub learnt: Learnt,
+    /// Places of jobs that have not come yet.
+    pub promised: Vec<Promise>,
     pub next: u64,
     pub beat: u64,
     pub sums: [u64; 4],
@@ -99,6 +102,7 @@ impl Book {
             users: Vec::new(),
             weights: BTreeMap::new(),
             learnt: Learnt::default(),
+            promised: Vec::new(),
             next: 0,
             beat: 0,
             sums: [0; 4],
@@ -116,7 +120,7 @@ impl Book {
         self.changed |= !self.out.is_empty();
     }
 
-    fn user(&mut self, name: &str) -> User {
+    pub fn user(&mut self, name: &str) -> User {
         let at = self.users.iter().position(|known| known == name).unwrap_or_else(|| {
             self.users.push(name.to_string());
             self.users.len() - 1

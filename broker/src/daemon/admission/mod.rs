@@ -4,6 +4,7 @@
 //! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
+//! * [`places`]: places for jobs that let weft choose their device;
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
 //! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock;
 use super::registry::Entry;
-use crate::core::admission::{Config, Event, Policy};
+use crate::core::admission::{Config, Event, Never, Policy};
 use crate::protocol::control::Wants;
 use crate::protocol::seat::Standing;
 use crate::transport::server::ToTheClient;
@@ -27,6 +28,7 @@ mod devices;
 mod learnt;
 mod ledger;
 mod look;
+mod places;
 mod process;
 mod report;
 mod rows;
@@ -35,6 +37,7 @@ mod tests;
 
 pub use learnt::Took;
 pub use look::Look;
+pub use places::{Offer, Place, Seeker};
 pub use rows::{DeviceRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::{Book, DENIED};
@@ -78,6 +81,11 @@ impl Desk {
     /// A client is about to touch a device.
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
         self.book().wants(entry, sender, wants);
+    }
+
+    /// Where a job that has not begun fits best. The place is promised to it for a while.
+    pub fn place(&self, seeker: &Seeker) -> Result<Place, Never> {
+        self.book().place(seeker)
     }
 
     /// A client wants more than its share.

@@ -1,0 +1,137 @@
+//! Places for jobs that have not come yet: `weft run --gpu any` asks where, before it becomes the job.
+//!
+//! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over: two jobs that ask at the same moment are not both counted on the same room. A promise keeps
+//! nobody from that room who does not ask for a place.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use super::book::{Book, UNKNOWN};
+use super::process::Process;
+use crate::core::admission::{Ask, Backing, Candidate, Class, DeviceId, Job, Need, Never};
+use crate::daemon::clock;
+use crate::protocol::Ns;
+
+/// From its start to its first context a job may load a framework and a model; who takes longer has lost its claim, not its place.
+const PATIENCE: Ns = 120_000_000_000;
+
+/// What a job says that asks for a place.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seeker {
+    /// Its process, which the job will be.
+    pub pid: u32,
+    /// What its processes will have in common.
+    pub gang: String,
+    /// Who shares fairly with whom.
+    pub user: String,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Bytes at its peak, if anybody said.
+    pub memory: Option<u64>,
+    /// short, medium or long, if anybody said.
+    pub duration: Option<String>,
+    /// Its memory is managed.
+    pub managed: bool,
+    /// Where it may run.
+    pub devices: Vec<Offer>,
+}
+
+/// A device that a job may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// As `cuDeviceGetUuid` says, in hexadecimal.
+    pub uuid: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes that are free now, if that is known.
+    pub free: Option<u64>,
+}
+
+/// Where a job goes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Place {
+    /// The device.
+    pub uuid: String,
+    /// Bytes left beside it; `None`: it will wait.
+    pub left: Option<u64>,
+    /// Seconds until it is expected to begin, if it waits and anything is expected.
+    pub begins_s: Option<f64>,
+}
+
+/// A place that was promised.
+#[derive(Debug)]
+pub struct Promise {
+    gang: String,
+    process: Process,
+    until: Ns,
+    ask: Ask,
+    device: DeviceId,
+}
+
+impl Book {
+    /// Where a job fits best.
+    pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
+        let now = clock::now();
+        let (gangs, mut promised) = (&self.gangs, std::mem::take(&mut self.promised));
+        promised.retain(|promise| {
+            let came = gangs.values().any(|gang| gang.name == promise.gang);
+            !came && now < promise.until && promise.process.runs() != Some(false) && promise.gang != seeker.gang
+        });
+        self.promised = promised;
+        let devices: Vec<DeviceId> = seeker
+            .devices
+            .iter()
+            .map(|it| self.device(&it.uuid, it.memory))
+            .collect();
+        let least = seeker.devices.iter().map(|it| it.memory).min().unwrap_or(0);
+        let most = seeker.devices.iter().map(|it| it.memory).max().unwrap_or(0);
+        let peak = seeker.memory.unwrap_or(least / UNKNOWN);
+        let expected = match seeker.duration.as_deref() {
+            Some("short") => Class::Short,
+            Some("long") => Class::Long,
+            _ => Class::Medium,
+        };
+        let ask = Ask {
+            job: Job(u64::MAX),
+            user: self.user(&seeker.user),
+            priority: seeker.priority,
+            need: Need {
+                peak,
+                processes: 1,
+                expected: expected.expected(),
+                backing: match seeker.managed {
+                    true => Backing::Managed {
+                        working_set: peak.min(most),
+                    },
+                    false => Backing::Device,
+                },
+            },
+            devices: devices.clone(),
+        };
+        // What is taken of a device where nobody of ours is, is others'. Where somebody is, the machine knows better.
+        let strangers = devices.iter().zip(&seeker.devices).filter_map(|(device, offer)| {
+            let idle = self.machine.load(*device).fixed == 0;
+            Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)
+        });
+        let strangers: Vec<(DeviceId, u64)> = strangers.collect();
+        let promises: Vec<(Ask, DeviceId)> = self.promised.iter().map(|it| (it.ask.clone(), it.device)).collect();
+        let candidate = Candidate {
+            ask,
+            stated: seeker.memory.is_some(),
+        };
+        let placed = self.machine.best_place(now, &candidate, &promises, &strangers)?;
+        self.promised.push(Promise {
+            gang: seeker.gang.clone(),
+            process: Process::of(seeker.pid),
+            until: now.saturating_add(PATIENCE),
+            ask: candidate.ask,
+            device: placed.device,
+        });
+        let wait = placed.begin.map(|begin| begin.saturating_sub(now) as f64 / 1e9);
+        Ok(Place {
+            uuid: self.devices.get(placed.device.0 as usize).cloned().unwrap_or_default(),
+            left: placed.left,
+            begins_s: wait.filter(|_| placed.left.is_none()),
+        })
+    }
+}

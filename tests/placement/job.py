@@ -1,0 +1,87 @@
+"""A job that says which devices it sees, takes memory on one of them, works on it if it is told to, and stays until it is told to end.
+
+  job.py RESULT [--device N] [--take 3GiB] [--work] [--before FILE] [--while FILE]
+
+RESULT gets a line of JSON at each step: {"event": "sees", "devices": [UUID, ...], "memory": [BYTES, ...]}, then "begun", "took" or "none" (CUDA's out of memory), "ended". `--before FILE`:
+no context is made before FILE is there. `--work`: memsets, one after another, with a synchronisation every hundred.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import time
+
+OUT_OF_MEMORY, NO_DEVICE = 2, 100
+UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "": 1}
+# However long the one who holds FILE forgets us.
+BOUND = 120.0
+
+
+def amount(text):
+    unit = next(unit for unit in UNITS if text.endswith(unit))
+    return int(float(text[: len(text) - len(unit)] or 0) * UNITS[unit])
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("result")
+    options.add_argument("--device", type=int, default=0)
+    options.add_argument("--take", type=amount, default=0)
+    options.add_argument("--work", action="store_true")
+    options.add_argument("--before")
+    options.add_argument("--while", dest="stay")
+    options = options.parse_args()
+
+    def say(event, **more):
+        with open(options.result, "a") as out:
+            out.write(json.dumps({"event": event, "at": time.monotonic_ns(), **more}) + "\n")
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def check(result):
+        if result == OUT_OF_MEMORY:
+            say("none")
+            sys.exit(3)
+        if result:
+            raise RuntimeError(f"CUDA error {result}")
+
+    count, uuid, total, free = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.c_size_t(), ctypes.c_size_t()
+    uuids, sizes = [], []
+    result = cuda.cuInit(0)
+    if result != NO_DEVICE:
+        check(result)
+        check(cuda.cuDeviceGetCount(ctypes.byref(count)))
+    for device in range(count.value):
+        check(cuda.cuDeviceGetUuid_v2(uuid, device))
+        check(cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device))
+        uuids.append(bytes(uuid).hex())
+        sizes.append(total.value)
+    say("sees", devices=uuids, memory=sizes, variable=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not uuids:
+        return
+    end = time.monotonic() + BOUND
+    while options.before and not os.path.exists(options.before) and time.monotonic() < end:
+        time.sleep(0.01)
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), options.device))
+    check(cuda.cuCtxSetCurrent(context))
+    say("begun")
+    if options.take:
+        check(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(options.take)))
+    check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    say("took", free=free.value, total=total.value)
+    rounds = 0
+    while options.stay and os.path.exists(options.stay) and time.monotonic() < end:
+        if options.work:
+            for _ in range(100):
+                check(cuda.cuMemsetD8Async(address, ctypes.c_ubyte(rounds & 255), ctypes.c_size_t(1 << 20), None))
+            check(cuda.cuCtxSynchronize())
+            rounds += 1
+        else:
+            time.sleep(0.02)
+    say("ended", rounds=rounds)
+
+
+main()

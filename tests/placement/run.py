@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Several GPUs: where jobs land that let weft choose.
+
+  tests/placement/run.py                 all cases (under a minute; the one with PyTorch takes most of it)
+  tests/placement/run.py instances       the cases with that word in their name
+
+The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from harness import jobs, paths  # noqa: E402
+
+JOB = Path(__file__).resolve().parent / "job.py"
+# How long anything may take that takes a second on an idle machine.
+BOUND = 90.0
+# The larger one first, so that to take the first is not the rule by chance.
+TWO = "16GiB,8GiB"
+DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
+LARGE, SMALL = "5e1f6d75000040008000776566740001", "6f1f6d75000040008000776566740002"
+
+CASES = []
+
+
+def case(devices):
+    def keep(function):
+        CASES.append((function, devices))
+        return function
+
+    return keep
+
+
+class Scene:
+    """The devices, a broker and jobs in a folder of their own."""
+
+    def __init__(self, folder, devices):
+        self.folder = Path(folder)
+        self.device = jobs.Device(self.folder)
+        self.device.settings["SIMGPU_DEVICES"] = devices
+        self.broker = jobs.Broker(self.folder, self.device)
+        self.jobs = []
+
+    def close(self):
+        for job in self.jobs:
+            job.kill()
+        self.broker.stop()
+
+    def job(self, name, *words, weft=(), bare=False, more=None):
+        """Starts one. It stays until `release(name)`."""
+        (self.folder / f"{name}.stay").touch()
+        command = [sys.executable, str(JOB), str(self.folder / f"{name}.json"), "--while", str(self.folder / f"{name}.stay"), *words]
+        environment = {**jobs.clean_environment(), **self.device.environment()}
+        if not bare:
+            environment |= self.broker.variables()
+            command = [str(paths.WEFT), "run", *weft, "--", *command]
+        job = jobs.Job(command, environment={**environment, **(more or {})}, folder=self.folder, name=name)
+        self.jobs.append(job)
+        return job
+
+    def said(self, name, event):
+        return next((line for line in jobs.lines_of(self.folder / f"{name}.json") if line["event"] == event), None)
+
+    def lands(self, name, *words, weft=(), more=None):
+        """Starts a job that lets weft choose, waits until it has its memory, and says on which device."""
+        job = self.job(name, *words, weft=["--gpu", "any", *weft], more=more)
+        self.until(f"{name} has its memory", lambda: self.said(name, "took"))
+        devices = self.said(name, "sees")["devices"]
+        assert len(devices) == 1, f"{name} sees {devices}"
+        assert job.stdout() == b"", f"{name}: something wrote to its stdout"
+        return devices[0]
+
+    def release(self, name):
+        (self.folder / f"{name}.stay").unlink(missing_ok=True)
+
+    def ends(self, name):
+        self.release(name)
+        job = next(job for job in self.jobs if job.name == name)
+        code = job.wait(BOUND)
+        assert not job.timed_out and code == 0, f"{name}: {job.explain()}"
+
+    def ask(self, *words):
+        done = subprocess.run([str(paths.WEFT), *words, "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def client(self, name):
+        job = next(job for job in self.jobs if job.name == name)
+        return next((client for client in (self.ask("status") or {"clients": []})["clients"] if client["pid"] == job.pid), None)
+
+    def until(self, what, condition, bound=BOUND):
+        assert jobs.wait_until(condition, bound), f"{what}: not within {bound:.0f} s\n{json.dumps(self.ask('queue'), indent=1)}\n" + "\n".join(
+            f"{job.name}: {job.stderr()[-600:]}" for job in self.jobs
+        )
+
+
+@case(TWO)
+def jobs_land_where_least_is_left(scene):
+    assert scene.lands("first", "--take", "5GiB", weft=["--memory", "6GiB"]) == SMALL
+    assert scene.lands("second", "--take", "5GiB", weft=["--memory", "6GiB"]) == LARGE
+    assert scene.lands("third", "--take", "5GiB", weft=["--memory", "6GiB"]) == LARGE
+    fourth = scene.job("fourth", "--take", "5GiB", weft=["--gpu", "any", "--memory", "6GiB", "--duration", "short"])
+    scene.until("the fourth waits", lambda: fourth.pid in [row["pid"] for row in scene.ask("queue")["waiting"]])
+    scene.until("it says why", lambda: "waits for device memory" in fourth.stderr())
+    known = {row["uuid"]: row["memory"] for row in scene.ask("queue")["devices"]}
+    assert known == {LARGE: 16 << 30, SMALL: 8 << 30}, known
+    # It waits where it was expected to begin soonest: one of the three ends there.
+    where = scene.said("fourth", "sees")["devices"]
+    assert len(where) == 1, where
+    scene.ends("first" if where == [SMALL] else "second")
+    scene.until("the fourth has its memory", lambda: scene.said("fourth", "took"))
+    for name in ("fourth", "third", "second" if where == [SMALL] else "first"):
+        scene.ends(name)
+
+
+@case(TWO)
+def nothing_said_goes_where_most_is_left(scene):
+    assert scene.lands("unknown", "--take", "64MiB") == LARGE
+
+
+@case(TWO)
+def the_variable_is_respected(scene):
+    assert scene.lands("kept", "--take", "64MiB", weft=["--memory", "1GiB"], more={"CUDA_VISIBLE_DEVICES": "0"}) == LARGE
+    assert scene.lands("other", "--take", "64MiB", weft=["--memory", "1GiB"], more={"CUDA_VISIBLE_DEVICES": "GPU-6f,7,0"}) == SMALL
+    none = scene.job("none", weft=["--gpu", "any"], more={"CUDA_VISIBLE_DEVICES": ""})
+    scene.until("it has looked", lambda: scene.said("none", "sees"))
+    assert scene.said("none", "sees")["devices"] == []
+    assert none.wait(BOUND) == 0
+    listed = scene.job("listed", weft=["--gpu", "0", "--memory", "1GiB"])
+    scene.until("it has looked", lambda: scene.said("listed", "took"))
+    assert scene.said("listed", "sees")["devices"] == [LARGE]
+    wrong = scene.job("wrong", weft=["--gpu", "7"])
+    assert wrong.wait(BOUND) == 2 and "none of the devices" in wrong.stderr(), wrong.stderr()
+    large = scene.job("large", weft=["--gpu", "any", "--memory", "17GiB"])
+    assert large.wait(BOUND) == 1 and "can never run here" in large.stderr(), large.stderr()
+    both = scene.job("both", bare=True)
+    scene.until("it has looked", lambda: scene.said("both", "sees"))
+    assert scene.said("both", "sees")["devices"] == [LARGE, SMALL], "without weft nothing is chosen"
+    del listed
+
+
+@case(TWO)
+def a_place_is_promised_until_the_job_comes_or_dies(scene):
+    first = scene.job("first", "--before", str(scene.folder / "go"), weft=["--gpu", "any", "--memory", "6GiB"])
+    scene.until("it has looked", lambda: scene.said("first", "sees"))
+    assert scene.said("first", "sees")["devices"] == [SMALL]
+    # It has no context yet, and its room is nobody else's.
+    assert scene.lands("second", "--take", "64MiB", weft=["--memory", "6GiB"]) == LARGE
+    first.kill()
+    assert scene.lands("third", "--take", "64MiB", weft=["--memory", "6GiB"]) == SMALL
+
+
+@case(DIVIDED)
+def instances_are_devices(scene):
+    first = scene.lands("first", "--take", "1GiB", weft=["--memory", "2GiB"])
+    assert first not in (LARGE, SMALL), first
+    assert scene.said("first", "sees")["memory"] == [3 << 30]
+    assert scene.said("first", "sees")["variable"].startswith("MIG-")
+    second = scene.lands("second", "--take", "1GiB", weft=["--memory", "5GiB"])
+    assert scene.said("second", "sees")["memory"] == [6 << 30] and second != first
+    assert scene.lands("third", "--take", "1GiB", weft=["--memory", "5GiB"]) == SMALL
+    kept = scene.lands("kept", more={"CUDA_VISIBLE_DEVICES": scene.said("second", "sees")["variable"]})
+    assert kept == second
+
+
+@case(TWO)
+def pytorch_uses_both_devices(scene):
+    if not paths.python("torch").exists():
+        print("left out: scripts/setup torch")
+        return
+    expected = {"count": 2, "values": [[3.0] * 8, [4.0] * 8], "across": [4.0] * 8, "waited": True, "total": [16 << 30, 8 << 30], "peer": False}
+    for name, through in (("bare", []), ("weft", [str(paths.WEFT), "run", "--"])):
+        environment = {**jobs.clean_environment(), **found_by(scene)}
+        job = jobs.Job([*through, str(paths.python("torch")), str(JOB.parent / "both.py")], environment=environment, folder=scene.folder, name=name)
+        scene.jobs.append(job)
+        code = job.wait(2 * BOUND)
+        assert not job.timed_out and code == 0, job.explain()
+        said = json.loads(job.stdout())
+        assert said == expected, f"{name}: {said}"
+
+
+def found_by(scene):
+    """What a job of this scene needs to find its devices and its broker."""
+    return {**scene.device.environment(), **scene.broker.variables()}
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("words", nargs="*", help="only cases with one of these in their name")
+    options.add_argument("--keep", action="store_true", help="keep the folders")
+    options = options.parse_args()
+    chosen = [one for one in CASES if not options.words or any(word in one[0].__name__ for word in options.words)]
+    if not chosen:
+        print(f"tests/placement/run.py: no case is called so: {', '.join(options.words)}", file=sys.stderr)
+        return 2
+    # Who ends this with a signal ends what it started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    failed = []
+    for one, devices in chosen:
+        begun = time.monotonic()
+        with jobs.workspace(options.keep) as folder:
+            scene = Scene(folder, devices)
+            try:
+                with scene.broker:
+                    one(scene)
+                print(f"ok      {one.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+            except Exception:
+                failed.append(one.__name__)
+                print(f"FAILED  {one.__name__}\n{traceback.format_exc()}", flush=True)
+            finally:
+                scene.close()
+    for name in failed:
+        print(f"failed: {name}")
+    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
