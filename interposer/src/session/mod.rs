@@ -329,8 +329,8 @@ pub fn memory_changed(delta: i64) {
 }
 
 pub use behind::{
-    before_held, cost_of, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind, no_hurry, pause, spawn,
-    time,
+    before_held, cost_of, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind, no_hurry, pause,
+    spawn, time,
 };
 pub use look::{Looking, Moving};
 pub use seat::Entry;
