@@ -56,8 +56,11 @@ impl<T> Line<T> {
     pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
         let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
         let work = self.work.saturating_add(more.work) <= longest / PART;
-        !self.launches.is_empty()
-            && !(work && room(self.launches.len(), 1, MOST) && room(self.bytes, more.bytes, MOST_BYTES))
+        let fits = work && room(self.launches.len(), 1, MOST) && room(self.bytes, more.bytes, MOST_BYTES);
+        if self.launches.is_empty() {
+            return false;
+        }
+        !fits
     }
 
     /// One more, at the end.
