@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Several GPUs: where jobs land that let weft choose.
+"""Several GPUs: where jobs land that let weft choose, and that jobs on different devices have nothing to do with one another.
 
   tests/placement/run.py                 all cases (under a minute; the one with PyTorch takes most of it)
   tests/placement/run.py instances       the cases with that word in their name
@@ -167,6 +167,28 @@ def instances_are_devices(scene):
     assert scene.lands("third", "--take", "1GiB", weft=["--memory", "5GiB"]) == SMALL
     kept = scene.lands("kept", more={"CUDA_VISIBLE_DEVICES": scene.said("second", "sees")["variable"]})
     assert kept == second
+
+
+@case(TWO)
+def jobs_on_different_devices_do_not_gate_each_other(scene):
+    def works(name, device, priority):
+        scene.job(name, "--take", "64MiB", "--work", "--device", str(device), weft=["--memory", "1GiB", "--priority", str(priority)])
+        scene.until(f"{name} works", lambda: (scene.client(name) or {"transfers": 0})["transfers"] > 500)
+
+    works("here", 0, 0)
+    works("there", 1, 9)
+    modes = [scene.client(name)["mode"] for name in ("here", "there")]
+    assert modes == ["alone", "alone"], modes
+    before = {name: scene.client(name) for name in ("here", "there")}
+    scene.until("both go on", lambda: all(scene.client(name)["transfers"] > before[name]["transfers"] + 2000 for name in before))
+    for name, was in before.items():
+        assert scene.client(name)["waits"] == was["waits"], f"{name} waited"
+    # On one device they do.
+    works("beside", 0, 9)
+    modes = [scene.client(name)["mode"] for name in ("here", "there", "beside")]
+    assert modes == ["holder", "alone", "filler"], modes
+    for name in ("here", "there", "beside"):
+        scene.ends(name)
 
 
 @case(TWO)

@@ -10,7 +10,7 @@ use super::admin::{Answer, Question};
 use super::keeper::{Keeper, Tell};
 use super::registry::Registry;
 use super::scheduler::{Desk, Notice};
-use super::status::{BrokerStatus, Status};
+use super::status::{BrokerStatus, DeviceStatus, Status};
 use super::store;
 use crate::protocol::VERSION;
 
@@ -130,6 +130,16 @@ impl Answers {
         let mut clients: Vec<_> = self.registry.all().iter().map(|entry| entry.status()).collect();
         clients.sort_by_key(|client| (client.priority, client.client));
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let cores: Vec<DeviceStatus> = self
+            .desk
+            .look()
+            .into_iter()
+            .flatten()
+            .map(|(uuid, snapshot)| DeviceStatus {
+                uuid,
+                core: serde_json::to_value(snapshot).unwrap_or_default(),
+            })
+            .collect();
         Status {
             broker: BrokerStatus {
                 pid: std::process::id(),
@@ -153,10 +163,8 @@ impl Answers {
                 turns: read(&self.desk.gauges.turns),
                 profile_failures: self.keeper.failures(),
                 last_trouble: self.desk.gauges.trouble(),
-                core: self
-                    .desk
-                    .look()
-                    .map(|snapshot| serde_json::to_value(snapshot).unwrap_or_default()),
+                core: cores.first().map(|core| core.core.clone()),
+                devices: cores,
             },
             clients,
             ended: self.registry.ended(),

@@ -205,6 +205,7 @@ impl Control {
                 memory,
                 driver,
             } => {
+                self.desk.tell(Notice::Device(client, uuid.clone()));
                 self.memory.tell(memory::Tell::Device(client, uuid.clone(), memory));
                 let gpu = Gpu {
                     name,
@@ -250,7 +251,10 @@ impl Control {
             ToBroker::Touched { starts } => self.memory.tell(memory::Tell::Touched(client, starts)),
             // It lies where it lay; who is given it again says so.
             ToBroker::Resting { .. } => {}
-            ToBroker::Wants(wants) => self.admission.wants(entry, &peer.sender, wants),
+            ToBroker::Wants(wants) => {
+                self.desk.tell(Notice::Device(client, wants.uuid.clone()));
+                self.admission.wants(entry, &peer.sender, wants);
+            }
             ToBroker::More { bytes } => self.admission.more(client, bytes),
             ToBroker::WaitsNoMore => self.admission.gone(client),
             ToBroker::Context { free, held, at } => self.admission.context(client, admission::Look { free, held, at }),

@@ -25,6 +25,7 @@ mod answers;
 pub mod by_hand;
 mod clock;
 mod control;
+mod cores;
 mod door;
 pub mod journal;
 mod keeper;

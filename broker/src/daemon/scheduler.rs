@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::cores::{Cores, Newcomer};
 use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
 use super::memory::{self, Memory};
@@ -35,10 +36,12 @@ pub enum Notice {
     Gone(u64, Ending),
     /// Another priority.
     Priority(u64, u8),
+    /// The device it is about to use, by its UUID.
+    Device(u64, String),
     /// Its profile does not fit after all.
     Unprofiled(u64),
-    /// Somebody wants to see the core.
-    Look(Sender<Snapshot>),
+    /// Somebody wants to see the cores, by their devices' UUIDs.
+    Look(Sender<Vec<(Option<String>, Snapshot)>>),
     /// The broker ends.
     Stop,
 }
@@ -108,8 +111,8 @@ impl Desk {
         told
     }
 
-    /// The core's state. `None` if the thread does not answer in time.
-    pub fn look(&self) -> Option<Snapshot> {
+    /// The state of each device's core, by its UUID; that of the first device heard of comes first. `None` if the thread does not answer in time.
+    pub fn look(&self) -> Option<Vec<(Option<String>, Snapshot)>> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let (way, answer) = channel();
         self.tell(Notice::Look(way));
@@ -168,7 +171,7 @@ pub enum Moment<'a> {
         event: &'a Event,
         /// What it answered.
         decisions: &'a [Decision],
-        /// Itself.
+        /// Itself, of the device that was heard of first.
         core: &'a Core,
     },
     /// A decision is about to be carried out.
@@ -181,7 +184,7 @@ pub enum Moment<'a> {
 pub type Watcher = Box<dyn FnMut(Moment<'_>)>;
 
 pub(super) struct Scheduler {
-    core: Core,
+    cores: Cores,
     waiting: Waiting,
     host: Arc<Host>,
     registry: Arc<Registry>,
@@ -215,7 +218,7 @@ impl Scheduler {
     pub(super) fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
-            core: Core::new(setup.config),
+            cores: Cores::new(setup.config),
             host: setup.host,
             registry: setup.registry,
             keeper: setup.keeper,
@@ -259,7 +262,7 @@ impl Scheduler {
             filler_waits: turn.filler_waits,
             alone: self.lanes.len() == 1,
             last_record: self.last_record,
-            next_wake: self.core.next_wake(now),
+            next_wake: self.cores.next_wake(now),
         };
         let wait = self.waiting.choose(now, &scene);
         self.gauges.set_waiting(wait);
@@ -308,21 +311,21 @@ impl Scheduler {
     /// The core, to be looked at.
     #[cfg(feature = "by-hand")]
     pub(super) fn core(&self) -> &Core {
-        &self.core
+        self.cores.first()
     }
 
     /// Tells the core something.
     fn tell(&mut self, now: Ns, event: Event) {
         let Some(watcher) = &mut self.watcher else {
-            return self.core.handle(now, event, &mut self.decisions);
+            return self.cores.handle(now, event, &mut self.decisions);
         };
         let before = self.decisions.len();
-        self.core.handle(now, event.clone(), &mut self.decisions);
+        self.cores.handle(now, event.clone(), &mut self.decisions);
         watcher(Moment::Event {
             now,
             event: &event,
             decisions: self.decisions.get(before..).unwrap_or_default(),
-            core: &self.core,
+            core: self.cores.first(),
         });
     }
 
@@ -354,7 +357,7 @@ impl Scheduler {
             self.tell(now, event);
         }
         self.events = events;
-        if self.core.next_wake(now).is_some_and(|at| at <= now) {
+        if self.cores.next_wake(now).is_some_and(|at| at <= now) {
             self.tell(now, Event::Tick);
         }
         turn.news |= !self.decisions.is_empty();
@@ -413,10 +416,20 @@ impl Scheduler {
                     self.tell(now, event);
                 }
             }
+            Notice::Device(client, uuid) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    let entry = Arc::clone(lane.entry());
+                    let who = Newcomer {
+                        priority: entry.priority.load(Ordering::Relaxed),
+                        profile: entry.loaded.clone(),
+                    };
+                    self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
+                }
+            }
             Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),
             Notice::Look(answer) => {
                 // Who asked may have lost patience.
-                let _ = answer.send(self.core.snapshot());
+                let _ = answer.send(self.cores.snapshots());
             }
             Notice::Stop => self.stopping = true,
         }

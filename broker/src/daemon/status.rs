@@ -63,8 +63,20 @@ pub struct BrokerStatus {
     pub profile_failures: u64,
     /// The last trouble worth a person's attention.
     pub last_trouble: Option<String>,
-    /// The core's own view; `None` if the scheduler thread did not answer.
+    /// The own view of the core of the device that was heard of first; `None` if the scheduler thread did not answer.
     pub core: Option<serde_json::Value>,
+    /// The same of each device that a job has used.
+    #[serde(default)]
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// A device's core.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// As the driver says, in hexadecimal; `None`: no job has said its device yet.
+    pub uuid: Option<String>,
+    /// The core's own view.
+    pub core: serde_json::Value,
 }
 
 /// One attached client.

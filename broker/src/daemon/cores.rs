@@ -1,0 +1,297 @@
+//! One scheduling core a device: jobs on different devices have nothing to wait for from one another. A MIG instance has a UUID of its own and so is a device of its own.
+//!
+//! A client attaches before it has a device. It says which when it is about to make its first context, and goes to that device's core then, before its first launch. Until then, and for
+//! good where it never says, it is with the device that was heard of first, so that on a machine with one device there is one core. Once there are several, who has not said yet is with
+//! nobody.
+//!
+//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and its going in that order. Of a client that uses several devices the first counts: its
+//! launches do not say where they go.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weft_profiles::Profile;
+
+use crate::core::{Client, Config, Core, Decision, Event, Snapshot};
+use crate::protocol::Ns;
+
+/// No machine has more devices, instances included; what is beyond is with the first. A client that makes UUIDs up costs no more than that.
+const MOST: usize = 128;
+
+/// The core of who has not said its device, where there are several. Its place in [`Cores::all`] otherwise.
+const FIRST: usize = 0;
+
+#[derive(Debug)]
+struct One {
+    /// Whose; `None`: nobody said yet.
+    uuid: Option<String>,
+    core: Core,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Cores {
+    config: Config,
+    all: Vec<One>,
+    /// Those who have said no device while there were several.
+    nowhere: Core,
+    /// Where each client is; `None`: nowhere.
+    of: HashMap<Client, Option<usize>>,
+    /// Those who have said their device.
+    said: HashMap<Client, String>,
+}
+
+impl Cores {
+    pub(super) fn new(config: Config) -> Cores {
+        let first = One {
+            uuid: None,
+            core: Core::new(config.clone()),
+        };
+        Cores {
+            all: vec![first],
+            nowhere: Core::new(config.clone()),
+            config,
+            of: HashMap::new(),
+            said: HashMap::new(),
+        }
+    }
+
+    /// The core of the device that was heard of first.
+    pub(super) fn first(&self) -> &Core {
+        self.all.first().map_or(&self.nowhere, |one| &one.core)
+    }
+
+    /// Takes in what happened, where it happened.
+    pub(super) fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        let Some(client) = whose(&event) else {
+            for one in &mut self.all {
+                one.core.handle(now, event.clone(), out);
+            }
+            if self.all.len() > 1 {
+                self.nowhere.handle(now, event, out);
+            }
+            return;
+        };
+        if matches!(event, Event::Attached { .. }) {
+            let at = (self.all.len() == 1).then_some(FIRST);
+            self.of.entry(client).or_insert(at);
+        }
+        let gone = matches!(event, Event::Gone(_));
+        self.core_of(client).handle(now, event, out);
+        if gone {
+            self.of.remove(&client);
+            self.said.remove(&client);
+        }
+    }
+
+    /// The core that hears of a client.
+    fn core_of(&mut self, client: Client) -> &mut Core {
+        // With one device there is nothing to look up: a launch costs nothing more. Of one who is not known the first core counts a stranger.
+        let at = match self.all.len() {
+            1 => Some(FIRST),
+            _ => self.of.get(&client).copied().unwrap_or(Some(FIRST)),
+        };
+        match at.and_then(|at| self.all.get_mut(at)) {
+            Some(one) => &mut one.core,
+            None => &mut self.nowhere,
+        }
+    }
+
+    /// A client says its device. What it said first counts.
+    pub(super) fn says(&mut self, now: Ns, client: Client, uuid: &str, who: Newcomer, out: &mut Vec<Decision>) {
+        let Some(before) = self.of.get(&client).copied() else {
+            return;
+        };
+        if uuid.is_empty() || self.said.contains_key(&client) {
+            return;
+        }
+        self.said.insert(client, uuid.to_string());
+        let at = Some(self.place(uuid));
+        if before == at {
+            return;
+        }
+        self.core_of(client).handle(now, Event::Gone(client), out);
+        self.of.insert(client, at);
+        let event = Event::Attached {
+            client,
+            priority: who.priority,
+            profile: who.profile,
+        };
+        self.core_of(client).handle(now, event, out);
+    }
+
+    fn place(&mut self, uuid: &str) -> usize {
+        let known = |one: &One| one.uuid.as_deref() == Some(uuid);
+        if let Some(at) = self.all.iter().position(known) {
+            return at;
+        }
+        if let Some(first) = self.all.first_mut().filter(|first| first.uuid.is_none()) {
+            first.uuid = Some(uuid.to_string());
+            return FIRST;
+        }
+        if self.all.len() >= MOST {
+            return FIRST;
+        }
+        self.all.push(One {
+            uuid: Some(uuid.to_string()),
+            core: Core::new(self.config.clone()),
+        });
+        self.all.len() - 1
+    }
+
+    /// When [`Event::Tick`] is due anywhere.
+    pub(super) fn next_wake(&self, now: Ns) -> Option<Ns> {
+        let wakes = self.all.iter().map(|one| one.core.next_wake(now));
+        wakes.chain([self.nowhere.next_wake(now)]).flatten().min()
+    }
+
+    /// Each device's state; the first one's first.
+    pub(super) fn snapshots(&self) -> Vec<(Option<String>, Snapshot)> {
+        let each = self.all.iter().map(|one| (one.uuid.clone(), one.core.snapshot()));
+        each.collect()
+    }
+}
+
+/// What a core is told of a client that comes.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    /// 0 to 9.
+    pub(super) priority: u8,
+    /// What is known of it.
+    pub(super) profile: Option<Arc<Profile>>,
+}
+
+/// Whose an event is; `None`: everybody's.
+fn whose(event: &Event) -> Option<Client> {
+    Some(match event {
+        Event::Tick => return None,
+        Event::Attached { client, .. }
+        | Event::Launched { client, .. }
+        | Event::Waits { client, .. }
+        | Event::Holds { client, .. }
+        | Event::Progress { client, .. }
+        | Event::Renewed { client, .. }
+        | Event::Revoked { client, .. }
+        | Event::Sampled { client, .. } => *client,
+        Event::Gone(client)
+        | Event::Priority(client, _)
+        | Event::Unprofiled(client)
+        | Event::Idle(client, _)
+        | Event::Stirred(client, _)
+        | Event::Passed(client) => *client,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::lane::Mode;
+
+    struct World {
+        cores: Cores,
+        out: Vec<Decision>,
+        modes: HashMap<Client, Mode>,
+    }
+
+    impl World {
+        fn new() -> World {
+            World {
+                cores: Cores::new(Config::default()),
+                out: Vec::new(),
+                modes: HashMap::new(),
+            }
+        }
+
+        fn settle(&mut self) {
+            for decision in self.out.drain(..) {
+                if let Decision::Mode(client, mode) = decision {
+                    self.modes.insert(client, mode);
+                }
+            }
+        }
+
+        fn tell(&mut self, event: Event) {
+            self.cores.handle(1, event, &mut self.out);
+            self.settle();
+        }
+
+        fn comes(&mut self, client: u64, priority: u8) {
+            self.tell(Event::Attached {
+                client: Client(client),
+                priority,
+                profile: None,
+            });
+        }
+
+        fn says(&mut self, client: u64, priority: u8, uuid: &str) {
+            let who = Newcomer {
+                priority,
+                profile: None,
+            };
+            self.cores.says(1, Client(client), uuid, who, &mut self.out);
+            self.settle();
+        }
+
+        fn mode(&self, client: u64) -> Mode {
+            self.modes[&Client(client)]
+        }
+    }
+
+    #[test]
+    fn on_one_device_there_is_one_core() {
+        let mut world = World::new();
+        world.comes(1, 0);
+        world.says(1, 0, "a");
+        world.comes(2, 5);
+        assert_eq!(
+            (world.mode(1), world.mode(2)),
+            (Mode::Holder, Mode::Filler),
+            "also before it has said its device"
+        );
+        world.says(2, 5, "a");
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Holder, Mode::Filler));
+        assert_eq!(world.cores.snapshots().len(), 1);
+    }
+
+    #[test]
+    fn jobs_on_different_devices_have_nothing_to_do_with_one_another() {
+        let mut world = World::new();
+        world.comes(1, 0);
+        world.says(1, 0, "a");
+        world.comes(2, 5);
+        world.says(2, 5, "b");
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Alone, Mode::Alone));
+        // With several devices who has not said yet is in nobody's way.
+        world.comes(3, 9);
+        assert_eq!(
+            (world.mode(1), world.mode(2), world.mode(3)),
+            (Mode::Alone, Mode::Alone, Mode::Alone)
+        );
+        world.says(3, 9, "b");
+        assert_eq!(
+            (world.mode(1), world.mode(2), world.mode(3)),
+            (Mode::Alone, Mode::Holder, Mode::Filler)
+        );
+        world.says(3, 9, "a");
+        assert_eq!(world.mode(3), Mode::Filler, "what it said first counts");
+        world.tell(Event::Gone(Client(3)));
+        assert_eq!(world.mode(2), Mode::Alone);
+        world.tell(Event::Tick);
+        assert_eq!(world.cores.snapshots().len(), 2);
+    }
+
+    #[test]
+    fn what_a_client_makes_up_costs_little() {
+        let mut world = World::new();
+        for client in 0..2 * MOST as u64 {
+            world.comes(client, 5);
+            world.says(client, 5, &client.to_string());
+            world.tell(Event::Gone(Client(client)));
+        }
+        assert_eq!(world.cores.snapshots().len(), MOST);
+        assert!(world.cores.of.is_empty() && world.cores.said.is_empty());
+        world.says(9_999, 5, "a");
+        assert!(world.cores.said.is_empty(), "nobody known");
+    }
+}
