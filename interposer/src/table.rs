@@ -152,11 +152,14 @@ pub fn real_bound(at: usize) -> *mut () {
     let known = REAL
         .get(at)
         .map_or(std::ptr::null_mut(), |real| real.load(Ordering::Relaxed));
-    if known.is_null() {
-        real(at).unwrap_or(absent as *mut ())
-    } else {
-        known
-    }
+    if known.is_null() { real_late(at) } else { known }
+}
+
+/// As above, in code of its own: no hook need carry it.
+#[cold]
+#[inline(never)]
+fn real_late(at: usize) -> *mut () {
+    real(at).unwrap_or(absent as *mut ())
 }
 
 /// A hook has done what it was for: from now on the symbol leads straight to the driver.

@@ -118,6 +118,7 @@ impl Orders {
 
     /// Client: work of its own was seen to end, and that is reported. Under a lease that still holds, as much credit comes back. Counted first: whoever reads what was
     /// issued, and then this count, has counted all the credit that was issued. Several threads may find the same end: it counts once.
+    #[inline]
     pub fn renew(&self, reports: &Reports, board: &Board) -> bool {
         const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_SIGNS;
         if self.flags.load(Ordering::Acquire) & BOTH != BOTH || !self.holds(board) {

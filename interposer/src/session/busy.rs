@@ -70,12 +70,24 @@ impl Busy {
     pub fn mark(&self, stream: usize) -> bool {
         let [first, ..] = &self.streams.0;
         let [silence, ..] = &self.silence;
-        if first.load(Ordering::Relaxed) == stream && silence.load(Ordering::Relaxed) == 0 {
+        let other = first.load(Ordering::Relaxed);
+        if other == stream && silence.load(Ordering::Relaxed) == 0 {
             return false;
+        }
+        // The one stream of a job that waits after each launch.
+        if other == NONE && self.is_simple() && claimed((first, silence), stream) {
+            return true;
         }
         self.mark_slowly(stream)
     }
 
+    /// Whether there never was work on two streams at a time.
+    #[inline(always)]
+    fn is_simple(&self) -> bool {
+        self.used.load(Ordering::Acquire) == 1 && !self.more.load(Ordering::Relaxed)
+    }
+
+    #[inline(never)]
     fn mark_slowly(&self, stream: usize) -> bool {
         let mut was_idle = !self.more.load(Ordering::Relaxed);
         let mut free = None;
@@ -118,8 +130,18 @@ impl Busy {
     }
 
     /// All work of a stream has ended.
-    #[inline]
+    #[inline(always)]
     pub fn synced(&self, stream: usize) -> Left {
+        let [first, ..] = &self.streams.0;
+        if self.is_simple() && first.load(Ordering::Relaxed) == stream {
+            first.store(NONE, Ordering::Relaxed);
+            return Left::Nothing;
+        }
+        self.synced_slowly(stream)
+    }
+
+    #[inline(never)]
+    fn synced_slowly(&self, stream: usize) -> Left {
         let mut left = Left::Nothing;
         let mut had_work = false;
         for slot in self.slots() {
@@ -151,6 +173,7 @@ impl Busy {
     }
 }
 
+#[inline]
 fn claimed((place, silence): (&AtomicUsize, &AtomicU32), stream: usize) -> bool {
     let free = place.compare_exchange(NONE, stream, Ordering::Relaxed, Ordering::Relaxed);
     let claimed = free.is_ok() || free == Err(stream);

@@ -22,7 +22,7 @@ const AT_ONCE: Ns = 1_000;
 /// What the kernel calls a counter that it keeps time by.
 const TRUSTED: &str = "tsc";
 
-/// Nanoseconds = `ns` + (counter - `count`) * `rate` / 2^32; a rate of 0 = not known. Changed by the helper alone; `version` is odd meanwhile.
+/// Nanoseconds = `ns` + (counter - `count`) * `rate` / 2^64. `version` is odd while the line is not known and while it changes; the helper alone changes it.
 struct Line {
     version: AtomicU64,
     count: AtomicU64,
@@ -31,7 +31,7 @@ struct Line {
 }
 
 static LINE: Line = Line {
-    version: AtomicU64::new(0),
+    version: AtomicU64::new(1),
     count: AtomicU64::new(0),
     ns: AtomicU64::new(0),
     rate: AtomicU64::new(0),
@@ -60,13 +60,13 @@ pub fn now() -> Ns {
     let count = LINE.count.load(Ordering::Relaxed);
     let ns = LINE.ns.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
-    if rate == 0 || version & 1 != 0 || LINE.version.load(Ordering::Relaxed) != version {
+    if version & 1 != 0 || LINE.version.load(Ordering::Relaxed) != version {
         return system();
     }
     // A counter that a core reads a little before the line's point: time stands still for that moment.
     let past = counter().wrapping_sub(count);
     let past = if past as i64 > 0 { past } else { 0 };
-    ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 32) as u64)
+    ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64)
 }
 
 /// Keeps the line between the counter and the system's clock. One in a process: the helper's.
@@ -100,7 +100,8 @@ impl Comparison {
         if span < SHORTEST_SPAN || counts == 0 || counts > u64::MAX / 2 {
             return;
         }
-        let rate = (u128::from(span) << 32) / u128::from(counts);
+        // A counter slower than a gigahertz has no such rate: the system's clock is read.
+        let rate = (u128::from(span) << 64) / u128::from(counts);
         let Ok(rate) = u64::try_from(rate) else { return };
         set(count, ns, rate);
         if span > LONGEST_SPAN {
@@ -120,20 +121,20 @@ fn both() -> Option<(u64, Ns)> {
 }
 
 fn set(count: u64, ns: Ns, rate: u64) {
-    let version = LINE.version.load(Ordering::Relaxed);
-    LINE.version.store(version.wrapping_add(1), Ordering::Relaxed);
+    // Odd, and it is so already before the first line.
+    let version = LINE.version.load(Ordering::Relaxed) | 1;
+    LINE.version.store(version, Ordering::Relaxed);
     fence(Ordering::Release);
     LINE.count.store(count, Ordering::Relaxed);
     LINE.ns.store(ns, Ordering::Relaxed);
     LINE.rate.store(rate, Ordering::Relaxed);
-    LINE.version.store(version.wrapping_add(2), Ordering::Release);
+    LINE.version.store(version.wrapping_add(1), Ordering::Release);
 }
 
 /// In a forked child nobody keeps the line until it has a helper of its own.
 pub fn forget() {
-    // Also ends a change that the fork cut in two.
-    LINE.rate.store(0, Ordering::Relaxed);
-    LINE.version.fetch_and(!1, Ordering::AcqRel);
+    // Also a change that the fork cut in two.
+    LINE.version.fetch_or(1, Ordering::AcqRel);
 }
 
 #[cfg(test)]
@@ -149,7 +150,7 @@ mod tests {
         thread::sleep(Duration::from_millis(50));
         comparison.go_on();
         if !comparison.trusted {
-            assert_eq!(LINE.rate.load(Ordering::Relaxed), 0);
+            assert_eq!(LINE.version.load(Ordering::Relaxed) & 1, 1);
             return;
         }
         for _ in 0..100 {

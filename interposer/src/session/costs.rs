@@ -68,9 +68,13 @@ impl Costs {
         }
         // Most stand in their first place.
         let first = self.entry(hash, 0)?;
-        if first.key.load(Ordering::Acquire) == hash {
+        let key = first.key.load(Ordering::Acquire);
+        if key == hash {
             let value = first.value.load(Ordering::Relaxed);
             return (value != 0).then_some(value);
+        }
+        if key == 0 {
+            return None;
         }
         self.get_further(hash)
     }

@@ -326,18 +326,22 @@ impl Session {
     pub fn ask_device(&self, now: Ns) -> bool {
         let captures = self.captures.load(Ordering::Acquire) != 0;
         let gained = self.settle.poll(&self.driver, &self.streams, now, captures);
-        self.report_settled(gained);
+        self.report_settled(gained, now);
         gained > 0
     }
 
     /// Adds to what the broker knows to have ended.
-    pub fn report_settled(&self, gained: Ns) {
+    #[inline(always)]
+    pub fn report_settled(&self, gained: Ns, now: Ns) {
         if gained > 0 {
-            self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
-            self.lane.orders.renew(&self.lane.reports, self.board);
+            let lane = self.lane;
+            lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
+            lane.orders.renew(&lane.reports, self.board);
             // No more is left there than was not seen to end.
-            let left = clock::now().saturating_add(self.streams.outstanding());
-            self.free_at.fetch_min(left, Ordering::Relaxed);
+            let left = now.saturating_add(self.streams.outstanding());
+            if self.free_at.load(Ordering::Relaxed) > left {
+                self.free_at.fetch_min(left, Ordering::Relaxed);
+            }
         }
     }
 

@@ -365,8 +365,9 @@ impl Helper {
         let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
         if filler {
             // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.
-            let gained = session.settle.by_clock(&session.streams, clock::now());
-            session.report_settled(gained);
+            let now = clock::now();
+            let gained = session.settle.by_clock(&session.streams, now);
+            session.report_settled(gained, now);
             if gained > 0 {
                 session.ring();
             }
