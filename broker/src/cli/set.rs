@@ -24,10 +24,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "priority")]
     pub user: Option<String>,
     /// 0 (matters most) to 9
-    #[arg(long, short, value_parser = value_parser!(u8).range(0..=9))]
+    #[arg(long, short, value_parser = value_parser!(u8).range(0..=9), allow_negative_numbers = true)]
     pub priority: Option<u8>,
     /// He gets so many times as much memory and time as a user of weight 1 while both wait for it
-    #[arg(long, value_parser = value_parser!(u32).range(1..=100), conflicts_with_all = ["client", "pid"])]
+    #[arg(long, value_parser = value_parser!(u32).range(1..=100), conflicts_with_all = ["client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
 }
 

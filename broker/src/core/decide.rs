@@ -228,8 +228,13 @@ impl Core {
                 continue;
             };
             let outstanding = client.ledger.outstanding();
-            // However long it claims to run: twenty times the patience is enough.
-            let patience = outstanding.saturating_mul(10).min(write_off_after.saturating_mul(20));
+            // However long it claims to run: twenty times the patience is enough. What it let itself past with, without credit, prolongs the wait by no more than it is said to
+            // take: a launch each millisecond behind work that never ends would prolong it faster than time passes.
+            let over = outstanding.min(client.ledger.overdrawn());
+            let patience = (outstanding - over)
+                .saturating_mul(10)
+                .saturating_add(over)
+                .min(write_off_after.saturating_mul(20));
             let lost = client
                 .progress_at
                 .saturating_add(write_off_after)

@@ -69,6 +69,11 @@ impl Ledger {
         self.left().max(0).unsigned_abs()
     }
 
+    /// What was issued beyond all credit.
+    pub(super) fn overdrawn(&self) -> Ns {
+        self.left().min(0).unsigned_abs()
+    }
+
     /// Issued work that was not seen to end.
     pub(super) fn outstanding(&self) -> Ns {
         self.issued - self.settled

@@ -500,6 +500,26 @@ fn work_that_never_ends_is_written_off() {
     assert_eq!(bench.view(TRAINING).written_off, 500 * US);
 }
 
+#[test]
+fn who_launches_on_behind_work_that_never_ends_keeps_the_others_waiting_no_longer() {
+    let mut bench = Bench::pair(PolicyName::Timeslice);
+    bench.attach(OTHER, 5);
+    bench.waits(TRAINING, 500 * US);
+    bench.progress(TRAINING, 500 * US, 0);
+    bench.waits(OTHER, 300 * US);
+    let begun = bench.now;
+    // Its gate lets a launch past each millisecond, without credit.
+    for launch in 1..=200 {
+        bench.now = begun + launch * MS;
+        let mut decisions = bench.progress(TRAINING, 500 * US + launch * 400 * US, 0);
+        decisions.extend(bench.tell(Event::Tick));
+        if decisions.contains(&grant(OTHER, 500 * US, false)) {
+            return;
+        }
+    }
+    panic!("{:?}", bench.core.snapshot());
+}
+
 /// Whether the training gets credit within so long while nobody else does anything.
 fn is_granted_within(bench: &mut Bench, most: Ns) -> bool {
     let end = bench.now + most;
