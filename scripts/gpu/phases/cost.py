@@ -90,7 +90,8 @@ def launches(phase, prefix, count, make_device):
 
         alone, holding = broker("a"), broker("h")
         # So much credit that the measured filler never has to ask within a round.
-        filling = broker("f", "--delay-bound", "60000000")
+        # Under fikit, which gives all of it where the holder is idle; weft gives what the holder's likely return leaves, and more by and by.
+        filling = broker("f", "--policy", "fikit", "--delay-bound", "60000000")
         nobody = {**alone.variables(), "WEFT_SOCKET": str(folder / "nobody.sock")}
         processes = {
             "bare": start("bare", {}),
