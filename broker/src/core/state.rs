@@ -379,21 +379,28 @@ impl State {
     /// holder's has stopped do not end as time passes: what is told of them brings the next look, and the clock does not spin until then.
     pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
-        let wait = match less <= self.device.running(now) {
-            true => less,
+        let running = self.device.running(now);
+        // Kernels that take longer than they are charged: what is charged remains until the clock has come down to it.
+        let charged = running.min(self.exposure.saturating_sub(self.credit_abroad()));
+        let wait = match less <= charged {
+            true => less.saturating_add(running - charged),
             false => less.max(bound / 16),
         };
         now.saturating_add(wait.max(1))
     }
 
+    /// Credit that will be used without another word.
+    fn credit_abroad(&self) -> Ns {
+        self.exposed
+            .iter()
+            .filter_map(|slot| self.get(*slot))
+            .filter(|client| client.queued.is_none())
+            .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
+    }
+
     /// Work of fillers that is still to run on the device, as far as the clock tells, and credit that will be used without another word.
     pub(super) fn remaining(&self, now: Ns) -> Ns {
-        let mut credit: Ns = 0;
-        for client in self.exposed.iter().filter_map(|slot| self.get(*slot)) {
-            if client.queued.is_none() {
-                credit = credit.saturating_add(client.ledger.usable());
-            }
-        }
+        let credit = self.credit_abroad();
         let outstanding = self.exposure.saturating_sub(credit);
         self.device.remaining(outstanding, now).saturating_add(credit)
     }
@@ -442,11 +449,20 @@ mod tests {
             coarse,
             "nothing runs: it is credit that lies unused"
         );
-        state.device.launched(0, 100 * US, 0, 0);
+        let new = ClientState::new(Client(1), 5, 5, super::super::times::Times::default(), 0.0, 0);
+        let slot = state.add(new);
+        state.account(slot, |ledger| {
+            ledger.grant(100 * US);
+            ledger.report(100 * US, 0, 0)
+        });
+        state.device.launched(slot, 100 * US, 0, 0);
         assert_eq!(state.less_remains(30 * US, 10 * US), 40 * US);
         assert_eq!(state.less_remains(0, 10 * US), 10 * US + 1, "never at once");
         // More than runs: the rest is credit.
         assert_eq!(state.less_remains(91 * US, 10 * US), 10 * US + 91 * US);
+        // It takes longer than it was charged: until only the charge is left of it, nothing of that ends.
+        state.device.launched(slot, 500 * US, 0, 0);
+        assert_eq!(state.less_remains(30 * US, 10 * US), (600 - 100 + 30) * US);
         state.device.holder_launched();
         assert_eq!(
             state.less_remains(30 * US, 10 * US),
