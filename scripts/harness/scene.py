@@ -1,16 +1,10 @@
-"""Cases that play in a scene: a device, a broker and jobs of its own each, in a folder of its own. Every wait is bounded.
-
-A runner makes a `Cases`, marks its cases with it and ends with `run`; its last line is `N passed, N failed`.
-"""
+"""The scene of a case: a device, a broker and jobs, in a folder of its own. Every wait is bounded."""
 
 import json
 import subprocess
-import sys
-import time
-import traceback
 from pathlib import Path
 
-from . import jobs, paths, show
+from . import jobs, paths
 
 CLIENT = paths.TARGET / "release" / "weft-test-client"
 COMPANION = paths.TARGET / "release" / "weft-test-companion"
@@ -18,63 +12,10 @@ COMPANION = paths.TARGET / "release" / "weft-test-companion"
 BOUND = 60.0
 
 
-class Cases:
-    """The cases of a runner, in the order in which they stand there."""
-
-    def __init__(self, runner):
-        self.runner = runner
-        self.all = []
-
-    def __call__(self, function):
-        self.all.append((function, None))
-        return function
-
-    def also(self, policy):
-        """Marks a case that is played under the default policy and once more under this one, unless a run names one."""
-
-        def mark(function):
-            self.all += [(function, None), (function, policy)]
-            return function
-
-        return mark
-
-    def missing(self):
-        """What the scenes need and is not built, or None."""
-        for needed in (CLIENT, COMPANION, paths.LIBWEFT, paths.WEFT, paths.SIMGPU_CUDA, paths.SIMGPU_DEVICE):
-            if not needed.exists():
-                return f"{self.runner}: {needed} is not built: run scripts/layout"
-        return None
-
-    def run(self, options):
-        """Runs those with one of `options.words` in their name, all if there are none. The exit code."""
-        missing = self.missing()
-        if missing:
-            print(missing, file=sys.stderr)
-            return 1
-        chosen = [
-            (function, policy)
-            for function, policy in self.all
-            if not (policy and options.policy) and (not options.words or any(word in function.__name__ for word in options.words))
-        ]
-        progress = show.Progress(len(chosen), self.runner)
-        failed = []
-        for function, policy in chosen:
-            name = function.__name__.replace("_", " ") + (f", under {policy}" if policy else "")
-            progress.step(name)
-            begin = time.monotonic()
-            with jobs.workspace(keep=options.keep) as folder:
-                scene = Scene(folder, options, policy or options.policy)
-                try:
-                    function(scene)
-                    progress.finish_one(f"ok      {name} ({time.monotonic() - begin:.1f} s)")
-                except Exception as error:
-                    failed.append(name)
-                    where = "" if isinstance(error, AssertionError) else traceback.format_exc()
-                    progress.finish_one(f"FAILED  {name}: {error}\n{where}")
-                finally:
-                    scene.close()
-        progress.close()
-        return show.verdict(self.runner, len(chosen), failed)
+def missing():
+    """What these scenes need and is not built, or None."""
+    absent = [needed for needed in (CLIENT, COMPANION, paths.LIBWEFT, paths.WEFT, paths.SIMGPU_CUDA, paths.SIMGPU_DEVICE) if not needed.exists()]
+    return f"{absent[0]} is not built: run scripts/layout" if absent else None
 
 
 class Scene:
@@ -89,6 +30,9 @@ class Scene:
         self.running.touch()
         self.jobs = []
         self.number = 0
+
+    def open(self):
+        """Nothing: a case starts its broker when it wants one."""
 
     def close(self):
         self.running.unlink(missing_ok=True)

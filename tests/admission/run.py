@@ -10,41 +10,34 @@
 Each case has a device of 8 GiB and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
 """
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import jobs, paths  # noqa: E402
+from harness import cases, jobs, paths  # noqa: E402
 
 HOLDS = Path(__file__).resolve().parent / "holds.py"
 # How long anything may take that takes a second or two on an idle machine.
 BOUND = 90.0
 MEMORY = 8 << 30
 
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
 class Scene:
     """A device, a broker and jobs in a folder of their own."""
 
-    def __init__(self, folder, options):
+    def __init__(self, folder, options, policy):
         self.folder = Path(folder)
         self.options = options
         self.device = jobs.Device(self.folder, memory=MEMORY)
-        self.broker = jobs.Broker(self.folder, self.device, policy=options.policy)
+        self.broker = jobs.Broker(self.folder, self.device, policy=policy)
         self.jobs = []
+
+    def open(self):
+        self.broker.start()
 
     def close(self):
         for job in self.jobs:
@@ -118,6 +111,8 @@ class Scene:
         assert not job.timed_out, f"{job.name} hangs\n{job.explain()}"
         assert got == code, f"{job.name}: exit {got}, not {code}\n{job.explain()}"
 
+
+case = cases.Cases("admission", Scene)
 
 # Who brings what: name, user, duration, priority, what it says it takes, what it takes in two parts. Only the small one fits beside another; the rest run one by one, and the first
 # holds the device until all have come.
@@ -451,40 +446,11 @@ def many_wait_and_all_run_once(scene):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("words", nargs="*", help="only cases with one of these in their name")
+    options = cases.parser(__doc__)
     options.add_argument("--torch", type=int, default=len(TEN), metavar="N", help="so many of the ten jobs are PyTorch's (0 to 3, or all)")
     options.add_argument("--no-torch", action="store_const", dest="torch", const=0, help="none")
     options.add_argument("--queued", type=int, default=40)
-    options.add_argument("--keep", action="store_true", help="keep the folders")
-    jobs.policy_option(options)
-    options = options.parse_args()
-    chosen = [one for one in CASES if not options.words or any(word in one.__name__ for word in options.words)]
-    if not chosen:
-        print(f"tests/admission/run.py: no case is called so: {', '.join(options.words)}", file=sys.stderr)
-        return 2
-    # A shell that starts this in the background has it ignore Ctrl-C, and its jobs would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Who ends this with a signal ends what it started, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    failed = []
-    for one in chosen:
-        begun = time.monotonic()
-        with jobs.workspace(options.keep) as folder:
-            scene = Scene(folder, options)
-            try:
-                with scene.broker:
-                    one(scene)
-                print(f"ok      {one.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
-            except Exception:
-                failed.append(one.__name__)
-                print(f"FAILED  {one.__name__}\n{traceback.format_exc()}", flush=True)
-            finally:
-                scene.close()
-    for name in failed:
-        print(f"failed: {name}")
-    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed else 0
+    return case.run(options.parse_args())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@
 Each case runs on a simulated GPU and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
 """
 
-import argparse
 import json
 import os
 import random
@@ -21,10 +20,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import jobs, paths  # noqa: E402
-from harness.scene import BOUND, CLIENT, Cases, says, weft  # noqa: E402
+from harness import cases, jobs, paths  # noqa: E402
+from harness.scene import BOUND, CLIENT, Scene, missing, says, weft  # noqa: E402
 
-case = Cases("faults")
+case = cases.Cases("faults", Scene, missing)
 
 # A filler that leaves launches behind at the gate.
 QUEUE = {"WEFT_QUEUE": "on"}
@@ -418,14 +417,10 @@ def a_bad_priority_in_the_environment_is_told(scene):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="cases with one of these words in their name")
+    parser = cases.parser(__doc__)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random moments")
-    parser.add_argument("--keep", action="store_true", help="leave the folders of the cases")
-    jobs.policy_option(parser)
-    options = parser.parse_args()
-    return case.run(options)
+    return case.run(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Each case runs on a simulated GPU and a broker of its own; the programs are in t
 wait is bounded.
 """
 
-import argparse
 import os
 import resource
 import signal
@@ -19,15 +18,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
-from harness import jobs, paths  # noqa: E402
-from harness.scene import BOUND, CLIENT, Cases, says, weft  # noqa: E402
+from harness import cases, jobs, paths  # noqa: E402
+from harness.scene import BOUND, CLIENT, Scene, missing, says, weft  # noqa: E402
 
 PROGRAMS = HERE / "guest"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 # A job that is the holder, a filler, or a filler that leaves launches behind at the gate: its priority, that of the job beside it, and that one's pause.
 ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000), "queued": (6, 0, 3000)}
 
-case = Cases("guest")
+case = cases.Cases("guest", Scene, missing)
 
 
 def compiled(scene, name, *flags):
@@ -362,11 +361,7 @@ def pipes_and_exit_codes_of_scripts(scene):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="cases with one of these words in their name")
-    parser.add_argument("--keep", action="store_true", help="leave the folders of the cases")
-    jobs.policy_option(parser)
-    return case.run(parser.parse_args())
+    return case.run(cases.parser(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ with a slash and a policy behind it, a role under that policy. The last line is 
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import jobs, paths, show  # noqa: E402
+from harness import cases, jobs, paths  # noqa: E402
 
 PROGRAM = paths.TARGET / "release" / "weft-test-order"
 COMPANION = paths.TARGET / "release" / "weft-test-companion"
@@ -128,26 +127,18 @@ def main():
         name, _, policy = role.partition("/")
         if name not in ROLES or policy not in ("", *jobs.POLICIES):
             parser.error(f"{role} is no role: {', '.join(dict.fromkeys(ROLES))}, or one of these with / and one of {', '.join(jobs.POLICIES)}")
-    progress = show.Progress(len(roles), "order")
-    failed = []
-    for role in roles:
-        progress.step(role)
-        begin = time.monotonic()
-        with jobs.workspace() as folder:
-            try:
-                name, _, policy = role.partition("/")
-                wrong = run(name, folder, arguments.launches, policy or arguments.policy)
-            except (RuntimeError, OSError) as error:
-                wrong = str(error)
-        if wrong:
-            failed.append(role)
-        verdict = f"FAILED {wrong}" if wrong else f"ok {time.monotonic() - begin:.1f}s"
-        progress.finish_one(f"order/{role} {verdict}".replace("\n", "\n    "))
-    progress.close()
-    for role in failed:
-        print(f"failed: order/{role}")
-    print(f"{len(roles) - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed else 0
+    return cases.play("order", [(role, one(role, arguments)) for role in roles])
+
+
+def one(role, arguments):
+    """The case of a role."""
+    name, _, policy = role.partition("/")
+
+    def case(folder):
+        wrong = run(name, folder, arguments.launches, policy or arguments.policy)
+        assert not wrong, wrong
+
+    return case
 
 
 if __name__ == "__main__":

@@ -7,17 +7,14 @@
 The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
 """
 
-import argparse
 import json
-import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import jobs, paths  # noqa: E402
+from harness import cases, jobs, paths  # noqa: E402
 
 JOB = Path(__file__).resolve().parent / "job.py"
 # How long anything may take that takes a second on an idle machine.
@@ -27,26 +24,19 @@ TWO = "16GiB,8GiB"
 DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
 LARGE, SMALL = "5e1f6d75000040008000776566740001", "6f1f6d75000040008000776566740002"
 
-CASES = []
-
-
-def case(devices):
-    def keep(function):
-        CASES.append((function, devices))
-        return function
-
-    return keep
-
 
 class Scene:
     """The devices, a broker and jobs in a folder of their own."""
 
-    def __init__(self, folder, devices):
+    def __init__(self, folder, _options, policy, devices):
         self.folder = Path(folder)
         self.device = jobs.Device(self.folder)
         self.device.settings["SIMGPU_DEVICES"] = devices
-        self.broker = jobs.Broker(self.folder, self.device)
+        self.broker = jobs.Broker(self.folder, self.device, policy=policy)
         self.jobs = []
+
+    def open(self):
+        self.broker.start()
 
     def close(self):
         for job in self.jobs:
@@ -100,7 +90,10 @@ class Scene:
         )
 
 
-@case(TWO)
+case = cases.Cases("placement", Scene)
+
+
+@case.where(devices=TWO)
 def jobs_land_where_least_is_left(scene):
     assert scene.lands("first", "--take", "5GiB", weft=["--memory", "6GiB"]) == SMALL
     assert scene.lands("second", "--take", "5GiB", weft=["--memory", "6GiB"]) == LARGE
@@ -119,12 +112,12 @@ def jobs_land_where_least_is_left(scene):
         scene.ends(name)
 
 
-@case(TWO)
+@case.where(devices=TWO)
 def nothing_said_goes_where_most_is_left(scene):
     assert scene.lands("unknown", "--take", "64MiB") == LARGE
 
 
-@case(TWO)
+@case.where(devices=TWO)
 def the_variable_is_respected(scene):
     assert scene.lands("kept", "--take", "64MiB", weft=["--memory", "1GiB"], more={"CUDA_VISIBLE_DEVICES": "0"}) == LARGE
     assert scene.lands("other", "--take", "64MiB", weft=["--memory", "1GiB"], more={"CUDA_VISIBLE_DEVICES": "GPU-6f,7,0"}) == SMALL
@@ -145,7 +138,7 @@ def the_variable_is_respected(scene):
     del listed
 
 
-@case(TWO)
+@case.where(devices=TWO)
 def a_place_is_promised_until_the_job_comes_or_dies(scene):
     first = scene.job("first", "--before", str(scene.folder / "go"), weft=["--gpu", "any", "--memory", "6GiB"])
     scene.until("it has looked", lambda: scene.said("first", "sees"))
@@ -156,7 +149,7 @@ def a_place_is_promised_until_the_job_comes_or_dies(scene):
     assert scene.lands("third", "--take", "64MiB", weft=["--memory", "6GiB"]) == SMALL
 
 
-@case(DIVIDED)
+@case.where(devices=DIVIDED)
 def instances_are_devices(scene):
     first = scene.lands("first", "--take", "1GiB", weft=["--memory", "2GiB"])
     assert first not in (LARGE, SMALL), first
@@ -169,7 +162,7 @@ def instances_are_devices(scene):
     assert kept == second
 
 
-@case(TWO)
+@case.where(devices=TWO)
 def jobs_on_different_devices_do_not_gate_each_other(scene):
     def works(name, device, priority):
         scene.job(name, "--take", "64MiB", "--work", "--device", str(device), weft=["--memory", "1GiB", "--priority", str(priority)])
@@ -191,7 +184,7 @@ def jobs_on_different_devices_do_not_gate_each_other(scene):
         scene.ends(name)
 
 
-@case(TWO)
+@case.where(devices=TWO)
 def pytorch_uses_both_devices(scene):
     if not paths.python("torch").exists():
         print("left out: scripts/setup torch")
@@ -213,34 +206,7 @@ def found_by(scene):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("words", nargs="*", help="only cases with one of these in their name")
-    options.add_argument("--keep", action="store_true", help="keep the folders")
-    options = options.parse_args()
-    chosen = [one for one in CASES if not options.words or any(word in one[0].__name__ for word in options.words)]
-    if not chosen:
-        print(f"tests/placement/run.py: no case is called so: {', '.join(options.words)}", file=sys.stderr)
-        return 2
-    # Who ends this with a signal ends what it started, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    failed = []
-    for one, devices in chosen:
-        begun = time.monotonic()
-        with jobs.workspace(options.keep) as folder:
-            scene = Scene(folder, devices)
-            try:
-                with scene.broker:
-                    one(scene)
-                print(f"ok      {one.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
-            except Exception:
-                failed.append(one.__name__)
-                print(f"FAILED  {one.__name__}\n{traceback.format_exc()}", flush=True)
-            finally:
-                scene.close()
-    for name in failed:
-        print(f"failed: {name}")
-    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed else 0
+    return case.run(cases.parser(__doc__).parse_args())
 
 
 if __name__ == "__main__":
