@@ -26,6 +26,7 @@ HOLDS = Path(__file__).resolve().parent / "holds.py"
 BOUND = 90.0
 MEMORY = 8 << 30
 
+
 class Scene:
     """A device, a broker and jobs in a folder of their own."""
 
