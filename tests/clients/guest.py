@@ -115,6 +115,11 @@ def graphs_that_change(scene):
 
 
 @case
+def graphs_that_choose_on_the_device(scene):
+    in_roles(scene, script("conditionals.py"))
+
+
+@case
 def all_kinds_of_memory(scene):
     in_roles(scene, script("memory.py"))
 

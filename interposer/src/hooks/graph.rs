@@ -147,13 +147,15 @@ fn read(graph: CuGraph, depth: usize) -> Option<Vec<Node>> {
                 all_kernels(&read(child, depth + 1)?)
             }
             NODE_CONDITIONAL if depth < DEEPEST => {
-                let bodies = BODIES.get(&handle).map(|bodies| bodies.clone()).unwrap_or_default();
+                // Without its bodies a graph would pass for a shorter one than it is.
+                let bodies = BODIES.get(&handle).map(|bodies| bodies.clone())?;
                 let mut kernels = Vec::new();
                 for body in bodies {
                     kernels.extend(all_kernels(&read(body, depth + 1)?));
                 }
                 kernels
             }
+            NODE_CHILD_GRAPH | NODE_CONDITIONAL => return None,
             _ => continue,
         };
         found.push(Node {

@@ -377,6 +377,13 @@ fn conditional_nodes_run_what_their_first_value_chooses() {
             [expected],
             "kind {kind}, size {size}, value {default}"
         );
+        // As the real driver: neither a copy nor a child of another graph.
+        let (mut clone, mut child) = (0, 0);
+        assert_eq!(c.cuGraphClone(&mut clone, graph), NOT_SUPPORTED);
+        assert_eq!(
+            c.cuGraphAddChildGraphNode(&mut child, c.graph(), null(), 0, graph),
+            NOT_SUPPORTED
+        );
     }
 }
 

@@ -75,26 +75,13 @@ impl Conditional {
         if size == 0 || size > most {
             return Err(Error::INVALID_VALUE);
         }
-        Ok(Conditional::with(
+        let bodies: Vec<_> = (0..size).map(|_| Graph::create()).collect();
+        Ok(Conditional {
             value,
             choice,
-            (0..size).map(|_| Graph::create()).collect(),
-        ))
-    }
-
-    fn with(value: Handle, choice: Choice, bodies: Vec<Arc<Graph>>) -> Conditional {
-        let handles = bodies.iter().map(|body| body.handle).collect();
-        Conditional {
-            value,
-            choice,
+            handles: bodies.iter().map(|body| body.handle).collect(),
             bodies,
-            handles,
-        }
-    }
-
-    pub(crate) fn copied(&self) -> R<Conditional> {
-        let bodies = self.bodies.iter().map(|body| body.clone_graph()).collect::<R<_>>()?;
-        Ok(Conditional::with(self.value, self.choice, bodies))
+        })
     }
 
     /// The body that the launch value chooses, and how often it runs.

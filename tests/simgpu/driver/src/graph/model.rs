@@ -277,13 +277,17 @@ impl Graph {
         }
     }
 
-    /// A copy, the graphs inside its nodes included.
+    /// A copy, the graphs inside its nodes included. Refused, as by the real driver, where there is a conditional node.
     pub(crate) fn clone_graph(&self) -> R<Arc<Graph>> {
+        let sorted = self.sorted()?;
+        if sorted.iter().any(|node| matches!(node.body(), Body::Conditional(_))) {
+            return Err(Error::NOT_SUPPORTED);
+        }
         let copy = Graph::create();
         let mut handles = HashMap::new();
         let mut inner = lock(&copy.inner);
         // In topological order, so that the earlier end of every edge has its new handle already.
-        for node in self.sorted()? {
+        for node in sorted {
             let moved = |edge: &Edge| {
                 Some(Edge {
                     from: *handles.get(&edge.from)?,
