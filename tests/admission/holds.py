@@ -95,7 +95,10 @@ def main():
     options.add_argument("--while", dest="stay")
     options.add_argument("--seconds", type=float, default=0.0)
     options.add_argument("--torch", action="store_true")
+    options.add_argument("--print", default="", help="written to stdout before anything else, and left in the buffer")
+    options.add_argument("--stubborn", action="store_true", help="goes on without a device, as a program that has another way")
     options = options.parse_args()
+    print(options.print, end="")
 
     def say(event, **more):
         with open(options.result, "a") as out:
@@ -106,6 +109,9 @@ def main():
         device = Torch() if options.torch else Driver()
     except MemoryError:
         say("none", bytes=0)
+        if options.stubborn:
+            ctypes.CDLL(None).printf(options.print.encode())
+            wait(lambda: True)
         return 3
     say("begun", info=device.info())
     for number, bytes_ in enumerate(options.take):

@@ -45,10 +45,10 @@ class Scene:
             job.kill()
         self.broker.stop()
 
-    def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0, through=(), without=()):
-        """Starts one. It stays until `release(name)`. `through`: what starts it; `without`: variables that it is not to have."""
+    def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0, through=(), without=(), more=()):
+        """Starts one. It stays until `release(name)`. `through`: what starts it; `without`: variables that it is not to have; `more`: further options of holds.py."""
         python = paths.python("torch") if torch else sys.executable
-        command = [str(python), str(HOLDS), str(self.folder / f"{name}.json"), "--go", str(self.folder / f"{name}.go"), "--seconds", str(seconds)]
+        command = [str(python), str(HOLDS), str(self.folder / f"{name}.json"), "--go", str(self.folder / f"{name}.go"), "--seconds", str(seconds), *more]
         if stay:
             (self.folder / f"{name}.stay").touch()
             command += ["--while", str(self.folder / f"{name}.stay")]
@@ -248,8 +248,20 @@ def a_job_that_can_never_fit_is_told_so_at_once(scene):
 def who_will_not_wait_does_not(scene):
     holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
     scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
-    hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"])
+    # What it had in its buffers is not lost: it ends by itself.
+    hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before"], without=("PYTHONUNBUFFERED",))
     scene.finish(hasty, 75)
+    assert hasty.stdout() == b"of before", hasty.explain()
+    assert scene.events("hasty") == ["asks", "none"] and "--no-wait" in hasty.stderr(), hasty.explain()
+    # One that would go on without a device is ended, what it had in the C library's buffers written.
+    stubborn = scene.job("stubborn", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before", "--stubborn"], without=("PYTHONUNBUFFERED",))
+    scene.until("the stubborn one was told that there is none", lambda: scene.has("stubborn", "none"))
+    scene.until("nobody waits", lambda: scene.waiting() == [])
+    scene.finish(stubborn, 75)
+    assert stubborn.stdout() == b"of before", stubborn.explain()
+    for wrong in (["--wait", "-3"], ["--wait=1.5"], ["--wait", "soon"]):
+        told = scene.weft("run", *wrong, "--", "/bin/true", code=2).stderr.splitlines()
+        assert "--wait" in told[0] and "a whole number of seconds" in told[0], told
     patient = scene.job("patient", "3GiB", weft=["--memory", "3GiB", "--wait", "1"])
     scene.finish(patient, 3)
     assert "within 1 s" in patient.stderr(), patient.stderr()

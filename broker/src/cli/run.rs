@@ -37,9 +37,9 @@ pub struct Args {
     #[arg(long, value_parser = ["short", "medium", "long"])]
     pub duration: Option<String>,
     /// The longest the job waits for device memory; then CUDA says that there is none
-    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds, allow_hyphen_values = true)]
     pub wait: Option<u64>,
-    /// Where the job would wait for device memory it ends at once with exit code 75
+    /// Where the job would wait for device memory CUDA says that there is none, and it ends with exit code 75 (by itself, so that what it wrote is not lost; after ten seconds it is ended)
     #[arg(long)]
     pub no_wait: bool,
     /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run
@@ -126,6 +126,12 @@ fn bytes(text: &str) -> Result<u64, String> {
         )),
         _ => amount::parse(text),
     }
+}
+
+/// A time to wait.
+fn seconds(text: &str) -> Result<u64, String> {
+    let asked = text.parse::<u64>();
+    asked.map_err(|_| "a whole number of seconds, 0 or more (--no-wait: not at all)".to_string())
 }
 
 /// Says why a job did not start, and what a shell would return.

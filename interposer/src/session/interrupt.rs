@@ -1,4 +1,4 @@
-//! Ctrl-C while a job waits for memory.
+//! Ctrl-C while a job waits for memory, and the end of one that is not to wait.
 //!
 //! A program that handles SIGINT itself (Python) does not end by it: its handler notes the signal and acts when the call returns. So for as long as the call
 //! waits, the handlers of SIGINT and SIGTERM are ours: they note the signal too, then do what the program's own would have done. With no handler of
@@ -8,6 +8,17 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::Builder;
+use std::time::Duration;
+
+use super::helper;
+
+/// Stack of a thread that sleeps and ends the process.
+const STACK: usize = 64 * 1024;
+
+/// How long the writing of buffers may hold up the end of a process that is ended.
+const FLUSH: Duration = Duration::from_millis(500);
 
 /// The signals by which a person ends a job.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
@@ -94,8 +105,37 @@ impl Drop for Watch {
     }
 }
 
-/// Ends the process at once, because the person asked for that where it would wait.
-pub fn end(code: libc::c_int) -> ! {
+/// Ends the process with this code if it has not ended by itself before `time` is over. What it has in the C library's buffers is written then, unless a thread of its own keeps those
+/// locked (one that reads its input, say).
+pub fn end_within(time: Duration, code: libc::c_int) {
+    let waits = move || {
+        std::thread::sleep(time);
+        let (written, all) = channel();
+        let write = move || {
+            // SAFETY: null means all streams.
+            unsafe { libc::fflush(ptr::null_mut()) };
+            let _ = written.send(());
+        };
+        if helper::spawn(Builder::new().stack_size(STACK), write).is_ok() {
+            let _ = all.recv_timeout(FLUSH);
+        }
+        end(code);
+    };
+    let thread = Builder::new().name("weft-end".into()).stack_size(STACK);
+    if helper::spawn(thread, waits).is_err() {
+        end(code);
+    }
+}
+
+/// At the process' own end (`exit`, or the return from `main`): the rest of that end goes on as it would have, with this exit code. For a handler of `atexit`.
+///
+/// glibc takes a call of `exit` within such a handler for this very wish: the handlers that are left run, the buffers are written, and the last code counts.
+pub fn end_with(code: libc::c_int) -> ! {
+    // SAFETY: called by the thread that is within `exit` already; nothing of ours is locked.
+    unsafe { libc::exit(code) }
+}
+
+fn end(code: libc::c_int) -> ! {
     // SAFETY: nothing is touched; no destructor and no handler runs, as none has anything of the device to give back.
     unsafe { libc::_exit(code) }
 }

@@ -219,6 +219,9 @@ extern "C" fn at_end() {
         crate::queue::at_exit();
         guarded(|| session.sampler.farewell(session));
         session.lane.reports.state.store(LEFT, Ordering::Release);
+        if session.place.turned_away() {
+            interrupt::end_with(seat::TRY_AGAIN);
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! * A job that fits begins at once; one question to the broker and its answer, before the first context, is all it notices.
 //! * Waiting is only for the call that would make the first context. It ends when the job is admitted, when `WEFT_WAIT` is over, when the person presses
 //!   Ctrl-C, and when the broker is gone or keeps no queue any more (then the job goes on as without weft).
+//! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so that nothing it wrote is lost; its exit code becomes 75. One that goes on
+//!   nevertheless is ended.
 //! * Without a broker nothing waits and nothing is refused.
 //! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of memory".
 
@@ -39,8 +41,11 @@ const LOOK: Ns = 100_000_000;
 /// A share grows by this part of the device at least, so that a job that says nothing of itself asks a few times and not at each allocation.
 const STEP: u64 = 32;
 
-/// The job waits for memory: `EX_TEMPFAIL` of sysexits.h, try again later.
-const TRY_AGAIN: i32 = 75;
+/// The exit code of a job that would have to wait and is not to: `EX_TEMPFAIL` of sysexits.h, try again later.
+pub const TRY_AGAIN: i32 = 75;
+
+/// A job that would have to wait and is not to may take so long to end by itself: a framework's error travels up through some frames, is printed, and what was buffered is written.
+const ENDS: Duration = Duration::from_secs(10);
 
 /// What became of the wish to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +74,8 @@ pub struct Place {
     share: AtomicU64,
     /// When it was let in, if it had to wait; else 0.
     since: AtomicU64,
+    /// It would have had to wait, and is not to: it is on its way to its end.
+    turned_away: AtomicBool,
 }
 
 /// This thread asks whether the job may begin. Given up also by a panic on the way: the other threads wait for it.
@@ -102,6 +109,11 @@ impl Place {
         self.share.load(Ordering::Relaxed)
     }
 
+    /// Whether it would have had to wait and is not to: then its exit code is [`TRY_AGAIN`].
+    pub fn turned_away(&self) -> bool {
+        self.turned_away.load(Ordering::Acquire)
+    }
+
     /// Whether the process has begun.
     pub fn entered(&self) -> bool {
         self.entered.load(Ordering::Acquire)
@@ -117,6 +129,9 @@ impl Session {
     pub fn enter(&self, uuid: String, total: u64) -> Entry {
         let place = &self.place;
         while !place.entered() {
+            if place.turned_away() {
+                return Entry::NoMemory;
+            }
             if place
                 .asking
                 .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
@@ -183,7 +198,10 @@ impl Session {
                             "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
                             self.lane.seat.position.load(Ordering::Relaxed)
                         ));
-                        interrupt::end(TRY_AGAIN);
+                        self.messages.put(ToBroker::WaitsNoMore);
+                        self.place.turned_away.store(true, Ordering::Release);
+                        interrupt::end_within(ENDS, TRY_AGAIN);
+                        return Entry::NoMemory;
                     }
                     signals.get_or_insert_with(interrupt::Watch::begin);
                 }
