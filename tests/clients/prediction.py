@@ -8,8 +8,8 @@
 
 Each model (scripts/workloads/models.py: real PyTorch on the simulated GPU) runs twice in stage 1 on managed memory, each run with WEFT_EVIDENCE: every launch's parameters, and
 what the simulated GPU's ledger says it touched. `weft-lab memory prediction` fits templates to the first run and judges them on the second one, another process with its memory
-elsewhere; with --other-batch also on a run (NAME@N) whose sizes were never seen, for comparison. Of kernels that the simulated driver
-does not know the ledger takes operands as it has met them before, which is no function of the arguments: that counts as missed, so these figures are a floor for the templates.
+elsewhere; with --other-batch also on a run (NAME@N) whose sizes were never seen, for comparison. Each launch's evidence says whether it is exact or
+a guess, and the aims are judged on the exact ones; the guessed ones (kernels of closed libraries, which the simulated GPU does not run) are printed beside them, with their share.
 Needs scripts/layout, scripts/setup torch and cargo build --release -p weft-lab.
 """
 

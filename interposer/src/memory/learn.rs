@@ -1,6 +1,6 @@
 //! Stage 1: what launches touched, as far as anybody tells, becomes templates.
 //!
-//! Evidence comes through [`Evidence`]. Here it is the simulated GPU's ledger, which tells after each launch what that launch touches (`simgpuTouched`); a real driver has no such
+//! Evidence comes through [`Evidence`]. Here it is the simulated GPU's ledger, which tells after each launch what that launch touches (`simgpuTouches`); a real driver has no such
 //! symbol, and there nothing is learnt here: residency read from the host's page table and CUPTI's records need launches one by one.
 //!
 //! A launch's thread only notes it; where another thread is at it, it does not even do that. Fitting is the memory thread's.
@@ -8,6 +8,7 @@
 //! With [`EVIDENCE`] what was noted is also written to a file, by the memory thread, so that templates can be judged on launches that they were not learnt from
 //! (`tests/clients/prediction.py`).
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +16,11 @@ use std::sync::{LazyLock, Mutex, PoisonError, TryLockError};
 
 use weft_profiles::working_set::recording;
 use weft_profiles::working_set::{
-    Access, Allocations, Evidence, Fitter, KernelWorkingSet, Launch, SimulatedLedger, Touched,
+    Access, Allocations, Certainty, Evidence, Fitter, KernelWorkingSet, Launch, SimulatedLedger, Touched,
 };
 
-use crate::abi::CuResult;
-use crate::loader;
+use crate::abi::{CuFunction, CuResult};
+use crate::{loader, names};
 
 /// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
 const PIECES: usize = 4096;
@@ -30,11 +31,11 @@ const EVIDENCE: &str = "WEFT_EVIDENCE";
 /// Bytes that wait for the memory thread to write them at most; launches beyond that are not written.
 const UNWRITTEN: usize = 64 << 20;
 
-/// `simgpuTouched`.
-type Tells = unsafe extern "C" fn(*mut u64, usize, *mut usize) -> CuResult;
+/// `simgpuTouches`.
+type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
 
 static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
-    let found = loader::opened()?.symbol(c"simgpuTouched")?;
+    let found = loader::opened()?.symbol(c"simgpuTouches")?;
     // SAFETY: the simulated driver's symbol is a function of this type, and no other driver has it.
     Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
 });
@@ -43,7 +44,6 @@ static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
 struct Learnt {
     fitter: Fitter,
     ledger: SimulatedLedger,
-    number: u64,
     words: Vec<u64>,
     touched: Vec<Touched>,
     /// Something came since it was fitted last.
@@ -58,6 +58,8 @@ struct EvidenceFile {
     file: File,
     unwritten: Vec<u8>,
     live: Option<Allocations>,
+    /// Kernels whose symbols are written.
+    named: HashSet<u64>,
 }
 
 impl EvidenceFile {
@@ -68,6 +70,7 @@ impl EvidenceFile {
                 file,
                 unwritten: recording::MAGIC.to_vec(),
                 live: None,
+                named: HashSet::new(),
             }),
             Err(why) => {
                 log::warn!("{EVIDENCE}={}: {why}; nothing is written there", path.display());
@@ -76,7 +79,14 @@ impl EvidenceFile {
         }
     }
 
-    fn add(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+    fn add(
+        &mut self,
+        number: u64,
+        launch: &Launch,
+        function: CuFunction,
+        live: &Allocations,
+        found: (Certainty, &[Touched]),
+    ) {
         if self.unwritten.len() > UNWRITTEN {
             return;
         }
@@ -84,7 +94,12 @@ impl EvidenceFile {
             recording::write_allocations(&mut self.unwritten, live);
             self.live = Some(live.clone());
         }
-        recording::write_launch(&mut self.unwritten, launch, touched);
+        if self.named.insert(launch.kernel)
+            && let Some(named) = names::named(function)
+        {
+            recording::write_name(&mut self.unwritten, launch.kernel, &named.symbol);
+        }
+        recording::write_launch(&mut self.unwritten, number, launch, found.0, found.1);
     }
 }
 
@@ -109,7 +124,7 @@ pub fn on() -> bool {
 }
 
 /// The calling thread has just launched this.
-pub fn launched(launch: &Launch, live: &Allocations) {
+pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations) {
     let Some(tells) = *TELLS else { return };
     let mut learnt = match LEARNT.try_lock() {
         Ok(learnt) => learnt,
@@ -118,12 +133,20 @@ pub fn launched(launch: &Launch, live: &Allocations) {
     };
     let learnt = learnt.get_or_insert_default();
     learnt.words.resize(3 * PIECES, 0);
-    let mut count = 0;
-    // SAFETY: the list has room for as many as said; the count is ours.
-    let told = unsafe { tells(learnt.words.as_mut_ptr(), PIECES, &mut count) };
+    // How many pieces, whether they are exact, and the launch's number.
+    let mut what = [0u64; 3];
+    // SAFETY: the list has room for as many as said, and the other one for the three words it takes.
+    let told = unsafe { tells(learnt.words.as_mut_ptr(), PIECES, what.as_mut_ptr()) };
+    let [count, exact, number] = what;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
     if !told.ok() || count > PIECES {
         return;
     }
+    let certainty = if exact == 1 {
+        Certainty::Exact
+    } else {
+        Certainty::Guessed
+    };
     let piece = |words: &[u64; 3]| Touched {
         address: words[0],
         bytes: words[1],
@@ -134,14 +157,13 @@ pub fn launched(launch: &Launch, live: &Allocations) {
         },
     };
     let pieces = learnt.words.as_chunks::<3>().0.iter().take(count).map(piece).collect();
-    learnt.number += 1;
-    learnt.ledger.record(learnt.number, pieces);
+    learnt.ledger.record(number, certainty, pieces);
     learnt.touched.clear();
-    if learnt.ledger.touched(learnt.number, &mut learnt.touched) {
+    if let Some(certainty) = learnt.ledger.touched(number, &mut learnt.touched) {
         learnt.fitter.observe(launch, live, &learnt.touched);
         learnt.news = true;
         if let Some(evidence) = &mut learnt.evidence {
-            evidence.add(launch, live, &learnt.touched);
+            evidence.add(number, launch, function, live, (certainty, &learnt.touched));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What tells which memory a kernel touched.
 //!
-//! One trait with a back end for each source. The simulated GPU's ledger is exact. The host's page table says which pages left the host while the kernel ran, in
+//! One trait with a back end for each source, and each launch's evidence says whether it is [`Certainty::Exact`] or a guess: the simulated GPU's ledger is exact for the kernels
+//! whose parameters it understands and guesses at the others; what a real GPU shows happened. The host's page table says which pages left the host while the kernel ran, in
 //! pages and without reads told from writes; that the driver takes pages off the host on the GPU's first touch is to be confirmed on a real GPU.
 //! CUPTI's unified-memory records say which ranges were migrated because of faults.
 #![forbid(unsafe_code)]
@@ -17,9 +18,18 @@ pub trait Evidence {
     /// Whether [`Touched::access`] is known. Otherwise it is [`Access::ReadWrite`] throughout.
     fn tells_access(&self) -> bool;
 
-    /// Appends what the launch of this number touched. False if nothing is known about it: such a launch is no observation, which is not the same as one that
+    /// Appends what the launch of this number touched. `None` if nothing is known about it: such a launch is no observation, which is not the same as one that
     /// touched nothing.
-    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool;
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty>;
+}
+
+/// What evidence of one launch is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Certainty {
+    /// It touched this, up to [`Evidence::granule`], and nothing else.
+    Exact,
+    /// Whoever tells it does not know the kernel: it may touch other parts, and evidence of an equal launch may differ.
+    Guessed,
 }
 
 /// Launches that a [`SimulatedLedger`] remembers at most before they are asked for.
@@ -28,16 +38,16 @@ const REMEMBERED: usize = 1 << 16;
 /// What the simulated GPU wrote down.
 #[derive(Debug, Default)]
 pub struct SimulatedLedger {
-    launches: VecDeque<(u64, Vec<Touched>)>,
+    launches: VecDeque<(u64, Certainty, Vec<Touched>)>,
 }
 
 impl SimulatedLedger {
     /// The ledger's entry for a launch; numbers ascend.
-    pub fn record(&mut self, launch: u64, touched: Vec<Touched>) {
+    pub fn record(&mut self, launch: u64, certainty: Certainty, touched: Vec<Touched>) {
         if self.launches.len() >= REMEMBERED {
             self.launches.pop_front();
         }
-        self.launches.push_back((launch, touched));
+        self.launches.push_back((launch, certainty, touched));
     }
 }
 
@@ -50,21 +60,21 @@ impl Evidence for SimulatedLedger {
         true
     }
 
-    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool {
-        while let Some((number, touched)) = self.launches.front() {
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty> {
+        while let Some((number, certainty, touched)) = self.launches.front() {
             if *number > launch {
                 break;
             }
-            let mine = *number == launch;
-            if mine {
+            let mine = (*number == launch).then_some(*certainty);
+            if mine.is_some() {
                 into.extend_from_slice(touched);
             }
             self.launches.pop_front();
-            if mine {
-                return true;
+            if mine.is_some() {
+                return mine;
             }
         }
-        false
+        None
     }
 }
 
@@ -121,14 +131,12 @@ impl Evidence for HostResidency {
         false
     }
 
-    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool {
-        let Some(at) = self.ready.iter().position(|(number, _)| *number == launch) else {
-            return false;
-        };
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty> {
+        let at = self.ready.iter().position(|(number, _)| *number == launch)?;
         for (_, touched) in self.ready.drain(..=at).filter(|(number, _)| *number == launch) {
             into.extend(touched);
         }
-        true
+        Some(Certainty::Exact)
     }
 }
 
@@ -175,10 +183,8 @@ impl Evidence for CuptiRecords {
         false
     }
 
-    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> bool {
-        let Some(at) = self.launches.iter().position(|(number, ..)| *number == launch) else {
-            return false;
-        };
+    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty> {
+        let at = self.launches.iter().position(|(number, ..)| *number == launch)?;
         let (_, begin, end) = self.launches.swap_remove(at);
         self.migrated.retain(|range| {
             // A fault's transfer begins while the kernel that faulted runs.
@@ -192,7 +198,7 @@ impl Evidence for CuptiRecords {
             }
             !mine
         });
-        true
+        Some(Certainty::Exact)
     }
 }
 
@@ -220,15 +226,15 @@ mod tests {
         evidence.compare(3, 0x90000, &before[..8], &after[8..16]);
         evidence.compare(4, 0, &[1, 2, 3], &[]);
         let mut touched = Vec::new();
-        assert!(!evidence.touched(9, &mut touched));
-        assert!(evidence.touched(3, &mut touched));
+        assert_eq!(evidence.touched(9, &mut touched), None);
+        assert_eq!(evidence.touched(3, &mut touched), Some(Certainty::Exact));
         assert_eq!(
             touched,
             [range(0x11000, 8192), range(0x15000, 4096), range(0x90000, 4096)]
         );
         touched.clear();
         assert!(
-            evidence.touched(4, &mut touched) && touched.is_empty(),
+            evidence.touched(4, &mut touched).is_some() && touched.is_empty(),
             "known to have touched nothing"
         );
     }
@@ -246,22 +252,22 @@ mod tests {
             });
         }
         let mut touched = Vec::new();
-        assert!(evidence.touched(2, &mut touched));
+        assert!(evidence.touched(2, &mut touched).is_some());
         assert_eq!(touched, [range(0x3000, 64)]);
         touched.clear();
-        assert!(evidence.touched(1, &mut touched));
+        assert!(evidence.touched(1, &mut touched).is_some());
         assert_eq!(touched, [range(0x1000, 64), range(0x2000, 64)]);
-        assert!(!evidence.touched(1, &mut touched));
+        assert_eq!(evidence.touched(1, &mut touched), None);
     }
 
     #[test]
     fn the_ledger_answers_for_its_own_launches() {
         let mut ledger = SimulatedLedger::default();
-        ledger.record(1, vec![range(1, 1)]);
-        ledger.record(3, vec![range(3, 1)]);
+        ledger.record(1, Certainty::Exact, vec![range(1, 1)]);
+        ledger.record(3, Certainty::Guessed, vec![range(3, 1)]);
         let mut touched = Vec::new();
-        assert!(!ledger.touched(2, &mut touched));
-        assert!(ledger.touched(3, &mut touched));
+        assert_eq!(ledger.touched(2, &mut touched), None);
+        assert_eq!(ledger.touched(3, &mut touched), Some(Certainty::Guessed));
         assert_eq!(touched, [range(3, 1)]);
     }
 }

@@ -28,7 +28,7 @@ mod tests;
 
 pub use allocations::Allocations;
 pub use evaluate::{Evaluation, evaluate};
-pub use evidence::{CuptiRecords, Evidence, HostResidency, MigratedRange, SimulatedLedger};
+pub use evidence::{Certainty, CuptiRecords, Evidence, HostResidency, MigratedRange, SimulatedLedger};
 pub use fit::Fitter;
 pub use formula::{Formula, Term};
 pub use habits::{GranuleUse, Habits, Lifetime};

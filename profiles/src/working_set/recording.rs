@@ -1,16 +1,22 @@
 //! Launches with what they touched, as a file: templates are judged on launches that they were not learnt from.
 //!
-//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations from there on, or a launch. Numbers are little-endian. A file whose end is
+//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations from there on, a kernel's symbol, or a launch. Numbers are little-endian. A file whose end is
 //! missing (the job was killed) is good up to there; anything else that is not as it should be is an error, never a panic.
 #![forbid(unsafe_code)]
 
-use super::{Access, Allocations, Launch, Touched, launch::MAX_PARAMETERS};
+use std::collections::HashMap;
+
+use super::{Access, Allocations, Certainty, Launch, Touched, launch::MAX_PARAMETERS};
 
 /// How a file begins. The last digit is its version.
-pub const MAGIC: &[u8; 8] = b"WEFTEV01";
+pub const MAGIC: &[u8; 8] = b"WEFTEV02";
 
 const ALLOCATIONS: u8 = 1;
 const LAUNCH: u8 = 2;
+const NAME: u8 = 3;
+
+/// Bytes of a symbol at most; templates of C++ have some thousands. What is longer is cut.
+const MAX_NAME: usize = 1 << 14;
 
 /// Allocations or pieces of one record at most: beyond that the file is broken.
 const MOST: u32 = 1 << 20;
@@ -37,9 +43,21 @@ pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
     }
 }
 
-/// Appends a launch.
-pub fn write_launch(into: &mut Vec<u8>, launch: &Launch, touched: &[Touched]) {
+/// Appends what a kernel is called.
+pub fn write_name(into: &mut Vec<u8>, kernel: u64, symbol: &str) {
+    let symbol = symbol.as_bytes();
+    let symbol = symbol.get(..MAX_NAME).unwrap_or(symbol);
+    into.push(NAME);
+    into.extend(kernel.to_le_bytes());
+    into.extend((symbol.len() as u32).to_le_bytes());
+    into.extend(symbol);
+}
+
+/// Appends a launch. `number` is the evidence's own.
+pub fn write_launch(into: &mut Vec<u8>, number: u64, launch: &Launch, certainty: Certainty, touched: &[Touched]) {
     into.push(LAUNCH);
+    into.extend(number.to_le_bytes());
+    into.push(u8::from(certainty == Certainty::Exact));
     into.extend(launch.kernel.to_le_bytes());
     for number in launch.grid.iter().chain(&launch.block) {
         into.extend(number.to_le_bytes());
@@ -61,6 +79,10 @@ pub fn write_launch(into: &mut Vec<u8>, launch: &Launch, touched: &[Touched]) {
 /// One launch of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
+    /// The evidence's number of it; ascends.
+    pub number: u64,
+    /// What [`Recorded::touched`] is worth.
+    pub certainty: Certainty,
     /// As [`Launch::kernel`].
     pub kernel: u64,
     /// As [`Launch::parameters`].
@@ -94,6 +116,8 @@ pub struct Recording {
     pub allocations: Vec<Allocations>,
     /// In their order.
     pub launches: Vec<Recorded>,
+    /// Kernels' symbols, as far as they were told.
+    pub names: HashMap<u64, String>,
 }
 
 struct Reader<'a> {
@@ -162,7 +186,21 @@ impl Recording {
                 }
                 self.allocations.push(live);
             }
+            NAME => {
+                let (kernel, size) = (reader.long()?, reader.word()? as usize);
+                if size > MAX_NAME {
+                    return Some(false);
+                }
+                let symbol = String::from_utf8_lossy(reader.take(size)?).into_owned();
+                self.names.insert(kernel, symbol);
+            }
             LAUNCH => {
+                let number = reader.long()?;
+                let certainty = match reader.number()? {
+                    [0] => Certainty::Guessed,
+                    [1] => Certainty::Exact,
+                    _ => return Some(false),
+                };
                 let (kernel, grid, block) = (reader.long()?, reader.three()?, reader.three()?);
                 let size = reader.word()? as usize;
                 if size > MAX_PARAMETERS || self.allocations.is_empty() {
@@ -186,6 +224,8 @@ impl Recording {
                 }
                 let allocations = self.allocations.len() - 1;
                 self.launches.push(Recorded {
+                    number,
+                    certainty,
                     kernel,
                     parameters,
                     grid,
@@ -229,8 +269,11 @@ mod tests {
         };
         let mut bytes = MAGIC.to_vec();
         write_allocations(&mut bytes, &live);
-        write_launch(&mut bytes, &launch, &touched);
+        write_name(&mut bytes, 77, "saxpy");
+        write_launch(&mut bytes, 5, &launch, Certainty::Exact, &touched);
         let recorded = Recorded {
+            number: 5,
+            certainty: Certainty::Exact,
             kernel: 77,
             parameters: parameters.clone(),
             grid: [1, 2, 3],
@@ -243,6 +286,7 @@ mod tests {
             Recording {
                 allocations: vec![live],
                 launches: vec![recorded],
+                names: HashMap::from([(77, "saxpy".to_string())]),
             },
         )
     }

@@ -9,7 +9,8 @@
 //!   pointer is as large as the operation before them used it from that address on ([`Operands`]). An operand that nobody used yet is taken for the result: as large as all
 //!   tiles, where the symbol names the tile (`sgemm_128x64`), else 16 bytes a thread.
 //!
-//! What of it is guessed is so for the evidence that is made of it too: how well templates predict *these* kernels says little about convolutions on hardware.
+//! Each answer says whether it is exact ([`Touching::exact`]): the parameters say which bytes, and they were understood to the last one. The last kind never is, and of the others
+//! what names no types or has more runs of bytes than are told. Guesses are guesses for the evidence that is made of them too, which is why it carries the mark.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -106,6 +107,15 @@ impl Operands {
     }
 }
 
+/// What one launch uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Touching {
+    /// In no order; they may overlap.
+    pub(crate) parts: Vec<Used>,
+    /// These bytes and no others, by the kernel's parameters; else a guess.
+    pub(crate) exact: bool,
+}
+
 /// What a launch uses. `within` says what is left of the allocation behind an address of the memory that is looked at.
 pub(crate) fn used(
     pattern: &Pattern,
@@ -113,19 +123,19 @@ pub(crate) fn used(
     (blocks, threads): (u64, u64),
     operands: &mut Operands,
     within: impl Fn(u64) -> Option<u64>,
-) -> Vec<Used> {
+) -> Touching {
     let cut = |mut one: Used| {
         one.bytes = one.bytes.min(within(one.start)?);
         (one.bytes > 0).then_some(one)
     };
     if let Pattern::Torch(pattern) = pattern
-        && let Some(found) = torch::used(pattern, call, blocks)
+        && let Some((found, exact)) = torch::used(pattern, call, blocks)
     {
-        let found: Vec<Used> = found.into_iter().filter_map(cut).collect();
-        for one in &found {
+        let parts: Vec<Used> = found.into_iter().filter_map(cut).collect();
+        for one in &parts {
             operands.used(one.start, one.bytes);
         }
-        return found;
+        return Touching { parts, exact };
     }
     let tiles = match pattern {
         Pattern::Tiles(tile) => blocks.saturating_mul(*tile),
@@ -150,7 +160,10 @@ pub(crate) fn used(
             access: Access::ReadWrite,
         });
     }
-    found
+    Touching {
+        parts: found,
+        exact: false,
+    }
 }
 
 #[cfg(test)]
@@ -195,12 +208,13 @@ mod tests {
             access: Access::ReadWrite,
         };
         let found = used(&Pattern::Tiles(100), &call, (3, 32), &mut operands, within);
-        assert_eq!(found, [one(0x10000, 5000), one(0x20000, 300), one(0x8fff0, 16)]);
+        assert!(!found.exact);
+        assert_eq!(found.parts, [one(0x10000, 5000), one(0x20000, 300), one(0x8fff0, 16)]);
         // The result is an operand from then on.
         let found = used(&Pattern::Operands, &call, (100, 32), &mut operands, within);
-        assert_eq!(found[1], one(0x20000, 300));
+        assert_eq!(found.parts[1], one(0x20000, 300));
         operands.forget(0x20000, 0x1000);
         let found = used(&Pattern::Operands, &call, (1, 2), &mut operands, within);
-        assert_eq!(found, [one(0x10000, 5000), one(0x20000, 32), one(0x8fff0, 16)]);
+        assert_eq!(found.parts, [one(0x10000, 5000), one(0x20000, 32), one(0x8fff0, 16)]);
     }
 }

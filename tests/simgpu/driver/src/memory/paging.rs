@@ -5,7 +5,8 @@
 //! the device stays there though the host reads it.
 //!
 //! What a kernel touches, `kernels/access.rs` says. What it is known to write ends advice that it is mostly read, as memsets and copies into it do; where nobody knows, it does not.
-//! `simgpuTouched` tells a client what its thread's last launch touched: the evidence that working sets are learnt from.
+//! `simgpuTouches` tells a client what its thread's last launch touched, and whether that is exact or guessed: the evidence that working sets are learnt from.
+//! `simgpuLaunches` tells how many launches there were, so that who knows more of some of them (a framework knows its tensors) can say of which.
 //!
 //! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one whose driver refuses prefetches.
 #![deny(unsafe_code)]
@@ -19,7 +20,7 @@ use simgpu_device::Touch;
 use crate::abi::{Error, Out, R};
 use crate::context::Context;
 use crate::kernels::Call;
-use crate::kernels::access::{self, Access, Operands, Used};
+use crate::kernels::access::{self, Access, Operands, Touching};
 use crate::launch::{Params, Shape};
 use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Allocation, Kind, find, insert, managed};
@@ -35,9 +36,12 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// What operations used from which address on.
 static OPERANDS: Mutex<Operands> = Mutex::new(Operands::new());
 
+/// Launches of the process while it had managed memory.
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    /// What the thread's last launch used.
-    static LAST: RefCell<Vec<Used>> = const { RefCell::new(Vec::new()) };
+    /// The number of the thread's last launch, from 1 on, and what it used.
+    static LAST: RefCell<(u64, Touching)> = const { RefCell::new((0, Touching { parts: Vec::new(), exact: false })) };
 }
 
 /// What the device does of managed memory.
@@ -128,6 +132,7 @@ pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec
     let shape = (count(shape.grid), count(shape.block));
     let used = access::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
     let touches = used
+        .parts
         .iter()
         .map(|one| Touch {
             start: one.start,
@@ -135,18 +140,19 @@ pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec
             write: one.access == Access::Write,
         })
         .collect();
-    LAST.set(used);
+    LAST.set((LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1, used));
     touches
 }
 
 /// Not of CUDA's: what the calling thread's last launch touched, as evidence for whoever learns working sets. Three words each: address, bytes, and 0 for what was read, 1 for what
-/// was overwritten as a whole, 2 for both. `count` is how many there are, of which the first `room` are told. Nothing where the process has no managed memory.
+/// was overwritten as a whole, 2 for both. `what` has three words: how many there are, of which the first `room` are told; 1 where it is exact, 0 where it is guessed; and the launch's
+/// number in its process, from 1 on. Nothing where the process has no managed memory.
 #[allow(non_snake_case, unsafe_code, reason = "a C symbol")]
 #[unsafe(no_mangle)]
-pub extern "C" fn simgpuTouched(list: Out<u64>, room: usize, count: Out<usize>) -> u32 {
-    crate::export::answer("simgpuTouched", || {
-        LAST.with_borrow(|last| {
-            for (at, one) in last.iter().take(room).enumerate() {
+pub extern "C" fn simgpuTouches(list: Out<u64>, room: usize, what: Out<u64>) -> u32 {
+    crate::export::answer("simgpuTouches", || {
+        LAST.with_borrow(|(number, last)| {
+            for (at, one) in last.parts.iter().take(room).enumerate() {
                 let access = match one.access {
                     Access::Read => 0,
                     Access::Write => 1,
@@ -156,7 +162,20 @@ pub extern "C" fn simgpuTouched(list: Out<u64>, room: usize, count: Out<usize>) 
                     list.set_at(3 * at + word, value)?;
                 }
             }
-            count.set(last.len())
+            for (at, value) in [last.parts.len() as u64, u64::from(last.exact), *number]
+                .into_iter()
+                .enumerate()
+            {
+                what.set_at(at, value)?;
+            }
+            Ok(())
         })
     })
+}
+
+/// Not of CUDA's: the number of the process's last launch, as `simgpuTouches` numbers them.
+#[allow(non_snake_case, unsafe_code, reason = "a C symbol")]
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpuLaunches() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
 }

@@ -5,8 +5,9 @@ use super::super::access::{Access, Used};
 use super::super::{Call, unsigned};
 use super::elementwise::{self, Family};
 use super::functor::Functor;
-use super::strided::Walk;
+use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
+use super::value::Type;
 
 /// Elements of a chunk of a list of tensors (`kChunkSize` of MultiTensorApply.cuh).
 const CHUNK: u64 = 65536;
@@ -22,13 +23,16 @@ const TENSORS: [[u64; 5]; 4] = [
 /// Blocks of a launch at most, and bytes of a number of a tensor, with 4 KB and with 32 KB of parameters.
 const BLOCKS: [(u64, u64); 2] = [(320, 1), (2240, 2)];
 
+/// Runs of bytes that one tensor's strides are told by at most; what has more counts as one run, which is a guess.
+const RUNS: usize = 1024;
+
 /// How a kernel uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// `(n, functor, pointers, …)`: contiguous elements, of this size where the functor does not say.
-    Contiguous(Option<Functor>, u64),
-    /// `(n, lambda)`: by strides.
-    Strided(u64),
+    /// `(n, functor, pointers, …)`: contiguous elements, of this size where the functor does not say. True: the loader and the storer name the types.
+    Contiguous(Option<Functor>, bool, u64),
+    /// `(n, lambda)`: by strides. True: the lambda names the types.
+    Strided(Option<Functor>, bool, u64),
     /// `(lists of tensors, …)`.
     Lists(Lists),
     /// `(n, …)` with one pointer in a lambda: a fill with random numbers.
@@ -52,11 +56,18 @@ pub(crate) fn pattern(symbol: &str) -> Option<Pattern> {
     if symbol.starts_with("_ZN2at6native29vectorized_elementwise_kernel")
         || symbol.starts_with("_ZN2at6native27unrolled_elementwise_kernel")
     {
-        let functor = elementwise::parse(place).filter(|(family, _)| *family == Family::Vectorized);
-        return Some(Pattern::Contiguous(functor.map(|(_, functor)| functor), element(place)));
+        let (cast, functor) = match elementwise::parse(place) {
+            Some((family, functor)) => (family == Family::Cast, Some(functor)),
+            None => (place.has("12LoadWithCast"), None),
+        };
+        return Some(Pattern::Contiguous(functor, cast, element(place)));
     }
     if symbol.starts_with("_ZN2at6native18elementwise_kernel") {
-        return Some(Pattern::Strided(element(place)));
+        let (cast, functor) = match elementwise::parse(place) {
+            Some((family, functor)) => (family == Family::Strided { cast: true }, Some(functor)),
+            None => (false, None),
+        };
+        return Some(Pattern::Strided(functor, cast, element(place)));
     }
     if place.has("multi_tensor_apply_kernel") {
         return lists(place).map(Pattern::Lists);
@@ -112,25 +123,13 @@ fn lists(symbol: Symbol<'_>) -> Option<Lists> {
     })
 }
 
-/// What a launch uses; `None` where its parameters are not as expected.
-pub(crate) fn used(pattern: &Pattern, call: &Call<'_>, blocks: u64) -> Option<Vec<Used>> {
+/// What a launch uses, and whether that is exact; `None` where its parameters are not as expected.
+pub(crate) fn used(pattern: &Pattern, call: &Call<'_>, blocks: u64) -> Option<(Vec<Used>, bool)> {
     match pattern {
-        Pattern::Contiguous(functor, element) => {
-            let count = u64::try_from(call.signed(0).ok()?).ok()?;
-            let pointers = call.bytes(2).ok()?.chunks_exact(8);
-            let sizes = functor.map(|functor| functor.types().map(|of| of.size() as u64));
-            let tensor = |(at, pointer): (usize, &[u8])| {
-                let size = sizes.and_then(|sizes| sizes.get(at).copied()).unwrap_or(*element);
-                Some(Used {
-                    start: unsigned(pointer).ok()?,
-                    bytes: count * size,
-                    access: first_is_written(at),
-                })
-            };
-            pointers.enumerate().map(tensor).collect()
-        }
-        Pattern::Strided(element) => strided(call, *element),
-        Pattern::Lists(lists) => lists.used(call.bytes(0).ok()?, blocks),
+        Pattern::Contiguous(functor, cast, element) => contiguous(call, *functor, *cast, *element),
+        Pattern::Strided(functor, cast, element) => strided(call, *functor, *cast, *element),
+        // A list whose result is not named has some other that is written.
+        Pattern::Lists(lists) => Some((lists.used(call.bytes(0).ok()?, blocks)?, lists.result.is_some())),
         Pattern::Random(element) => {
             let count = u64::try_from(call.signed(0).ok()?).ok()?;
             let words = (2..call.params.len()).filter_map(|at| call.bytes(at).ok());
@@ -143,7 +142,7 @@ pub(crate) fn used(pattern: &Pattern, call: &Call<'_>, blocks: u64) -> Option<Ve
                     access: Access::Write,
                 })
             };
-            pointers.map(used).collect()
+            Some((pointers.map(used).collect::<Option<_>>()?, true))
         }
     }
 }
@@ -153,14 +152,72 @@ fn first_is_written(at: usize) -> Access {
     if at == 0 { Access::Write } else { Access::Read }
 }
 
-/// The lambda of `elementwise_kernel`: an offset calculator for so many tensors, then as many pointers.
-fn strided(call: &Call<'_>, element: u64) -> Option<Vec<Used>> {
+/// Contiguous elements. Exact where the functor's types are known.
+fn contiguous(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) -> Option<(Vec<Used>, bool)> {
+    let count = u64::try_from(call.signed(0).ok()?).ok()?;
+    let pointers = call.bytes(2).ok()?.as_chunks::<8>().0;
+    let types: Option<Vec<Type>> = if cast {
+        // They follow the two offset calculators, which are empty.
+        let operands = pointers.len().checked_sub(1)?;
+        let result = elementwise::dynamic(call.bytes(6).ok()?, 1).ok();
+        let operands = match operands {
+            0 => Some(Vec::new()),
+            few @ 1..=3 => elementwise::dynamic(call.bytes(5).ok()?, few)
+                .ok()
+                .map(|types| types[..few].to_vec()),
+            _ => None,
+        };
+        result
+            .zip(operands)
+            .map(|(result, operands)| [vec![result[0]], operands].concat())
+    } else {
+        let whole = functor.filter(|functor| functor.inputs() + 1 == pointers.len());
+        whole.map(|functor| functor.types().to_vec())
+    };
+    let tensor = |(at, pointer): (usize, &[u8; 8])| Used {
+        start: u64::from_le_bytes(*pointer),
+        bytes: count
+            * types
+                .as_ref()
+                .and_then(|types| types.get(at))
+                .map_or(element, |of| of.size() as u64),
+        access: first_is_written(at),
+    };
+    Some((pointers.iter().enumerate().map(tensor).collect(), types.is_some()))
+}
+
+/// The lambda of `elementwise_kernel`: an offset calculator for so many tensors, then as many pointers. Exact where the functor's types are known.
+fn strided(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) -> Option<(Vec<Used>, bool)> {
     let bytes = call.bytes(1).ok()?;
+    let count = u64::try_from(call.signed(0).ok()?).ok()?;
+    if let Some(functor) = functor
+        && let Some(lambda) = Lambda::read(bytes, functor.inputs() + 1, functor.layout(), cast)
+        && let Some(walk) = Walk::read(lambda.offsets, functor.inputs() + 1)
+    {
+        let mut types = functor.types();
+        if cast {
+            for (of, number) in types.iter_mut().zip(lambda.types) {
+                *of = Type::of_scalar_type(*number)?;
+            }
+        }
+        let mut used = Vec::new();
+        let mut exact = true;
+        for (at, (pointer, of)) in lambda.pointers.as_chunks::<8>().0.iter().zip(types).enumerate() {
+            let (runs, whole) = walk.runs(at, of.size() as u64, RUNS);
+            exact &= whole;
+            used.extend(runs.iter().map(|(from, bytes)| Used {
+                start: u64::from_le_bytes(*pointer) + from,
+                bytes: *bytes,
+                access: first_is_written(at),
+            }));
+        }
+        return Some((used, exact && walk.elements() == count));
+    }
     let walked = |tensors: usize| {
         let walk = Walk::read(bytes, tensors)?;
         let at = (4 + 25 * (12 + 4 * tensors)).next_multiple_of(8);
         let pointers = bytes.get(at..at + 8 * tensors)?.chunks_exact(8);
-        let last = walk.offsets(u64::try_from(call.signed(0).ok()?).ok()?.checked_sub(1)?);
+        let last = walk.offsets(count.checked_sub(1)?);
         let pointers: Option<Vec<u64>> = pointers.map(|pointer| unsigned(pointer).ok()).collect();
         // Each pointer stands among addresses, not among strides or small numbers.
         let pointers = pointers.filter(|all| all.iter().all(|pointer| *pointer > 1 << 32 && *pointer < 1 << 48))?;
@@ -171,7 +228,7 @@ fn strided(call: &Call<'_>, element: u64) -> Option<Vec<Used>> {
         };
         Some(pointers.into_iter().enumerate().map(tensor).collect())
     };
-    (1..=4).rev().find_map(walked)
+    (1..=4).rev().find_map(walked).map(|used| (used, false))
 }
 
 impl Lists {
@@ -248,7 +305,8 @@ mod tests {
             buffer: &buffer,
             params: &params,
         };
-        let found = used(&pattern(ADD).unwrap(), &call, 2).unwrap();
+        let (found, exact) = used(&pattern(ADD).unwrap(), &call, 2).unwrap();
+        assert!(exact);
         let access: Vec<_> = found.iter().map(|one| (one.start, one.bytes, one.access)).collect();
         assert_eq!(
             access,

@@ -173,7 +173,7 @@ fn strided(functor: Functor, cast: bool, call: &Call<'_>, memory: &dyn Memory) -
 }
 
 /// The element types in a loader or a storer: `{ScalarType types[n]; uint32_t sizes[n]}`.
-fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], Fault> {
+pub(super) fn dynamic(bytes: &[u8], tensors: usize) -> Result<[Type; 3], Fault> {
     let sizes = tensors.next_multiple_of(4);
     if bytes.len() != sizes + 4 * tensors {
         return Err(Fault::Parameters);

@@ -63,6 +63,50 @@ impl Walk {
         Some(Walk { dimensions })
     }
 
+    /// How many elements it walks.
+    pub(super) fn elements(&self) -> u64 {
+        self.dimensions.iter().map(|(size, _)| *size).product()
+    }
+
+    /// The bytes that it walks of one tensor, with elements of this size: offset and size of each run, by offset. False where there would be more than `most`
+    /// (or strides that go back): one run from the first to the last byte then.
+    pub(super) fn runs(&self, tensor: usize, element: u64, most: usize) -> (Vec<(u64, u64)>, bool) {
+        let mut dimensions: Vec<(u64, u64)> = self
+            .dimensions
+            .iter()
+            .map(|(size, strides)| (*size, strides[tensor]))
+            .filter(|(size, stride)| *size > 1 && *stride > 0)
+            .collect();
+        dimensions.sort_unstable_by_key(|(_, stride)| *stride);
+        let last: u64 = dimensions
+            .iter()
+            .map(|(size, stride)| (size - 1).saturating_mul(*stride))
+            .sum();
+        // From the innermost dimension out, as long as each begins where the one before ends or before.
+        let mut run = element;
+        let mut outer = Vec::new();
+        let mut count = 1u64;
+        for (size, stride) in dimensions {
+            if outer.is_empty() && stride <= run {
+                run = (size - 1) * stride + run;
+            } else {
+                count = count.saturating_mul(size);
+                outer.push((size, stride));
+            }
+        }
+        if count > most as u64 || last >= 1 << 40 {
+            return (vec![(0, last.saturating_add(element))], false);
+        }
+        let mut starts = vec![0u64];
+        for (size, stride) in outer {
+            starts = (0..size)
+                .flat_map(|n| starts.iter().map(move |start| start + n * stride))
+                .collect();
+        }
+        starts.sort_unstable();
+        (starts.into_iter().map(|start| (start, run)).collect(), true)
+    }
+
     /// The byte offset of element `n` in each tensor.
     pub(super) fn offsets(&self, mut n: u64) -> [u64; 4] {
         let mut offsets = [0u64; 4];
@@ -73,5 +117,35 @@ impl Walk {
             n /= size;
         }
         offsets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(dimensions: &[(u64, u64)], element: u64, most: usize) -> (Vec<(u64, u64)>, bool) {
+        let dimensions = dimensions
+            .iter()
+            .map(|(size, stride)| (*size, [*stride, 0, 0, 0]))
+            .collect();
+        Walk { dimensions }.runs(0, element, most)
+    }
+
+    #[test]
+    fn strides_are_runs_of_bytes() {
+        assert_eq!(runs(&[(10, 4), (3, 40)], 4, 9), (vec![(0, 120)], true), "contiguous");
+        assert_eq!(runs(&[(3, 40), (10, 4)], 4, 9), (vec![(0, 120)], true), "transposed");
+        assert_eq!(
+            runs(&[(10, 4), (3, 100)], 4, 9),
+            (vec![(0, 40), (100, 40), (200, 40)], true),
+            "rows"
+        );
+        assert_eq!(
+            runs(&[(10, 0), (1, 7)], 4, 9),
+            (vec![(0, 4)], true),
+            "one element for all"
+        );
+        assert_eq!(runs(&[(10, 8)], 4, 9), (vec![(0, 76)], false), "more than are wanted");
     }
 }
