@@ -25,8 +25,9 @@ def parser(description, policy=True):
 
 def play(runner, chosen, keep=False):
     """Plays `chosen`, pairs of a name and a function of a folder. The exit code."""
-    # A shell that starts a runner in the background has it ignore Ctrl-C, and its jobs would inherit that.
+    # A shell that starts a runner in the background has it ignore what a terminal sends, and its jobs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     # Who ends it with a signal ends what it started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     progress = show.Progress(len(chosen), runner)

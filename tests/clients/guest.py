@@ -8,11 +8,16 @@ Each case runs on a simulated GPU and a broker of its own; the programs are in t
 wait is bounded.
 """
 
+import contextlib
+import fcntl
 import os
+import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -308,6 +313,114 @@ def nohup_holds_under_weft_profile(scene):
     os.killpg(job.pid, signal.SIGHUP)
     scene.finish(job)
     assert job.stdout() == b"whole\n", job.explain()
+
+
+class Terminal:
+    """An interactive shell at a pseudo terminal."""
+
+    def __init__(self, scene, name):
+        self.master, slave = os.openpty()
+        environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **PYTHON, "TERM": "dumb", "PS1": "$ ", "HISTFILE": ""}
+
+        def at_terminal():
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        command = ["bash", "--norc", "--noprofile", "-i"]
+        self.shell = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=scene.folder, start_new_session=True, preexec_fn=at_terminal)
+        os.close(slave)
+        os.set_blocking(self.master, False)
+        self.said, self.name, self.notes = "", name, scene.folder / f"{name}.notes"
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError, IndexError, ValueError, FileNotFoundError):
+            os.kill(int(self.noted("ready")[0].split()[1]), signal.SIGKILL)
+        self.shell.kill()
+        self.shell.wait(10)
+        os.close(self.master)
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def read(self):
+        with contextlib.suppress(BlockingIOError, OSError):
+            while data := os.read(self.master, 65536):
+                self.said += data.decode(errors="replace")
+        return self.said
+
+    def noted(self, word):
+        return [line for line in self.notes.read_text().splitlines() if line.startswith(word)] if self.notes.exists() else []
+
+    def until(self, what, condition):
+        assert jobs.wait_until(lambda: self.read() is not None and condition(), BOUND), f"{self.name}: {what} never; it noted {self.noted('')}, the terminal shows\n{self.said}"
+
+    def answer(self, question):
+        """What the shell says to `echo QUESTION`."""
+        self.said = ""
+        self.type(f"echo answer={question}\n")
+        self.until("an answer", lambda: re.search(r"answer=(-?\w+)\r", self.said))
+        return re.search(r"answer=(-?\w+)\r", self.said)[1]
+
+
+PREFIXES = {"plainly": [], "run": [paths.WEFT, "run", "--"], "profile": [paths.WEFT, "profile", "--name", "terminal", "--"]}
+
+
+@case
+def job_control_at_a_terminal(scene):
+    """^Z, fg, a changed window and ^C reach a job as they reach it without weft, once each, and the shell sees the same end."""
+    scene.broker.start()
+    for end, code in (("dies", "130"), ("handles", "7")):
+        for how, prefix in PREFIXES.items():
+            terminal = Terminal(scene, f"{how}-{end}")
+            try:
+                command = " ".join(map(str, [*prefix, *script("terminal.py"), terminal.notes, end]))
+                terminal.type(f"{command}\n")
+                terminal.until("it begins", lambda: terminal.noted("ready"))
+                pid = int(terminal.noted("ready")[0].split()[1])
+
+                def state(pid=pid):
+                    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+                terminal.type("\x1a")
+                terminal.until("it stops", lambda: state() == "T")
+                terminal.until("the shell is back", lambda: "Stopped" in terminal.said)
+                assert terminal.answer("$(jobs -ps | wc -l)") == "1", terminal.said
+                terminal.type("fg\n")
+                terminal.until("it goes on", lambda: terminal.noted("continued") and state() != "T")
+                fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 111, 0, 0))
+                terminal.until("it is told the size", lambda: terminal.noted("size 111 50"))
+                terminal.type("\x03")
+                terminal.until("it ends", lambda: not os.path.exists(f"/proc/{pid}") or state() == "Z")
+                assert terminal.answer("$?") == code, f"{how} {end}: {terminal.said}"
+                assert terminal.noted("ends") == (["ends 1"] if end == "handles" else []), terminal.noted("")
+            finally:
+                terminal.close()
+
+
+@case
+def signals_for_weft_are_signals_for_the_job(scene):
+    """A supervisor knows the process that it started: what it sends there reaches the job, once, and the end it sees is the job's."""
+    scene.broker.start()
+    environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **PYTHON}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        for end, code in (("dies", -number), ("handles", 7)):
+            for how in ("run", "profile"):
+                name = f"{how}-{end}-{number.name}"
+                notes = scene.folder / f"{name}.notes"
+                # No cores of the QUIT.
+                job = jobs.Job([*PREFIXES[how], *script("terminal.py", notes, end)], environment=environment, folder=scene.folder, name=name, limits=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+                scene.jobs.append(job)
+                assert jobs.wait_until(lambda: notes.exists() and "ready" in notes.read_text(), BOUND), job.explain()
+                if number == signal.SIGTERM:
+                    worker = Path(f"/proc/{notes.read_text().split()[1]}/stat")
+                    for pauses in (signal.SIGTSTP, signal.SIGCONT):
+                        os.kill(job.pid, pauses)
+                        stopped = jobs.wait_until(lambda: (worker.read_text().rsplit(")", 1)[1].split()[0] == "T") == (pauses == signal.SIGTSTP), BOUND)
+                        assert stopped, f"{name}: {pauses.name} does not reach the job"
+                    assert jobs.wait_until(lambda: "continued" in notes.read_text(), BOUND), name
+                os.kill(job.pid, number)
+                scene.finish(job, code)
+                if end == "handles":
+                    assert notes.read_text().splitlines()[-2:] == [number.name, "ends 1"], f"{name}: {notes.read_text()}"
 
 
 @case

@@ -28,6 +28,7 @@ mod stop;
 mod text;
 mod top;
 mod trace;
+mod waiting;
 
 const EXAMPLES: &str = "\
 Learn two jobs once, serve them side by side, look at them, and see what this machine has:

@@ -1,23 +1,21 @@
 //! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them; shows and lists what was learnt.
 //!
-//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. The job's exit code is returned.
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. It ends as the job did.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{inherited, start, text, trace};
+use super::{inherited, start, text, trace, waiting};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
 use crate::daemon::status::Sampled;
@@ -128,7 +126,7 @@ fn learn(args: Args) -> Result<ExitCode> {
         eprintln!("weft: {warning}");
     }
     let (program, arguments) = args.command.split_first().context("no command")?;
-    let signals = forwarded()?;
+    let signals = waiting::signals()?;
     let mut job = Command::new(program);
     let child = match inherited::pass_on(job.args(arguments).envs(environment.set)).spawn() {
         Ok(child) => child,
@@ -137,7 +135,7 @@ fn learn(args: Args) -> Result<ExitCode> {
             return Ok(not_started(program, &error));
         }
     };
-    let status = wait(child, signals)?;
+    let status = signals.wait(child)?;
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
@@ -146,7 +144,7 @@ fn learn(args: Args) -> Result<ExitCode> {
                 "weft: {error:#}: profile {} has what was written before, if anything",
                 store::short(&called)
             );
-            return Ok(code(status));
+            return Ok(waiting::end_as(status));
         }
     };
     summary(store::short(&called), &sampled, &file);
@@ -160,39 +158,7 @@ fn learn(args: Args) -> Result<ExitCode> {
             false => eprintln!("weft: {} was not written", out.display()),
         }
     }
-    Ok(code(status))
-}
-
-/// Signals that a person or a supervisor sends to this command are meant for the job. The terminal's own (^C, ^\) reach the job as
-/// well, so these are only outlived here. What was ignored stays so, here and in the job (nohup).
-pub(super) fn forwarded() -> Result<signal_hook::iterator::Signals> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    let heard = [SIGINT, SIGQUIT, SIGTERM, SIGHUP]
-        .into_iter()
-        .filter(|signal| !inherited::ignored(*signal));
-    signal_hook::iterator::Signals::new(heard).context("cannot take signals")
-}
-
-pub(super) fn wait(mut child: Child, mut signals: signal_hook::iterator::Signals) -> Result<ExitStatus> {
-    use signal_hook::consts::{SIGHUP, SIGTERM};
-    let handle = signals.handle();
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let forwarder = std::thread::spawn(move || {
-        for signal in signals.forever() {
-            let named = match signal {
-                SIGTERM => Signal::TERM,
-                SIGHUP => Signal::HUP,
-                _ => continue,
-            };
-            if let Some(pid) = pid {
-                let _ = kill_process(pid, named);
-            }
-        }
-    });
-    let status = child.wait().context("cannot wait for the job")?;
-    handle.close();
-    let _ = forwarder.join();
-    Ok(status)
+    Ok(waiting::end_as(status))
 }
 
 /// Waits until the job's processes are gone from the broker, then ends the sampling.
@@ -242,12 +208,6 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) {
             eprintln!("weft: serve it with: weft run --priority 0 --profile {name} -- ...");
         }
     }
-}
-
-/// As a shell tells it: the code, or 128 and the signal.
-pub(super) fn code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
 }
 
 fn show(name: &str, json: bool) -> Result<ExitCode> {

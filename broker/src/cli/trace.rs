@@ -18,9 +18,8 @@ use weft_profiles::trace::raw::Recording;
 use weft_profiles::trace::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
-use super::inherited;
-use super::profile::{code, forwarded, wait};
 use super::run::not_started;
+use super::{inherited, waiting};
 use crate::daemon::places::Places;
 
 /// Look at a launch trace, or turn one into JSON and back
@@ -103,7 +102,7 @@ pub struct Wanted {
     pub command: Vec<OsString>,
 }
 
-/// Runs a job and records it. The job's exit code is returned.
+/// Runs a job and records it. Ends as the job did.
 pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     if let Some(name) = &wanted.name
         && let Err(error) = weft_profiles::valid_name(name)
@@ -119,7 +118,7 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
         eprintln!("weft: {warning}");
     }
     let (program, arguments) = wanted.command.split_first().context("no command")?;
-    let signals = forwarded()?;
+    let signals = waiting::signals()?;
     let mut command = Command::new(program);
     command.args(arguments).envs(environment.set);
     command.env("WEFT_MODE", "trace").env("WEFT_TRACE", &file);
@@ -127,12 +126,12 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
         Ok(child) => child,
         Err(error) => return Ok(not_started(program, &error)),
     };
-    let status = wait(child, signals)?;
+    let status = signals.wait(child)?;
     if let Err(error) = keep(wanted, &file) {
         // The job's own end counts more than what was to be recorded of it.
         eprintln!("weft: {error:#}");
     }
-    Ok(code(status))
+    Ok(waiting::end_as(status))
 }
 
 /// Makes the trace, and the profile if it has a name, of what the job's processes wrote.
