@@ -1,7 +1,7 @@
 //! Waits for a job whose parent this command stays (`weft profile`; `weft run` becomes its job), so that nobody notices the difference.
 //!
 //! * Signals of the terminal (^C, ^\, ^Z, a hang-up) reach the job as well, since both are in the terminal's foreground group: here they are only outlived. ^Z stops
-//!   both, and `fg` has both go on.
+//!   both (this command where the job stops), and `fg` has both go on.
 //! * Signals that a process sends to this command (a supervisor, `kill`, `timeout`) are meant for the job, and are handed on: TERM, HUP, INT, QUIT, USR1 and USR2; TSTP stops the
 //!   job and then this command, CONT has both go on. Who signals the whole group reaches the job twice. STOP and KILL cannot be handed on.
 //! * What the job sends to its own group it has already: nothing is handed on.
@@ -11,10 +11,11 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libc::siginfo_t;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, kill_process, setrlimit, waitid};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
@@ -33,6 +34,9 @@ const HEARD: [(i32, Signal); 8] = [
     (SIGTSTP, Signal::TSTP),
     (SIGCONT, Signal::CONT),
 ];
+
+/// A job that stops does so at once; on a busy machine a little later.
+const STOPS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The signals of this process, taken before the job begins: one that comes while it begins is handed on when it has.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
@@ -71,9 +75,23 @@ fn hand_on(came: &siginfo_t, job: Pid) {
     if meant_for(came, job) {
         let _ = kill_process(job, *signal);
     }
-    if *signal == Signal::TSTP {
-        // What the signal would have done here.
+    if *signal == Signal::TSTP && stops(job) {
         let _ = kill_process(getpid(), Signal::STOP);
+    }
+}
+
+/// Whether the job stops: one that handles the signal goes on, and so does one whose group no shell looks after.
+fn stops(job: Pid) -> bool {
+    let end = Instant::now() + STOPS_WITHIN;
+    let ask = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    loop {
+        if let Ok(Some(_)) = waitid(WaitId::Pid(job), ask) {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
