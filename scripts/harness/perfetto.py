@@ -8,18 +8,23 @@ import json
 from . import devicelog
 
 DEVICE, WEFT = 1, 2
+MIB = 1 << 20
 
 # What is shown of an operation when it is clicked.
-SHOWN = ("grid", "block", "bytes", "stream", "seq", "graph")
+SHOWN = ("grid", "block", "bytes", "direction", "stream", "seq", "graph")
+
+# Which row of its process an operation stands in. Managed memory that moves ahead is neither the job's copy nor its kernel.
+ROWS = {"kernel": "kernels", "memset": "kernels", "host": "kernels", "copy": "copies", "prefetch": "moved ahead", "discard": "moved ahead"}
 
 
-def write(path, records, names, decisions=(), clock=None):
+def write(path, records, names, decisions=(), clock=None, memory=()):
     """Writes the trace.
 
     records: lines of the device's log. names: {pid: what the process is called}.
     decisions: lines of the broker's trace; `clock(ns)` turns their monotonic time into device time.
+    memory: (device time, pid, {what: bytes}), as often as somebody looked: the device's ledger (resident, faulted, ...) and what weft knows (working set, ...), as curves.
     """
-    shown = [r for r in records if r.get("op") in ("kernel", "copy", "memset", "host") and r.get("end") is not None]
+    shown = [r for r in records if r.get("op") in ROWS and r.get("end") is not None]
     start = min((r["t"] for r in shown), default=0)
     events = [
         meta(DEVICE, None, "process_name", "GPU (simulated device time)"),
@@ -27,7 +32,9 @@ def write(path, records, names, decisions=(), clock=None):
     ]
     tracks = {}
     for record in sorted(shown, key=lambda r: r["t"]):
-        engine = "copies" if record["op"] == "copy" else "kernels"
+        engine = ROWS[record["op"]]
+        if record["op"] == "prefetch":
+            engine += " to the host" if record.get("direction") == "d2h" else " to the device"
         key = (record["pid"], engine)
         if key not in tracks:
             tracks[key] = len(tracks) + 1
@@ -40,11 +47,12 @@ def write(path, records, names, decisions=(), clock=None):
                     "tid": tracks[key],
                     "ts": (begin - start) / 1e3,
                     "dur": (end - begin) / 1e3,
-                    "name": record.get("name") or record["op"],
+                    "name": title(record),
                     "cat": names.get(record["pid"], str(record["pid"])),
                     "args": {k: record[k] for k in SHOWN if record.get(k) is not None},
                 }
             )
+    events += moved(shown, names, start)
     rows = {}
     end = max((r["end"] for r in shown), default=0)
     for line in decisions:
@@ -69,9 +77,31 @@ def write(path, records, names, decisions=(), clock=None):
                 "args": {k: line[k] for k in ("ns", "kernel") if line.get(k) is not None},
             }
         )
+    for at, pid, sizes in memory:
+        for what, size in sizes.items():
+            events.append({"ph": "C", "pid": WEFT, "ts": (at - start) / 1e3, "name": f"{names.get(pid, pid)}: {what}, MiB", "args": {what: size / MIB}})
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ns"}, file)
     return len(shown)
+
+
+def title(record):
+    """What is written on an operation."""
+    if record["op"] == "prefetch":
+        return f"{'evict' if record.get('direction') == 'd2h' else 'prefetch'} {record.get('bytes', 0) / MIB:.1f} MiB"
+    return record.get("name") or record["op"]
+
+
+def moved(shown, names, start):
+    """Curves of what moved ahead for each process so far."""
+    so_far, events = {}, []
+    for record in sorted((r for r in shown if r["op"] in ("prefetch", "discard")), key=lambda r: r["end"]):
+        sums = so_far.setdefault(record["pid"], {"prefetched": 0.0, "evicted": 0.0, "discarded": 0.0})
+        what = "discarded" if record["op"] == "discard" else "evicted" if record.get("direction") == "d2h" else "prefetched"
+        sums[what] += (record.get("bytes") or 0) / MIB
+        name = names.get(record["pid"], str(record["pid"]))
+        events.append({"ph": "C", "pid": DEVICE, "ts": (record["end"] - start) / 1e3, "name": f"{name}: moved ahead, MiB", "args": dict(sums)})
+    return events
 
 
 def meta(pid, tid, name, value):
