@@ -67,7 +67,7 @@ fn helper_client() {
     while begin.elapsed() < PATIENCE {
         match dice.below(6) {
             0..3 => client.launch(dice.below(50), dice.below(1_000_000)),
-            3 => client.record(Kind::Idle, 0, 0, 0),
+            3 => client.become_idle(),
             4 => client.come_to_gate(dice.below(50), dice.below(1_000_000)),
             _ => client.say(ToBroker::Note("still here".to_string())),
         }
@@ -285,7 +285,7 @@ fn a_filler_is_given_credit_and_a_holder_takes_it_away() {
         matches!(main.mode(), Some(Mode::Holder)) && matches!(other.mode(), Some(Mode::Filler))
     });
     for round in 0..20 {
-        main.record(Kind::Idle, 0, 0, 0);
+        main.become_idle();
         other.come_to_gate(2, 50_000);
         until("the filler may go", || other.may_go());
         other.lane().reports.waiting.store(0, Ordering::Release);
@@ -310,7 +310,7 @@ fn who_waits_without_any_bell_is_found() {
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(1, 1000);
     until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
-    main.record(Kind::Idle, 0, 0, 0);
+    main.become_idle();
     let reports = &other.lane().reports;
     reports.wanted_kernel.store(9, Ordering::Relaxed);
     reports.wanted_cost.store(1000, Ordering::Relaxed);
@@ -330,7 +330,7 @@ fn no_wake_up_is_lost() {
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(1, 1000);
     until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
-    main.record(Kind::Idle, 0, 0, 0);
+    main.become_idle();
     let begin = std::time::Instant::now();
     let mut dice = Dice(3);
     for round in 0..ROUNDS {
@@ -407,7 +407,7 @@ fn a_trace_tells_what_was_seen_and_decided() {
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(0xabc, 1000);
     until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
-    main.record(Kind::Idle, 0, 0, 0);
+    main.become_idle();
     other.come_to_gate(2, 50_000);
     until("the filler may go", || other.may_go());
     broker.terminate();

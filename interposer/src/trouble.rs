@@ -70,17 +70,30 @@ fn panicked(info: &PanicHookInfo<'_>) {
 #[cfg(debug_assertions)]
 #[allow(clippy::panic)]
 pub fn trip(place: &str) {
-    static ASKED: std::sync::LazyLock<Option<String>> =
-        std::sync::LazyLock::new(|| std::env::var("WEFT_TEST_PANIC").ok());
-    if ASKED.as_deref() == Some(place) {
+    if trips(place) {
         panic!("on purpose, in {place}");
     }
+}
+
+/// Whether [`trip`] panics there: for code that nothing guards, because it cannot panic, and that leaves the place to code that is guarded.
+#[cfg(debug_assertions)]
+pub fn trips(place: &str) -> bool {
+    static ASKED: std::sync::LazyLock<Option<String>> =
+        std::sync::LazyLock::new(|| std::env::var("WEFT_TEST_PANIC").ok());
+    ASKED.as_deref() == Some(place)
 }
 
 /// As above: nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn trip(_place: &str) {}
+
+/// As above: never.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn trips(_place: &str) -> bool {
+    false
+}
 
 #[cfg(test)]
 mod tests {

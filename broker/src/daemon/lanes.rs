@@ -440,7 +440,7 @@ mod tests {
         let lane = Arc::clone(&watch.entry.lane);
         lane.record(record(Kind::Launch, 10));
         lane.record(record(Kind::Sample, 11));
-        lane.record(record(Kind::Idle, 12));
+        lane.become_idle(12);
         lane.record(record(Kind::Counted, 13));
         let (found, events, seen) = drain(&mut watch, 20);
         assert_eq!(found.expect("honest").records, 4);

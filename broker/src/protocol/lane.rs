@@ -127,9 +127,8 @@ pub struct Reports {
     pub settled: AtomicU64,
     /// Of that, what came back into the credit word. Counted before it comes.
     pub renewed: AtomicU64,
-    /// The time of the last launch.
-    pub last_launch: AtomicU64,
-    /// The time a synchronising call last returned with nothing of the process left on the device.
+    /// The time a synchronising call last returned with nothing of the process left on the device; 0: none has. It takes no record of its own: the records
+    /// after it repeat it, so that it is read in its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,
 }
 
@@ -193,7 +192,7 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call returned; nothing of the process is left on the device.
+    /// A synchronising call returned; nothing of the process is left on the device. Stands in no slot: see [`Reports::last_idle`].
     Idle = 4,
     /// A stage-1 sample of `kernel`: `a` = ns it ran, `b` = ns the device idled after it ([`NO_GAP`] if unknown).
     Sample = 5,
@@ -226,7 +225,6 @@ impl Kind {
             1 => Some(Kind::Launch),
             2 => Some(Kind::Graph),
             3 => Some(Kind::Transfer),
-            4 => Some(Kind::Idle),
             5 => Some(Kind::Sample),
             6 => Some(Kind::Wait),
             7 => Some(Kind::Stir),
@@ -263,6 +261,8 @@ struct Slot {
     kernel: AtomicU64,
     a: AtomicU64,
     b: AtomicU64,
+    /// When the client had last become idle.
+    idle: AtomicU64,
 }
 
 /// The memory one client shares with the broker. About 260 KiB.
@@ -337,8 +337,22 @@ impl Lane {
         slot.kernel.store(record.kernel, Ordering::Relaxed);
         slot.a.store(record.a, Ordering::Relaxed);
         slot.b.store(record.b, Ordering::Relaxed);
+        let idle = self.reports.last_idle.load(Ordering::Relaxed);
+        slot.idle.store(idle, Ordering::Relaxed);
         slot.stamp
             .store(number.wrapping_mul(2).wrapping_add(2), Ordering::Release);
+    }
+
+    /// The client has become idle: a store. Who may have to ring for it makes a full barrier then, or uses [`Lane::become_idle_fenced`].
+    #[inline]
+    pub fn become_idle(&self, at: Ns) {
+        self.reports.last_idle.store(at, Ordering::Release);
+    }
+
+    /// The same and a full barrier, in one instruction.
+    #[inline]
+    pub fn become_idle_fenced(&self, at: Ns) {
+        self.reports.last_idle.swap(at, Ordering::SeqCst);
     }
 
     /// How many records were begun so far.
@@ -353,6 +367,12 @@ pub struct Reader {
     next: u64,
     /// The head as it was read last.
     written: u64,
+    /// The client's last idleness as it was read before the head.
+    idle: Ns,
+    /// The idleness that was told last.
+    idle_told: Ns,
+    /// What came after an idleness that was to be told first.
+    held: Option<Record>,
     lost: u64,
     malformed: u64,
 }
@@ -360,12 +380,18 @@ pub struct Reader {
 impl Reader {
     /// The next whole record, if there is one. Skips what was overwritten or makes no sense, and counts it. A `head` that
     /// lies costs at most one turn round the ring.
+    ///
+    /// An idleness comes out as a record of [`Kind::Idle`], once: before the record that was the first after it, or, while there is none, after all others.
     pub fn next(&mut self, lane: &Lane) -> Option<Record> {
+        if let Some(record) = self.held.take() {
+            return Some(record);
+        }
         let mut fell_back = false;
         loop {
             // Looked at only once what was known of is read: each look takes the head's cache line from the thread that launches.
             if self.next >= self.written && !self.look(lane) {
-                return None;
+                // All that was written before the client became idle is read.
+                return self.newly_idle(self.idle);
             }
             let slot = lane.slots.get(self.next as usize % RECORDS)?;
             let whole = self.next.wrapping_mul(2).wrapping_add(2);
@@ -379,6 +405,7 @@ impl Reader {
             let kernel = slot.kernel.load(Ordering::Relaxed);
             let a = slot.a.load(Ordering::Relaxed);
             let b = slot.b.load(Ordering::Relaxed);
+            let idle = slot.idle.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
             let after = slot.stamp.load(Ordering::Relaxed);
             if before != whole || after != whole {
@@ -392,22 +419,45 @@ impl Reader {
             self.next += 1;
             match Kind::from_word(kind_thread as u32) {
                 Some(kind) => {
-                    return Some(Record {
+                    let record = Record {
                         kind,
                         thread: (kind_thread >> 32) as u32,
                         at,
                         kernel,
                         a,
                         b,
-                    });
+                    };
+                    let Some(idle) = self.newly_idle(idle) else {
+                        return Some(record);
+                    };
+                    self.held = Some(record);
+                    return Some(idle);
                 }
                 None => self.malformed += 1,
             }
         }
     }
 
+    /// An idleness that was not told yet, as a record. Of two that threads told in the wrong order only the later one counts.
+    fn newly_idle(&mut self, at: Ns) -> Option<Record> {
+        if at <= self.idle_told {
+            return None;
+        }
+        self.idle_told = at;
+        Some(Record {
+            kind: Kind::Idle,
+            thread: 0,
+            at,
+            kernel: 0,
+            a: 0,
+            b: 0,
+        })
+    }
+
     /// Looks how far the writers are, and passes over what they have overwritten. False if there is nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
+        // Before the head: what was recorded before the client became idle is then known of.
+        self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {
             // The head went backwards: only a lying client does that. Start again from what it says now.
@@ -478,6 +528,56 @@ mod tests {
         }
         assert_eq!(reader.next(&lane), None);
         assert_eq!(reader.lost(), 0);
+    }
+
+    #[test]
+    fn an_idleness_is_told_once_in_its_place() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        let mut next = || reader.next(&lane).map(|record| (record.kind, record.at));
+        lane.record(launch(1));
+        lane.become_idle(2);
+        assert_eq!(next(), Some((Kind::Launch, 1)));
+        // Nothing came after it yet.
+        assert_eq!(next(), Some((Kind::Idle, 2)));
+        assert_eq!(next(), None);
+        lane.record(launch(3));
+        assert_eq!(next(), Some((Kind::Launch, 3)));
+        assert_eq!(next(), None);
+        // Several between two looks.
+        for at in [4, 6, 8] {
+            lane.become_idle(at);
+            lane.record(launch(at + 1));
+        }
+        lane.become_idle_fenced(10);
+        for at in [4, 6, 8] {
+            assert_eq!(next(), Some((Kind::Idle, at)));
+            assert_eq!(next(), Some((Kind::Launch, at + 1)));
+        }
+        assert_eq!(next(), Some((Kind::Idle, 10)));
+        // A thread that was slow to tell of an earlier one.
+        lane.become_idle(7);
+        assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn an_idleness_is_not_told_before_what_came_before_it() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        lane.record(launch(1));
+        assert!(reader.next(&lane).is_some());
+        // A thread is in the middle of its record while another one finds the process idle.
+        let number = lane.head.0.fetch_add(1, Ordering::Relaxed);
+        lane.become_idle(5);
+        assert_eq!(reader.next(&lane), None);
+        let slot = &lane.slots[number as usize];
+        slot.kind_thread.store(Kind::Launch as u64, Ordering::Relaxed);
+        slot.at.store(3, Ordering::Relaxed);
+        slot.stamp.store(2 * number + 2, Ordering::Release);
+        let rest: Vec<Ns> = std::iter::from_fn(|| reader.next(&lane))
+            .map(|record| record.at)
+            .collect();
+        assert_eq!(rest, [3, 5]);
     }
 
     #[test]

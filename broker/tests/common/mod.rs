@@ -252,6 +252,12 @@ impl Client {
         self.ring();
     }
 
+    /// Becomes idle.
+    pub fn become_idle(&self) {
+        self.lane().become_idle_fenced(now());
+        self.ring();
+    }
+
     /// Launches as a holder does.
     pub fn launch(&self, kernel: u64, cost: u64) {
         let lane = self.lane();

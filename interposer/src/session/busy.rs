@@ -68,17 +68,43 @@ impl Busy {
     /// Work goes to a stream. True if there was none anywhere.
     #[inline]
     pub fn mark(&self, stream: usize) -> bool {
+        self.mark_at_once(stream).unwrap_or_else(|| self.mark_slowly(stream))
+    }
+
+    /// [`Busy::mark`] where that takes no search: else nothing, and nothing is changed.
+    #[inline(always)]
+    pub fn mark_at_once(&self, stream: usize) -> Option<bool> {
         let [first, ..] = &self.streams.0;
         let [silence, ..] = &self.silence;
         let other = first.load(Ordering::Relaxed);
         if other == stream && silence.load(Ordering::Relaxed) == 0 {
-            return false;
+            return Some(false);
         }
         // The one stream of a job that waits after each launch.
-        if other == NONE && self.is_simple() && claimed((first, silence), stream) {
-            return true;
+        if other == NONE
+            && self.is_simple()
+            && first
+                .compare_exchange(NONE, stream, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            silence.store(0, Ordering::Relaxed);
+            return Some(true);
         }
-        self.mark_slowly(stream)
+        None
+    }
+
+    /// Whether this stream alone has work, and never was there work on two at a time.
+    #[inline(always)]
+    pub fn is_all(&self, stream: usize) -> bool {
+        let [first, ..] = &self.streams.0;
+        first.load(Ordering::Relaxed) == stream && self.is_simple()
+    }
+
+    /// All work of the stream that [`Busy::is_all`] has ended.
+    #[inline(always)]
+    pub fn end_all(&self) {
+        let [first, ..] = &self.streams.0;
+        first.store(NONE, Ordering::Relaxed);
     }
 
     /// Whether there never was work on two streams at a time.
@@ -132,9 +158,8 @@ impl Busy {
     /// All work of a stream has ended.
     #[inline(always)]
     pub fn synced(&self, stream: usize) -> Left {
-        let [first, ..] = &self.streams.0;
-        if self.is_simple() && first.load(Ordering::Relaxed) == stream {
-            first.store(NONE, Ordering::Relaxed);
+        if self.is_all(stream) {
+            self.end_all();
             return Left::Nothing;
         }
         self.synced_slowly(stream)

@@ -55,18 +55,24 @@ pub fn system() -> Ns {
 /// Nanoseconds.
 #[inline]
 pub fn now() -> Ns {
+    at_once().unwrap_or_else(system)
+}
+
+/// The same without a call: nothing where the line is not known, or just changes.
+#[inline(always)]
+pub fn at_once() -> Option<Ns> {
     let version = LINE.version.load(Ordering::Acquire);
     let rate = LINE.rate.load(Ordering::Relaxed);
     let count = LINE.count.load(Ordering::Relaxed);
     let ns = LINE.ns.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     if version & 1 != 0 || LINE.version.load(Ordering::Relaxed) != version {
-        return system();
+        return None;
     }
     // A counter that a core reads a little before the line's point: time stands still for that moment.
     let past = counter().wrapping_sub(count);
     let past = if past as i64 > 0 { past } else { 0 };
-    ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64)
+    Some(ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64))
 }
 
 /// Keeps the line between the counter and the system's clock. One in a process: the helper's.

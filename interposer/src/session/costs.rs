@@ -60,6 +60,21 @@ impl Costs {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
+    /// The predicted time, or what holds where none is known; nothing where that takes a longer search.
+    #[inline(always)]
+    pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
+        let first = self.entry(hash, 0)?;
+        // A hash of 0 finds an empty place, or one that is another's; an empty place has no value.
+        match first.key.load(Ordering::Acquire) {
+            key if key == hash => match first.value.load(Ordering::Relaxed) {
+                0 => Some(unknown),
+                cost => Some(cost),
+            },
+            0 => Some(unknown),
+            _ => None,
+        }
+    }
+
     /// The predicted time, if one is known.
     #[inline]
     pub fn get(&self, hash: u64) -> Option<Ns> {
@@ -165,8 +180,13 @@ mod tests {
             assert!(costs.set(*hash, hash.wrapping_mul(3) | 1));
         }
         for hash in &hashes {
-            assert_eq!(costs.get(*hash), Some(hash.wrapping_mul(3) | 1));
+            let cost = hash.wrapping_mul(3) | 1;
+            assert_eq!(costs.get(*hash), Some(cost));
+            assert!(costs.at_once(*hash, 5).is_none_or(|found| found == cost));
         }
+        let at_once = hashes.iter().filter(|hash| costs.at_once(**hash, 5).is_some());
+        assert!(at_once.count() > hashes.len() / 2);
+        assert_eq!(Costs::few().at_once(7, 5), Some(5));
         assert_eq!(costs.get(999_999), None);
         assert_eq!(costs.get(0), None);
         assert!(!costs.set(0, 1));

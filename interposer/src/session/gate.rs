@@ -355,9 +355,14 @@ impl Session {
     /// read-modify-write, or fenced, so a broker that looks once more after it said that it sleeps sees what was reported.
     #[inline]
     pub fn ring(&self) {
-        if self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL {
+        if self.wants_ring() {
             self.wake_broker();
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn wants_ring(&self) -> bool {
+        self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
     }
 
     /// The same where the process has become idle: that also wakes a broker that naps, because a filler waits for this very moment.
@@ -369,7 +374,8 @@ impl Session {
     }
 
     #[cold]
-    fn wake_broker(&self) {
+    #[inline(never)]
+    pub(super) fn wake_broker(&self) {
         if self.lane.broker_sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE {
             self.bell.ring();
         }

@@ -112,6 +112,12 @@ impl Ticket {
     pub fn waits(self) -> bool {
         self.0.waits()
     }
+
+    /// Nothing is left to do after the launch.
+    #[inline(always)]
+    pub fn is_nothing(self) -> bool {
+        self.0.is_nothing()
+    }
 }
 
 /// A stream-ordered call that is no launch.

@@ -26,7 +26,7 @@ use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
 use crate::memory;
-use crate::trouble::{guarded, trip};
+use crate::trouble::{guarded, trip, trips};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
 const SMALL_TRANSFER: u64 = 64 * 1024;
@@ -189,7 +189,7 @@ impl Session {
             LaunchKind::Graph => counters.graph_launches.fetch_add(1, Ordering::Relaxed),
         };
         if launch.capturing || launch.kernel_hash == 0 {
-            self.count_odd(launch);
+            self.count_odd(launch.capturing, launch.kernel_hash);
             if launch.capturing {
                 return Step::NOTHING;
             }
@@ -232,30 +232,73 @@ impl Session {
     }
 
     #[cold]
-    fn count_odd(&self, launch: &LaunchInfo) {
+    fn count_odd(&self, capturing: bool, kernel: u64) {
         let counters = &self.lane.counters;
-        if launch.capturing {
+        if capturing {
             counters.captured.fetch_add(1, Ordering::Relaxed);
         }
-        if launch.kernel_hash == 0 {
+        if kernel == 0 {
             counters.unnamed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A launch that somebody wants to know more about than that it was.
-    #[cold]
+    /// A launch that somebody wants to know more about than that it was. Its parts go by themselves: a launch whose address is taken would lie on the
+    /// stack of every hook, and the hook could not end by a jump to the driver.
+    #[inline(always)]
     pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
+        self.watch_parts(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint, look)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watch_parts(&self, kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hint: Ns, look: Look) -> Step {
+        let launch = LaunchInfo {
+            kernel_hash,
+            stream,
+            kind,
+            cost_hint,
+            // Such a launch is not looked at.
+            capturing: false,
+        };
         guarded(|| {
             trip("sample");
-            self.sampler.before(self, launch, look)
+            self.sampler.before(self, &launch, look)
         })
         .unwrap_or(Step::NOTHING)
     }
 
-    /// [`Session::hold`] for what is launched most: code of its own, because what it need not ask saves a nanosecond.
+    /// [`Session::hold`] for what is launched most, where nothing has to be searched for: the same in the same order, in code that calls no other, so that it saves no
+    /// registers, and cannot panic, so that nothing guards it.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
-        guarded(|| self.hold_now(kernel, stream, LaunchKind::Kernel, 0)).unwrap_or(false)
+        let orders = &self.lane.orders;
+        let slowly = || self.hold(kernel, stream, LaunchKind::Kernel, 0);
+        let Some(now) = clock::at_once() else { return slowly() };
+        let priority = orders.priority.load(Ordering::Relaxed) as usize;
+        let unknown = orders.unknown_cost.load(Ordering::Relaxed);
+        let Some(cost) = self.costs.at_once(kernel, unknown) else {
+            return slowly();
+        };
+        if trips("hold") {
+            return slowly();
+        }
+        // Last, because it changes something.
+        let Some(ends_silence) = self.busy.mark_at_once(own_stream(stream)) else {
+            return slowly();
+        };
+        self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
+        self.board.raise(priority);
+        if ends_silence && self.wants_ring() {
+            return self.end_silence();
+        }
+        self.rested()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_silence(&self) -> bool {
+        self.wake_broker();
+        self.rested()
     }
 
     #[inline(never)]
@@ -305,7 +348,6 @@ impl Session {
             LaunchKind::Graph => Kind::Graph,
         };
         self.write(kind, now, kernel, cost, stream as u64);
-        self.lane.reports.last_launch.store(now, Ordering::Relaxed);
     }
 
     /// [`Session::fill`] for what is launched most.
@@ -479,43 +521,56 @@ impl Session {
     /// See [`super::synced`].
     #[inline(always)]
     pub fn synced(&self, what: Synced) {
-        match self.mode() {
-            Mode::Free => {}
-            Mode::Alone if !self.sampling() => {}
-            mode => match (mode, what) {
-                (Mode::Holder, Synced::Stream(stream)) => self.holder_synced(stream),
-                (Mode::Filler, Synced::Stream(stream)) => self.filler_synced(stream),
-                (mode, what) => self.synced_in_company(mode, what),
-            },
+        // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a holder's whole way here.
+        let mode = self.lane.orders.mode.load(Ordering::Relaxed);
+        match what {
+            Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
+            Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
+            _ if mode == Mode::Alone as u32 && !self.sampling() => {}
+            _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
+            _ => {}
         }
     }
 
-    /// What is synchronised most, for each role in code of its own.
+    /// What is synchronised most, where nothing has to be searched for: as [`Session::hold_kernel`].
     #[inline(never)]
     fn holder_synced(&self, stream: Stream) {
-        guarded(|| self.synced_now(Mode::Holder, Synced::Stream(stream)));
+        let own = own_stream(stream);
+        if self.sampling() || trips("sync") || !self.busy.is_all(own) {
+            return self.synced_in_company(Synced::Stream(stream));
+        }
+        self.busy.end_all();
+        match clock::at_once() {
+            Some(now) => self.holder_idle(now),
+            None => self.holder_idle_by_system(),
+        }
     }
 
-    /// See [`Session::holder_synced`].
+    #[cold]
+    #[inline(never)]
+    fn holder_idle_by_system(&self) {
+        self.holder_idle(clock::system());
+    }
+
+    /// A filler's, in code of its own.
     #[inline(never)]
     fn filler_synced(&self, stream: Stream) {
         guarded(|| self.synced_now(Mode::Filler, Synced::Stream(stream)));
     }
 
     #[inline(never)]
-    fn synced_in_company(&self, mode: Mode, what: Synced) {
-        guarded(|| self.synced_now(mode, what));
+    fn synced_in_company(&self, what: Synced) {
+        guarded(|| self.synced_now(self.mode(), what));
     }
 
-    /// Where a busy time ends: two locked instructions of a holder (the record's number, its time), one look at the clock; a filler has one for the
-    /// record and two for what has ended.
+    /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
         trip("sync");
         if self.sampling() {
             self.sampler.synced(self);
         }
-        if mode == Mode::Alone || (mode == Mode::Holder && what == Synced::Event) {
+        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && what == Synced::Event) {
             return;
         }
         // Whether the process has just become idle, and whether nothing of it is left for certain.
@@ -534,19 +589,22 @@ impl Session {
         let now = clock::now();
         if mode == Mode::Filler {
             self.settle_after(what, certain, now);
-        }
-        if idle {
-            self.rested.store(true, Ordering::Relaxed);
-            self.write(Kind::Idle, now, 0, 0, 0);
-            if mode == Mode::Filler {
+            if idle {
+                self.rested.store(true, Ordering::Relaxed);
                 // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
-                self.lane.reports.last_idle.store(now, Ordering::Relaxed);
-            } else {
-                // The record, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
-                self.lane.reports.last_idle.swap(now, Ordering::SeqCst);
-                self.ring_idle();
+                self.lane.become_idle(now);
             }
+        } else if idle {
+            self.holder_idle(now);
         }
+    }
+
+    /// Nothing of a holder is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
+    #[inline(always)]
+    fn holder_idle(&self, now: Ns) {
+        self.rested.store(true, Ordering::Relaxed);
+        self.lane.become_idle_fenced(now);
+        self.ring_idle();
     }
 
     #[inline(always)]
@@ -616,9 +674,12 @@ impl Session {
 /// Tells the default streams of threads apart, which share a handle; the two names of the legacy one are one stream.
 #[inline(always)]
 pub fn own_stream(stream: Stream) -> usize {
+    // One comparison for the many streams that have a name of their own.
+    if stream.wrapping_sub(1) >= PER_THREAD_STREAM {
+        return stream;
+    }
     match stream {
-        1 => 0,
         PER_THREAD_STREAM => (thread::mark() as usize) << 8 | 0xff,
-        other => other,
+        _ => 0,
     }
 }

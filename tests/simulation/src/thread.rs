@@ -281,7 +281,6 @@ fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
         (Mode::Holder, None) => {
             let ends_silence = process.mark_busy(at);
             process.write(Kind::Launch, at, clock, launch.kernel, launch.cost, 0);
-            process.lane().reports.last_launch.store(clock, Ordering::Relaxed);
             Stage::Told { launch, ends_silence }
         }
         (Mode::Filler, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
@@ -483,8 +482,7 @@ fn syncs(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
         }
     }
     if idle {
-        process.write(Kind::Idle, at, clock, 0, 0, 0);
-        process.lane().reports.last_idle.swap(clock, Ordering::SeqCst);
+        process.lane().become_idle_fenced(clock);
         if mode != Mode::Filler {
             stepped.rings = process.ring_idle();
         }

@@ -33,6 +33,11 @@ fn a_writer_that_sleeps_through_a_lap_may_tear_a_record() {
 }
 
 #[test]
+fn an_idleness_comes_once_between_its_launches() {
+    on_both(2, ring::an_idleness_in_its_place);
+}
+
+#[test]
 fn who_sees_a_sign_sees_its_record() {
     on_both(2, ring::a_sign_means_a_record);
 }

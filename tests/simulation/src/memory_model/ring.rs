@@ -129,3 +129,22 @@ pub fn a_sign_means_a_record_of_two_threads() {
         holder.join().expect("the holder ends");
     }
 }
+
+/// A client becomes idle between two launches while the broker reads: it comes out once, after the first and before the second.
+pub fn an_idleness_in_its_place() {
+    let lane = lane();
+    let client = {
+        let lane = Arc::clone(&lane);
+        thread::spawn(move || {
+            lane.record(record(1, 0));
+            lane.become_idle(1);
+            lane.record(record(1, 1));
+        })
+    };
+    let (mut reader, mut seen) = (Reader::default(), Vec::new());
+    seen.extend(std::iter::from_fn(|| reader.next(&lane)).map(|record| record.kind));
+    client.join().expect("the client ends");
+    seen.extend(std::iter::from_fn(|| reader.next(&lane)).map(|record| record.kind));
+    assert_eq!(seen, [Kind::Launch, Kind::Idle, Kind::Launch]);
+    assert_eq!((reader.lost(), reader.malformed()), (0, 0));
+}

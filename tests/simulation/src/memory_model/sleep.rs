@@ -82,20 +82,14 @@ pub fn a_holder_becomes_idle() {
     let holder = {
         let lane = Arc::clone(&lane);
         thread::spawn(move || {
-            lane.record(Record {
-                kind: Kind::Idle,
-                thread: 1,
-                at: 1,
-                kernel: 0,
-                a: 0,
-                b: 0,
-            });
-            lane.reports.last_idle.swap(1, Ordering::SeqCst);
+            lane.become_idle_fenced(1);
             ring_idle(&lane)
         })
     };
     asks_to_be_rung(&lane, &board, bells::IDLE);
-    let seen = Reader::default().next(&lane).is_some();
+    let seen = Reader::default()
+        .next(&lane)
+        .is_some_and(|record| record.kind == Kind::Idle);
     let rung = holder.join().expect("it ends");
     assert!(seen || rung, "the broker naps and a gap is open");
 }
