@@ -82,6 +82,7 @@ pub fn render(queue: &Queue) -> String {
         page.push(String::new());
         let mut table = Table::new([
             "pid",
+            "device",
             "user",
             "prio",
             "may have",
@@ -93,6 +94,7 @@ pub fn render(queue: &Queue) -> String {
         for row in &queue.running {
             table.row([
                 row.pid.to_string(),
+                text::cut(&row.device, 12),
                 text::cut(&row.user, 16),
                 row.priority.to_string(),
                 text::size(row.share),

@@ -147,6 +147,17 @@ impl Job {
         }
     }
 
+    /// What its processes take and for how long. Of those that are there at the same time each is counted at its own peak, so that the sum is rather too much than too little for who is to
+    /// be admitted with it; who comes when another one has gone takes its place. Called before each that goes is left out.
+    fn measure(&mut self) {
+        let mut together = 0u64;
+        for entry in self.active.values() {
+            together = together.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+            self.aggregator.ran(entry.ran());
+        }
+        self.aggregator.memory(together);
+    }
+
     fn sampled(&self) -> Sampled {
         let now: u64 = self.active.values().map(|entry| launches(entry)).sum();
         Sampled {
@@ -280,9 +291,7 @@ impl Thread {
             return;
         };
         if let Some(job) = self.jobs.get_mut(&called) {
-            job.aggregator
-                .memory(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
-            job.aggregator.ran(entry.ran());
+            job.measure();
             job.launches_ended += launches(entry);
             job.active.remove(&entry.client);
         }
@@ -304,11 +313,7 @@ impl Thread {
         }
         job.dirty = false;
         job.written = Instant::now();
-        for entry in job.active.values() {
-            job.aggregator
-                .memory(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
-            job.aggregator.ran(entry.ran());
-        }
+        job.measure();
         let taken = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
@@ -340,5 +345,57 @@ pub fn complaints(gauges: Arc<std::sync::OnceLock<Arc<Gauges>>>) -> impl Fn(Stri
         if let Some(gauges) = gauges.get() {
             gauges.set_trouble(said);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::registry::Newcomer;
+    use crate::transport::map::SharedLane;
+
+    fn process(client: u64, peak: u64) -> Arc<Entry> {
+        let lane = SharedLane::lane().expect("a lane");
+        lane.counters.memory_peak.store(peak, Ordering::Relaxed);
+        Arc::new(Entry::new(Newcomer {
+            client,
+            pid: client as u32,
+            command: String::new(),
+            profile: Some("gang".into()),
+            loaded: None,
+            trouble: None,
+            profiling: true,
+            priority: 0,
+            lane: Arc::new(lane),
+        }))
+    }
+
+    #[test]
+    fn a_job_takes_what_its_processes_take_together() {
+        let mut thread = Thread {
+            jobs: HashMap::new(),
+            of: HashMap::new(),
+            failures: Arc::default(),
+            complain: Box::new(|_| {}),
+        };
+        let taken = |thread: &Thread| {
+            let job = thread.jobs.get("gang").expect("it was asked for");
+            job.aggregator.clone().finish("gang", 0).memory_peak
+        };
+        thread.take(Tell::Begin("gang".into()));
+        let (first, second) = (process(1, 3_000), process(2, 2_000));
+        for entry in [&first, &second] {
+            thread.take(Tell::Attached(Arc::clone(entry)));
+        }
+        thread.take(Tell::Gone(first));
+        assert_eq!(taken(&thread), 5_000);
+        // What the second takes when the first has gone does not add to what that had.
+        second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
+        thread.take(Tell::Gone(second));
+        assert_eq!(taken(&thread), 5_000);
+        let third = process(3, 4_900);
+        thread.take(Tell::Attached(Arc::clone(&third)));
+        thread.take(Tell::Gone(third));
+        assert_eq!(taken(&thread), 5_000, "it came after them");
     }
 }

@@ -1,7 +1,7 @@
 //! The job's place on the device: it waits until it may begin, and stays within what it may have.
 //!
 //! * A job that fits begins at once; one question to the broker and its answer, before the first context, is all it notices.
-//! * Waiting is only for the call that would make the first context. It ends when the job is admitted, when `WEFT_WAIT` is over, when the person presses
+//! * Waiting is only for the call that would make the first context, or (the job was let in and suspended at once) for its first memory. It ends when the job is admitted, when `WEFT_WAIT` is over, when the person presses
 //!   Ctrl-C, and when the broker is gone or keeps no queue any more (then the job goes on as without weft).
 //! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so that nothing it wrote is lost; its exit code becomes 75. One that goes on
 //!   nevertheless is ended.
@@ -166,6 +166,12 @@ impl Session {
         if !self.messages.put(ToBroker::Wants(wants)) || !attached {
             return Entry::Begin;
         }
+        self.wait_for_seat()
+    }
+
+    /// Waits until the broker has said something and, if that is to wait, until it says something else.
+    fn wait_for_seat(&self) -> Entry {
+        let settings = &self.settings;
         let begun = clock::now();
         let mut signals: Option<interrupt::Watch> = None;
         let mut beat = (self.lane.seat.beat.load(Ordering::Relaxed), begun);
@@ -240,6 +246,10 @@ impl Session {
     /// May the process take so much more? Claims it until [`Session::unclaim`].
     pub fn claim(&self, bytes: u64) -> bool {
         let seat = &self.lane.seat;
+        // It was let in, was suspended before it took anything, and its turn passed to others.
+        if seat.standing() == Standing::Waits && self.held() == 0 && self.wait_for_seat() == Entry::NoMemory {
+            return false;
+        }
         let share = seat.share.load(Ordering::Acquire);
         if share != 0 {
             self.place.share.store(share, Ordering::Relaxed);

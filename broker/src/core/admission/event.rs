@@ -41,6 +41,10 @@ pub enum Event {
     Grows(Job, u64),
     /// Another priority.
     Priority(Job, u8),
+    /// A job is suspended. If it waits it is not let in meanwhile; if it was let in and took nothing yet, it waits again, at the place that it had.
+    Away(Job),
+    /// A suspended job goes on.
+    Back(Job),
     /// A job ended, died, or no longer wants in.
     Ends(Job),
     /// Nothing happened, but time went by.

@@ -24,6 +24,8 @@ impl Admission {
     /// What is expected for each waiter, if jobs run as long as is expected and nobody else comes. Slow path: for people.
     pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
         let mut play = self.clone();
+        // When they go on is nobody's guess.
+        play.waiting.retain(|waiter| !waiter.away);
         let mut expected = BTreeMap::new();
         let mut decisions = Vec::new();
         for _ in 0..STEPS {

@@ -48,6 +48,10 @@ impl Admission {
         // A job is in one place only, whatever the file says.
         let mut known: BTreeSet<Job> = machine.running.keys().copied().collect();
         machine.waiting = kept.waiting;
+        for waiter in &mut machine.waiting {
+            // Who is suspended is looked at anew.
+            waiter.away = false;
+        }
         machine.waiting.sort_by_key(|waiter| waiter.number);
         machine.waiting.retain(|waiter| known.insert(waiter.ask.job));
         machine.people = kept.people;

@@ -35,6 +35,7 @@
 //!   memory. Only facts may exceed it: jobs found running after a restart, memory that others than weft's jobs took.
 //! * A running job's share is never made smaller for another one.
 //! * A job is admitted once. A waiter is admitted, refused or withdrawn by itself: none is forgotten.
+//! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has its turn when it goes on.
 //! * Only a job that could not run on an empty device either is refused.
 #![forbid(unsafe_code)]
 

@@ -43,9 +43,9 @@ impl Admission {
 
     /// The first that came, if it fits where a device is as asked.
     fn head(&self, suits: impl Fn(&Load) -> bool) -> Option<(usize, DeviceId)> {
-        let waiter = self.waiting.first()?;
+        let (at, waiter) = self.there().next()?;
         let device = self.place(waiter, |device, _| suits(&self.load(device.id)))?;
-        Some((0, device))
+        Some((at, device))
     }
 
     fn best_fit(&self) -> Option<(usize, DeviceId)> {
@@ -55,8 +55,13 @@ impl Admission {
             let left = self.load(device).with(&waiter.ask.need, waiter.ask.need.fixed(about));
             Some((left.free(about), at, device))
         };
-        let best = self.waiting.iter().enumerate().filter_map(fits).min();
+        let best = self.there().filter_map(fits).min();
         best.map(|(_, at, device)| (at, device))
+    }
+
+    /// Those who can be let in, with their numbers in the list.
+    fn there(&self) -> impl Iterator<Item = (usize, &Waiter)> {
+        self.waiting.iter().enumerate().filter(|(_, waiter)| !waiter.away)
     }
 
     fn shortest(&self) -> Option<(usize, DeviceId)> {
@@ -64,7 +69,7 @@ impl Admission {
             let device = self.place(waiter, |_, _| true)?;
             Some((waiter.ask.priority, waiter.ask.need.expected, at, device))
         };
-        let best = self.waiting.iter().enumerate().filter_map(fits).min();
+        let best = self.there().filter_map(fits).min();
         best.map(|(_, _, at, device)| (at, device))
     }
 
@@ -74,6 +79,9 @@ impl Admission {
         let put_off = self.put_off();
         for at in self.sequence() {
             let waiter = self.waiting.get(at)?;
+            if waiter.away {
+                continue;
+            }
             let allowed = |device: &Device, load: &Load| {
                 let spares = |reservation: &Reservation| {
                     reservation.device != device.id || self.spares(reservation, waiter, device, load)
@@ -106,7 +114,7 @@ impl Admission {
     fn put_off(&self) -> Option<(Reservation, Ns)> {
         let longest = self.running.values().map(|running| running.ask.need.expected).max()?;
         let off = |waiter: &&Waiter| self.plainly_due(waiter) <= self.now && self.now < self.due(waiter);
-        let waiting = self.waiting.iter().filter(off);
+        let waiting = self.there().map(|(_, waiter)| waiter).filter(off);
         let waiter = waiting.min_by_key(|waiter| (waiter.ask.priority, waiter.turn, waiter.number))?;
         let (device, soonest) = self.foresee(waiter)?;
         let reservation = Reservation {
@@ -131,7 +139,7 @@ impl Admission {
     /// Of the due jobs of each priority the one whose turn is first.
     fn first_due(&self) -> Vec<usize> {
         let mut first: BTreeMap<u8, (Ns, u64, usize)> = BTreeMap::new();
-        for (at, waiter) in self.waiting.iter().enumerate() {
+        for (at, waiter) in self.there() {
             if self.due(waiter) <= self.now {
                 let this = (waiter.turn, waiter.number, at);
                 let best = first.entry(waiter.ask.priority).or_insert(this);
@@ -229,7 +237,7 @@ impl Admission {
                 }
             }
             let (free, needs, lack) = nearest.unwrap_or((0, waiter.ask.need.peak, None));
-            let due = self.due(waiter) <= self.now;
+            let due = !waiter.away && self.due(waiter) <= self.now;
             views.push(WaiterView {
                 ask: waiter.ask.clone(),
                 came: waiter.came,
@@ -237,6 +245,7 @@ impl Admission {
                 lack,
                 free,
                 needs,
+                away: waiter.away,
                 due,
                 promise: waiter.promise,
                 behind: reserved

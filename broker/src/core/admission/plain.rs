@@ -108,6 +108,13 @@ impl Plain {
         }
     }
 
+    /// A job that had begun in truth took nothing and waits again.
+    pub fn waits_again(&mut self, number: u64) {
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.truth = Truth::Waits;
+        }
+    }
+
     /// A job ended in truth, or (it never began) no longer wants in.
     pub fn ends(&mut self, number: u64, now: Ns) {
         let Some(job) = self.jobs.get_mut(&number) else { return };

@@ -31,6 +31,9 @@ pub(super) struct Waiter {
     pub present: u32,
     /// Where and when it is expected to fit, from when it held a reservation first.
     pub promise: Option<(DeviceId, Ns)>,
+    /// It is suspended and is not let in.
+    #[serde(default)]
+    pub away: bool,
 }
 
 /// A job that was admitted.
@@ -42,6 +45,11 @@ pub(super) struct Running {
     pub since: Ns,
     /// As it had it while it waited.
     pub number: u64,
+    /// When it asked, and its turn, as it had them while it waited.
+    #[serde(default)]
+    pub came: Ns,
+    #[serde(default)]
+    pub turn: Ns,
     pub present: u32,
 }
 
@@ -71,6 +79,8 @@ pub struct WaiterView {
     pub free: u64,
     /// Bytes that it needs there.
     pub needs: u64,
+    /// It is suspended.
+    pub away: bool,
     /// Its turn has come: nobody passes it any more but as the reservation allows.
     pub due: bool,
     /// Where and when it is expected to fit, if it holds a reservation.
@@ -163,6 +173,12 @@ impl Admission {
                     running.ask.priority = priority;
                 }
             }
+            Event::Away(job) => self.goes_away(job),
+            Event::Back(job) => {
+                if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
+                    waiter.away = false;
+                }
+            }
             Event::Ends(job) => self.ends(job),
             Event::Tick => {}
         }
@@ -178,7 +194,8 @@ impl Admission {
         if self.waiting.is_empty() {
             return None;
         }
-        let dues = self.waiting.iter().map(|waiter| self.due(waiter));
+        let there = self.waiting.iter().filter(|waiter| !waiter.away);
+        let dues = there.map(|waiter| self.due(waiter));
         dues.chain(self.plain.next(self.now)).filter(|at| *at > self.now).min()
     }
 
@@ -264,7 +281,27 @@ impl Admission {
             number: self.numbers,
             present: 1,
             promise: None,
+            away: false,
         });
+    }
+
+    fn goes_away(&mut self, job: Job) {
+        if let Some(running) = self.running.remove(&job) {
+            self.plain.waits_again(running.number);
+            let at = self.waiting.partition_point(|waiter| waiter.number < running.number);
+            let waiter = Waiter {
+                ask: running.ask,
+                came: running.came,
+                number: running.number,
+                turn: running.turn,
+                present: running.present,
+                promise: None,
+                away: true,
+            };
+            self.waiting.insert(at, waiter);
+        } else if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
+            waiter.away = true;
+        }
     }
 
     fn holds(&mut self, ask: Ask, device: DeviceId, share: u64) {
@@ -284,6 +321,8 @@ impl Admission {
                     share,
                     since: self.now,
                     number: self.numbers,
+                    came: self.now,
+                    turn: self.now,
                     present: 1,
                     ask: ask.clone(),
                 };
@@ -471,6 +510,8 @@ impl Admission {
             share,
             since: self.now,
             number: waiter.number,
+            came: waiter.came,
+            turn: waiter.turn,
             present: waiter.present,
             ask: waiter.ask,
         };

@@ -368,6 +368,30 @@ fn two_hundred_wait_and_all_run_once() {
     }
 }
 
+#[test]
+fn a_suspended_job_holds_up_nobody_and_keeps_its_place() {
+    for policy in [Policy::Weft, Policy::Fifo, Policy::Exclusive, Policy::Shortest] {
+        let mut bench = Bench::new(policy);
+        assert_eq!(bench.asks(ask(1, 1, 15 * GB, 600)), [1]);
+        for job in 2..5 {
+            assert_eq!(bench.asks(ask(job, 2, 15 * GB, 600)), [0u64; 0]);
+        }
+        assert_eq!(bench.admits(Event::Ends(Job(1))), [2]);
+        // It was let in and does not stir.
+        assert_eq!(bench.admits(Event::Away(Job(2))), [3], "{policy}");
+        let waiting = bench.machine.view().waiting;
+        assert_eq!(waiting.iter().map(|row| row.ask.job.0).collect::<Vec<_>>(), [2, 4]);
+        assert!(waiting[0].away && bench.machine.forecast().keys().all(|job| job.0 == 4));
+        // While it is away those behind it go.
+        assert_eq!(bench.admits(Event::Ends(Job(3))), [4]);
+        assert_eq!(bench.asks(ask(5, 1, 15 * GB, 600)), [0u64; 0]);
+        // It goes on: before who came after it.
+        assert_eq!(bench.admits(Event::Back(Job(2))), [0u64; 0]);
+        assert_eq!(bench.admits(Event::Ends(Job(4))), [2]);
+        assert_eq!(bench.admits(Event::Ends(Job(2))), [5]);
+    }
+}
+
 /// What a random run does next.
 #[derive(Debug, Clone)]
 enum Step {
@@ -384,7 +408,11 @@ enum Step {
     Withdraw(usize),
     Grow(usize, u64),
     Join(usize),
+    Away(usize),
+    Back(usize),
     Pass(u64),
+    /// The clock jumps, seconds.
+    Jump(i64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -405,7 +433,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Withdraw),
         1 => (any::<usize>(), 0..8u64).prop_map(|(at, gb)| Step::Grow(at, gb * GB / 4)),
         1 => any::<usize>().prop_map(Step::Join),
+        1 => any::<usize>().prop_map(Step::Away),
+        2 => any::<usize>().prop_map(Step::Back),
         2 => (0..2000u64).prop_map(Step::Pass),
+        1 => (-100_000..100_000i64).prop_map(Step::Jump),
     ]
 }
 
@@ -431,7 +462,7 @@ proptest! {
     // A case is a whole history.
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Never over capacity, nobody lost, nobody admitted twice, nobody's share made smaller, whatever comes in whatever order.
+    /// Never over capacity, nobody lost, nobody admitted twice, nobody's share made smaller, whatever comes in whatever order, whatever the clock does.
     #[test]
     fn books_are_right(policy in a_policy(), steps in proptest::collection::vec(step(), 1..200)) {
         let config = Config { policy, host_memory: 40 * GB, ..Config::default() };
@@ -442,6 +473,7 @@ proptest! {
         let mut now = 0;
         // What should be: who waits, who runs with what.
         let (mut waits, mut runs, mut ever) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        let mut away = BTreeSet::new();
         for (number, step) in steps.into_iter().enumerate() {
             let pick = |from: Vec<u64>, at: usize| (!from.is_empty()).then(|| from[at % from.len()]);
             let running = || runs.keys().copied().collect::<Vec<u64>>();
@@ -462,12 +494,26 @@ proptest! {
                     None => Event::Tick,
                 },
                 Step::Withdraw(at) => match pick(waits.iter().copied().collect(), at) {
-                    Some(job) => { waits.remove(&job); Event::Ends(Job(job)) }
+                    Some(job) => { waits.remove(&job); away.remove(&job); Event::Ends(Job(job)) }
                     None => Event::Tick,
                 },
                 Step::Grow(at, bytes) => pick(running(), at).map_or(Event::Tick, |job| Event::Grows(Job(job), bytes)),
                 Step::Join(at) => pick(running(), at).map_or(Event::Tick, |job| Event::Joins(Job(job))),
+                Step::Away(at) => match pick(runs.keys().chain(&waits).copied().collect(), at) {
+                    Some(job) => {
+                        if runs.remove(&job).is_some() { ever.remove(&job); }
+                        waits.insert(job);
+                        away.insert(job);
+                        Event::Away(Job(job))
+                    }
+                    None => Event::Tick,
+                },
+                Step::Back(at) => match pick(away.iter().copied().collect(), at) {
+                    Some(job) => { away.remove(&job); Event::Back(Job(job)) }
+                    None => Event::Tick,
+                },
                 Step::Pass(seconds) => { now += seconds * S; Event::Tick }
+                Step::Jump(seconds) => { now = now.saturating_add_signed(seconds * S as i64); Event::Tick }
             };
             out.clear();
             machine.handle(now, event, &mut out);
@@ -476,9 +522,10 @@ proptest! {
                     Decision::Admit { job, share, .. } => {
                         prop_assert!(waits.remove(&job.0), "{job:?} did not wait");
                         prop_assert!(ever.insert(job.0), "{job:?} was admitted before");
+                        prop_assert!(!away.contains(&job.0), "{job:?} is suspended");
                         runs.insert(job.0, *share);
                     }
-                    Decision::Refuse { job, .. } => { prop_assert!(waits.remove(&job.0)); }
+                    Decision::Refuse { job, .. } => { prop_assert!(waits.remove(&job.0)); away.remove(&job.0); }
                     Decision::Grant { job, bytes } => { *runs.get_mut(&job.0).unwrap() += bytes; }
                     Decision::Deny { .. } => {}
                 }
@@ -492,7 +539,7 @@ proptest! {
                 *share = has;
             }
             // Whoever is next and would fit on an empty machine is never left with nothing running.
-            prop_assert!(!runs.is_empty() || waits.is_empty(), "{} wait for nobody", waits.len());
+            prop_assert!(!runs.is_empty() || waits.len() == away.len(), "{} wait for nobody", waits.len());
         }
     }
 

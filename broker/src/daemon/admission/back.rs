@@ -15,8 +15,8 @@ use crate::daemon::clock;
 use crate::protocol::Ns;
 use crate::protocol::control::Wants;
 
-/// Clients look for a broker once a second; a busy machine may hold one up for some more.
-const RETURN: Ns = 10_000_000_000;
+/// Clients look for a broker once a second; a busy machine may hold up hundreds of them for some more.
+const RETURN: Ns = 30_000_000_000;
 
 /// How often it is looked whether those who are absent still run.
 const LOOK: Ns = 100_000_000;
@@ -60,6 +60,7 @@ impl Book {
                 took: None,
                 members: Default::default(),
                 absent: absent.collect(),
+                still: Default::default(),
             };
             book.next = book.next.max(job.0);
             book.gangs.insert(job, gang);

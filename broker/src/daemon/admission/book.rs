@@ -1,7 +1,7 @@
 //! The book: which clients are which job, what the machine is told of them, and what its decisions mean for their seats.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,6 +13,8 @@ use super::ledger::{KeptJob, Ledger, Page};
 use super::look::{Departed, Seated};
 use super::places::Promise;
 use super::process::Process;
+use super::rows::FreedRow;
+use super::still::Still;
 use crate::core::admission::{
     Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User,
 };
@@ -25,6 +27,9 @@ use crate::transport::server::ToTheClient;
 /// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
 /// only from a run, and guarding a large guess would keep others out for nothing.
 pub const UNKNOWN: u64 = 64;
+
+/// Ended processes that are remembered.
+const FREED: usize = 64;
 
 /// A process of a job.
 #[derive(Debug)]
@@ -50,6 +55,8 @@ pub struct Gang {
     pub members: BTreeMap<u64, Member>,
     /// Those that the broker before this one knew and that have not come back yet.
     pub absent: Vec<Absent>,
+    /// Since when it is seen suspended with nothing taken.
+    pub still: Still,
 }
 
 impl Gang {
@@ -70,6 +77,8 @@ pub struct Book {
     /// Users with a weight of their own.
     pub weights: BTreeMap<String, u32>,
     pub learnt: Learnt,
+    /// Who ended of late, the latest last.
+    pub freed: VecDeque<FreedRow>,
     /// Places of jobs that have not come yet.
     pub promised: Vec<Promise>,
     pub next: u64,
@@ -80,6 +89,8 @@ pub struct Book {
     pub departed: Vec<Departed>,
     /// When the absent were looked for last.
     pub looked: u64,
+    /// When the suspended were.
+    pub looked_for_suspended: u64,
     /// What the ledger has is not what is so.
     pub changed: bool,
     pub ledger: Option<Ledger>,
@@ -102,6 +113,7 @@ impl Book {
             users: Vec::new(),
             weights: BTreeMap::new(),
             learnt: Learnt::default(),
+            freed: VecDeque::new(),
             promised: Vec::new(),
             next: 0,
             beat: 0,
@@ -109,6 +121,7 @@ impl Book {
             out: Vec::new(),
             departed: Vec::new(),
             looked: 0,
+            looked_for_suspended: 0,
             changed: false,
             ledger,
         }
@@ -187,6 +200,7 @@ impl Book {
             took: Some(Took::begin(&entry, &wants.user)),
             members: BTreeMap::from([(entry.client, member)]),
             absent: Vec::new(),
+            still: Still::default(),
         };
         self.gangs.insert(job, gang);
         self.clients.insert(entry.client, job);
@@ -305,7 +319,7 @@ impl Book {
     }
 
     /// Says to a job's processes that they wait, where, and why.
-    fn waits(&self, job: Job) {
+    pub fn waits(&self, job: Job) {
         let queue = self.queue();
         let Some(gang) = self.gangs.get(&job) else { return };
         let row = queue
@@ -340,6 +354,15 @@ impl Book {
         };
         self.tell(Event::Weight(user, weight));
         self.carry_out();
+    }
+
+    /// A process ended, and its job with it, if that is the last one: others can have its memory from now on.
+    pub fn frees(&mut self, pid: u32, share: u64) {
+        if self.freed.len() == FREED {
+            self.freed.pop_front();
+        }
+        let at = clock::now();
+        self.freed.push_back(FreedRow { pid, share, at });
     }
 
     /// One process less of a job.

@@ -30,7 +30,7 @@ pub struct Took {
     pub user: String,
     /// The device.
     pub gpu: Option<Gpu>,
-    /// Bytes that its processes took at their peaks, contexts left out. Each at its own, so together rather too much than too little.
+    /// Bytes that its processes took together at most, contexts left out. Of those that were there at the same time each at its own peak, so rather too much than too little.
     pub peak: u64,
     /// From its admission to its end.
     pub ran: Ns,
@@ -52,11 +52,14 @@ impl Took {
         }
     }
 
-    /// A process of it has gone.
-    pub fn add(&mut self, entry: &Entry) {
-        let peak = entry.lane.counters.memory_peak.load(Ordering::Relaxed);
-        self.peak = self.peak.saturating_add(peak);
-        self.gpu = self.gpu.take().or_else(|| entry.gpu());
+    /// These are its processes now, one of which has just gone.
+    pub fn together<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+        let mut sum = 0u64;
+        for entry in entries {
+            sum = sum.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+            self.gpu = self.gpu.take().or_else(|| entry.gpu());
+        }
+        self.peak = self.peak.max(sum);
     }
 }
 

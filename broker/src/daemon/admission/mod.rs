@@ -5,6 +5,7 @@
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
 //! * [`places`]: places for jobs that let weft choose their device;
+//! * [`still`]: jobs that were let in and are suspended;
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
 //! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
@@ -32,13 +33,14 @@ mod places;
 mod process;
 mod report;
 mod rows;
+mod still;
 #[cfg(test)]
 mod tests;
 
 pub use learnt::Took;
 pub use look::Look;
 pub use places::{Offer, Place, Seeker};
-pub use rows::{DeviceRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
+pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::{Book, DENIED};
 use ledger::{Ledger, Page};
@@ -119,14 +121,16 @@ impl Desk {
         let Some(job) = book.clients.remove(&client) else {
             return;
         };
-        let runs_on = book.machine.share(job).map(|(device, _)| device);
+        let (runs_on, share) = book.machine.share(job).unzip();
         let mut left = None;
-        if let Some(gang) = book.gangs.get_mut(&job)
-            && let Some(member) = gang.members.remove(&client)
-        {
+        let mut pid = None;
+        if let Some(gang) = book.gangs.get_mut(&job) {
             if let Some(took) = &mut gang.took {
-                took.add(&member.entry);
+                took.together(gang.members.values().map(|member| &*member.entry));
             }
+        }
+        if let Some(member) = book.gangs.get_mut(&job).and_then(|gang| gang.members.remove(&client)) {
+            pid = Some(member.process.pid);
             // Should it ask again, nothing was said yet.
             let seat = &member.entry.lane.seat;
             seat.standing.store(Standing::Unknown as u32, Ordering::Release);
@@ -137,6 +141,10 @@ impl Desk {
         }
         book.leaves(job);
         book.carry_out();
+        if let Some(pid) = pid {
+            let ended = book.machine.share(job).is_none();
+            book.frees(pid, share.filter(|_| ended).unwrap_or(0));
+        }
     }
 
     /// Another priority.
@@ -163,6 +171,7 @@ impl Desk {
         let mut book = self.book();
         book.look_for_the_absent();
         book.look_after_the_departed();
+        book.look_for_the_suspended();
         if book.machine.count().0 == 0 {
             return;
         }

@@ -28,6 +28,15 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Whether it is suspended (by SIGSTOP, or the terminal's Ctrl-Z, or a debugger). `None`: it cannot be looked at, or is another one.
+    pub fn suspended(&self) -> Option<bool> {
+        let start = self.start?;
+        let (state, found) = look(self.pid)?;
+        (found == start).then_some(matches!(state, 'T' | 't'))
+    }
+}
+
 /// The state and the start of a process: fields 3 and 22 of `/proc/PID/stat` (proc_pid_stat(5)). A name in parentheses comes before them, which may hold anything.
 fn look(pid: u32) -> Option<(char, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -50,6 +50,7 @@ impl Book {
             RunningRow {
                 clients,
                 pid,
+                device: self.devices.get(row.device.0 as usize).cloned().unwrap_or_default(),
                 user,
                 command,
                 priority: row.ask.priority,
@@ -61,6 +62,7 @@ impl Book {
         let waiting = view.waiting.iter().map(|row| {
             let (clients, pid, user, command) = about(row.ask.job);
             let reason = match (row.lack, row.behind) {
+                _ if row.away => "is suspended: others go first until it goes on".to_string(),
                 (Some(Lack::Device), _) => format!(
                     "needs {} of device memory, {} are free",
                     size(row.needs),
@@ -110,6 +112,7 @@ impl Book {
                 })
                 .collect(),
             learnt: self.learnt.rows(),
+            freed: self.freed.iter().rev().cloned().collect(),
         }
     }
 }

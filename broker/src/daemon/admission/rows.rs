@@ -28,6 +28,20 @@ pub struct Queue {
     /// Jobs that ended of late and had not said what they would take, the latest first.
     #[serde(default)]
     pub learnt: Vec<LearntRow>,
+    /// Processes that ended of late and whose part of the memory others can have since, the latest first.
+    #[serde(default)]
+    pub freed: Vec<FreedRow>,
+}
+
+/// A process that ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreedRow {
+    /// Its number.
+    pub pid: u32,
+    /// Bytes that its job had, contexts included, and that others could have from then on; 0: the job has further processes, or waited.
+    pub share: u64,
+    /// When that was, by `CLOCK_MONOTONIC`, ns. Whoever was let in on this memory was told before.
+    pub at: u64,
 }
 
 /// A user who counts for more than one.
@@ -80,6 +94,9 @@ pub struct RunningRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
+    /// The device, as the driver says.
+    #[serde(default)]
+    pub device: String,
     /// Who.
     pub user: String,
     /// 0 to 9.

@@ -267,6 +267,10 @@ fn a_run_teaches_and_a_weight_stays() {
         (3 * GB, true, "python train.py")
     );
     assert!(broker.desk.learnt(Some(78)).is_none());
+    let freed = broker.desk.queue().freed;
+    assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
+    assert_eq!((freed[0].share, freed[1].share), (8 * GB / book::UNKNOWN, GB));
+    assert!(freed[1].at <= freed[0].at && freed[0].at <= clock::now());
     broker.desk.close();
     let weights = Broker::begin(Some(&file)).desk.queue().weights;
     assert_eq!(
