@@ -130,6 +130,28 @@ def all_kinds_of_memory(scene):
 
 
 @case
+def memory_that_two_processes_share(scene):
+    in_roles(scene, script("shares.py"))
+    # The driver refuses to share managed memory: the job hears so, weft says why, and both go on.
+    job = scene.job(script("shares.py"), "managed", more={**PYTHON, "WEFT_BACKING": "managed"}, priority=5)
+    scene.finish(job)
+    assert job.stdout() == b"handle 1\n49\n", job.explain()
+    says(job, "weft", "managed", "cannot be shared")
+
+
+@case
+def a_job_that_shuts_itself_in(scene):
+    """Few system calls are left to all its threads, and weft's own fail."""
+    in_roles(scene, [compiled(scene, "sandboxed.c"), "errno"], attached=False)
+
+
+@case
+def a_job_that_dies_of_other_calls(scene):
+    """Few system calls are left to all its threads; weft's are those that README names."""
+    in_roles(scene, [compiled(scene, "sandboxed.c"), "kill"])
+
+
+@case
 def signals_while_launches_wait(scene):
     in_roles(scene, script("signals.py"))
 
@@ -260,6 +282,70 @@ def odd_surroundings(scene):
         job = scene.job(command, name, more={**PYTHON, **more}, priority=5)
         job.wait(BOUND)
         same(bare, job)
+
+
+@case
+def a_job_that_leaves_its_surroundings(scene):
+    """Other namespaces, another root, a folder that is gone: the job goes on, and goes on when the broker dies and another one comes, which it may never find."""
+    go = scene.folder / "go"
+    for how in ("undumpable", "unshared", "children elsewhere", "chroot", "nowhere"):
+        done = []
+        for role in ("plainly", "weft"):
+            own = scene.folder / f"{how.split()[0]}-{role}"
+            own.mkdir()
+            command = script("surroundings.py", how, own, go)
+            if role == "plainly":
+                go.touch()
+                done.append(plainly(scene, command, f"{how}-{role}"))
+                go.unlink()
+                assert done[0].process.returncode == 0, done[0].explain()
+                continue
+            scene.broker.start()
+            job = scene.job(command, f"{how}-{role}", more=PYTHON, priority=5)
+            scene.attached(job)
+            assert jobs.wait_until(lambda job=job: len(job.stdout().splitlines()) >= 2 or not job.running(), BOUND), job.explain()
+            scene.broker.kill()
+            scene.broker.start()
+            time.sleep(1.2)
+            go.touch()
+            job.wait(BOUND)
+            same(done[0], job)
+            go.unlink()
+            scene.broker.stop()
+
+
+@case
+def a_job_that_is_process_one(scene):
+    """In a process namespace of its own (as in a container that shares the socket): whom the broker takes for it, and that its end is seen."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    allowed = plainly(scene, [*unshare, "true"], "allowed").process.returncode == 0
+    if not allowed:
+        return
+    in_roles(scene, [*unshare, *script("children.py")], "filler", attached=False)
+    assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), f"the broker never saw it end: {scene.status()['clients']}"
+
+
+@case
+def limits_of_a_careful_shell(scene):
+    """No memory may be locked, no core is written, few signals may wait, stacks are small: as a batch system sets it."""
+    scene.broker.start()
+    command = ["bash", "-c", 'ulimit -c 0 -l 0 -q 0 -i 8 -s 512; "$0" "$@" | cat; echo ${PIPESTATUS[0]}', *map(str, script("threads.py"))]
+    bare = plainly(scene, command)
+    job = scene.job(command, "careful", more=PYTHON, priority=5)
+    job.wait(BOUND)
+    same(bare, job)
+
+
+@case
+def an_environment_that_is_wiped(scene):
+    """`env -i` under weft run: the job runs as without weft, since nothing says otherwise to it; and with the preload alone it runs under weft by its defaults."""
+    scene.broker.start()
+    command = script("children.py")
+    bare = plainly(scene, command)
+    needs = [f"{name}={value}" for name, value in {**scene.device.environment(), **PYTHON, "PATH": os.environ["PATH"]}.items()]
+    for name, more in (("wiped", []), ("preloaded", [f"LD_PRELOAD={paths.LIBWEFT}", f"WEFT_SOCKET={scene.broker.socket}", f"WEFT_CUDA_LIBRARY={paths.SIMGPU_CUDA}"])):
+        job = weft_command(scene, "run", "--", "env", "-i", *needs, *more, *command)
+        assert (job.process.returncode, job.stdout()) == (0, bare.stdout()), f"{name}: {job.explain()}"
 
 
 # --- the command -----------------------------------------------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use simgpu_device::{Op, Seq, Times};
 
-use crate::abi::{Error, Handle, In, Out, R};
+use crate::abi::{Error, Handle, Out, R};
 use crate::context::{Context, by_handle, current};
 use crate::effect::Effect;
 use crate::export::export;
 use crate::graph;
 use crate::registry::{Kind, Registry};
+use crate::shared_event::{Bytes, Given, Shared};
 use crate::state::{self, Driver, lock};
 use crate::stream::{self, Stream};
 use crate::timeline::device_of;
@@ -23,6 +25,8 @@ pub(crate) static EVENTS: Registry<Event> = Registry::new(Kind::Event);
 const DISABLE_TIMING: u32 = 2;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: u32 = 4;
+/// How often a thread looks that waits for another process's record.
+const LOOK: Duration = Duration::from_micros(50);
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
 pub(crate) const EXTERNAL: u32 = 1;
 
@@ -32,6 +36,8 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     flags: u32,
     recorded: Mutex<Recorded>,
+    /// What other processes know of it, if they may.
+    shared: Option<Arc<Shared>>,
 }
 
 /// What was last recorded.
@@ -69,7 +75,19 @@ impl Event {
             mark: Some(mark),
             captured: None,
         };
+        if let Some(shared) = self.shared.clone() {
+            let number = shared.tell();
+            let pass = Effect::RunPromptly(Box::new(move || shared.pass(number)));
+            stream.submit(driver, Op::Marker, Some(pass), graph)?;
+        }
         Ok(())
+    }
+
+    /// The last record that any process made, if processes share the event and the device has not passed it.
+    fn open_record(&self) -> Option<(Arc<Shared>, u64)> {
+        let shared = self.shared.clone()?;
+        let number = shared.told();
+        (!shared.has_passed(number)).then_some((shared, number))
     }
 
     /// The event stands for a point in a capture from now on.
@@ -108,12 +126,18 @@ fn create(out: Out<Handle>, flags: u32) -> R {
     if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) || out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
+    let shared = (flags & INTERPROCESS != 0).then(Shared::create).transpose()?;
+    add(out, flags, shared)
+}
+
+fn add(out: Out<Handle>, flags: u32, shared: Option<Shared>) -> R {
     let context = current::get()?;
     let (handle, _) = EVENTS.add_with(|handle| Event {
         handle,
         context,
         flags,
         recorded: Mutex::default(),
+        shared: shared.map(Arc::new),
     });
     out.set(handle)
 }
@@ -149,6 +173,14 @@ fn wait(stream: Handle, event: Handle, flags: u32) -> R {
     let captured = event.captured();
     if stream.is_capturing() || captured.is_some() {
         return graph::capture_wait(driver, &stream, &event, captured, flags);
+    }
+    // Also where the device has passed it: what reaches the device is the same in every run.
+    if let Some(shared) = event.shared.clone().filter(|shared| shared.told() > 0) {
+        let number = shared.told();
+        let passed = Box::new(move || shared.has_passed(number));
+        return stream
+            .submit(driver, Op::Host, Some(Effect::Until(passed)), 0)
+            .map(drop);
     }
     stream.wait_for(driver, event.seq())
 }
@@ -205,16 +237,27 @@ export! {
 
     fn cuEventQuery(event: Handle) {
         let driver = state::driver()?;
-        let (seq, _) = EVENTS.get(event)?.recorded()?;
+        let event = EVENTS.get(event)?;
+        let (seq, _) = event.recorded()?;
         graph::may_query()?;
+        if event.open_record().is_some() {
+            return Err(Error::NOT_READY);
+        }
         if driver.timeline.is_done(seq) { Ok(()) } else { Err(driver.timeline.not_ready(seq)) }
     }
 
     fn cuEventSynchronize(event: Handle) {
         let driver = state::driver()?;
-        let (seq, _) = EVENTS.get(event)?.recorded()?;
+        let event = EVENTS.get(event)?;
+        let (seq, _) = event.recorded()?;
         graph::may_query()?;
-        driver.timeline.wait(seq)
+        driver.timeline.wait(seq)?;
+        if let Some((shared, number)) = event.open_record() {
+            while !shared.has_passed(number) {
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(())
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
@@ -256,16 +299,15 @@ export! {
         Ok(())
     }
 
-    fn cuIpcGetEventHandle(handle: Out<[u8; 64]>, event: Handle) {
-        let _ = handle;
-        EVENTS.get(event)?;
-        // The device has no events that two processes share.
-        Err(Error::NOT_SUPPORTED)
+    fn cuIpcGetEventHandle(handle: Out<Bytes>, event: Handle) {
+        state::driver()?;
+        let event = EVENTS.get(event)?;
+        let shared = event.shared.as_ref().ok_or(Error::INVALID_VALUE)?;
+        handle.set(shared.handle()?)
     }
 
-    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: In<[u8; 64]>) {
-        let _ = (event, handle);
+    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: Given) {
         state::driver()?;
-        Err(Error::NOT_SUPPORTED)
+        add(event, DISABLE_TIMING | INTERPROCESS, Some(Shared::open(handle.0)?))
     }
 }

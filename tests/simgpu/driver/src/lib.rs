@@ -40,6 +40,7 @@ mod op;
 mod registry;
 #[cfg(feature = "cuda-runtime")]
 mod runtime;
+mod shared_event;
 mod state;
 mod stream;
 mod thread;

@@ -3,7 +3,7 @@
 
 mod client;
 
-use client::{Role, isolated, listen, say};
+use client::{IpcHandle, Role, isolated, listen, say};
 
 const MIB: usize = 1 << 20;
 const SMALL: &[(&str, &str)] = &[("SIMGPU_MEMORY", "2147483648")];
@@ -74,7 +74,7 @@ fn another_process_maps_the_same_memory() {
             let words: Vec<u64> = listen().split(' ').map(|word| word.parse().unwrap()).collect();
             let handle: [u64; 8] = words.try_into().unwrap();
             let mut at = 0;
-            ok!(cu.cuIpcOpenMemHandle_v2(&mut at, &handle, 1));
+            ok!(cu.cuIpcOpenMemHandle_v2(&mut at, IpcHandle(handle), 1));
             assert_eq!(cu.words(at, 4), [11; 4]);
             cu.fill(at, 22, 2, 0);
             ok!(cu.cuCtxSynchronize());
@@ -90,7 +90,10 @@ fn another_process_maps_the_same_memory() {
         let mut handle = [0; 8];
         ok!(cu.cuIpcGetMemHandle(&mut handle, a));
         let mut own = 0;
-        assert_ne!(cu.cuIpcOpenMemHandle_v2(&mut own, &handle, 1), client::SUCCESS);
+        assert_ne!(
+            cu.cuIpcOpenMemHandle_v2(&mut own, IpcHandle(handle), 1),
+            client::SUCCESS
+        );
         let mut opener = Role::start("opener");
         opener.tell(&handle.map(|word| word.to_string()).join(" "));
         assert_eq!(opener.hear(), "written");

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
-use crate::abi::{DevicePtr, Error, In, Out, R};
+use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::fd;
@@ -17,8 +17,13 @@ use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Allocation, Kind, find, insert, remove};
 use crate::state::{self, lock};
 
-/// `CUipcMemHandle`: a mark, process, file, offset, room, offset of the pointer, size.
+/// What a handle holds: a mark, process, file, offset, room, offset of the pointer, size.
 type Bytes = [u64; 8];
+
+/// `CUipcMemHandle` as an argument: by value, which for this size is on the stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Given(Bytes);
 
 const MARK: u64 = u64::from_le_bytes(*b"simcuda1");
 
@@ -32,9 +37,8 @@ pub(crate) fn unmap(allocation: &Allocation) -> R {
     Ok(())
 }
 
-fn open(pointer: Out<DevicePtr>, handle: In<Bytes>, flags: u32) -> R {
+fn open(pointer: Out<DevicePtr>, Given(handle): Given, flags: u32) -> R {
     let context = current::get()?;
-    let handle = handle.get()?;
     let [mark, pid, file, offset, room, skip, size, _] = handle;
     // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is the only flag there is.
     if mark != MARK || flags & !1 != 0 {
@@ -79,11 +83,11 @@ export! {
         handle.set([MARK, pid, number, start, end - start, offset - start, found.size, found.id])
     }
 
-    fn cuIpcOpenMemHandle(pointer: Out<DevicePtr>, handle: In<Bytes>, flags: u32) {
+    fn cuIpcOpenMemHandle(pointer: Out<DevicePtr>, handle: Given, flags: u32) {
         open(pointer, handle, flags)
     }
 
-    fn cuIpcOpenMemHandle_v2(pointer: Out<DevicePtr>, handle: In<Bytes>, flags: u32) {
+    fn cuIpcOpenMemHandle_v2(pointer: Out<DevicePtr>, handle: Given, flags: u32) {
         open(pointer, handle, flags)
     }
 

@@ -26,6 +26,11 @@ pub const NOT_FOUND: u32 = 500;
 pub const NOT_READY: u32 = 600;
 pub const LAUNCH_FAILED: u32 = 719;
 
+/// `CUipcMemHandle`, which goes by value.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct IpcHandle(pub [u64; 8]);
+
 macro_rules! api {
     ($(fn $name:ident($($arg:ident: $ty:ty),*);)*) => {
         /// The entry points that the tests call.
@@ -104,7 +109,7 @@ api! {
     fn cuMemExportToShareableHandle(out: *mut i32, handle: Handle, kind: u32, flags: u64);
     fn cuMemImportFromShareableHandle(out: *mut Handle, file: usize, kind: u32);
     fn cuIpcGetMemHandle(handle: *mut [u64; 8], at: u64);
-    fn cuIpcOpenMemHandle_v2(at: *mut u64, handle: *const [u64; 8], flags: u32);
+    fn cuIpcOpenMemHandle_v2(at: *mut u64, handle: IpcHandle, flags: u32);
     fn cuIpcCloseMemHandle(at: u64);
     fn cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize);
     fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize);
