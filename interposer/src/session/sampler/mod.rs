@@ -8,10 +8,11 @@
 //!   one that was last before a synchronising call, after which the big gaps are. The launch after a window gets one event, which ends its last gap.
 //! * No driver call at all while anything captures. One lock, only ever tried: a launch of another thread in between goes unsampled, and the
 //!   gap before it is then not told.
-//! * [`window`] takes the instrument's own cost off.
+//! * [`kept`] is what lies under the lock; [`window`] takes the instrument's own cost off.
 #![forbid(unsafe_code)]
 
 mod budget;
+mod kept;
 mod tally;
 mod window;
 
@@ -19,27 +20,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Kind, RECORDS};
+use weft_broker::protocol::lane::Kind;
 
-use self::budget::{Budget, Pause, Work};
+use self::budget::{Pause, Work};
+use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
 use self::tally::Tally;
-use self::window::{Point, Scale};
-use super::driver::{Context, Driver, Event, Reached};
+use self::window::Point;
+use super::driver::Reached;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, Stream, clock};
+use super::{LaunchInfo, clock};
 
 /// Launches of a full window.
 const WINDOW: usize = 32;
 
 /// Windows whose events wait to be read. Most are small.
 const WINDOWS: usize = 128;
-
-/// Events kept: enough for eight full windows. A driver takes some hundred bytes for each.
-const EVENTS: usize = 8 * (2 * WINDOW + 2);
-
-/// No event.
-const NONE: Event = 0;
 
 /// One launch in so many is sampled of an identity that was last before a synchronising call.
 const TAIL_CHANCE: u32 = 8;
@@ -53,27 +49,8 @@ const QUESTION: Ns = 5_000;
 /// While the job serves up to so many launches are passed over between two looks, however short: what a look costs is spread over them.
 const PASSED_OVER: u32 = 512;
 
-/// So many samples told are a quarter of what a lane holds: the broker is to read them.
-const RING_AT: usize = RECORDS / 4;
-
 /// Between two looks whether a window can be read.
 const LOOK: Ns = 200_000;
-
-/// The rate of the device's clock against ours is taken over at least this time: below it, being interrupted between two readings shows.
-const RATE_SPAN: Ns = 20_000_000;
-
-/// Over this time one reading is enough: an event that another process's time slice kept from being reached at once shifts it by a few ms.
-const LONG_SPAN: Ns = 1_000_000_000;
-
-/// A reading that took longer was interrupted.
-const AT_ONCE: Ns = 50_000;
-
-/// Clocks that agree so far are the same clock, and two rates that do are the same rate.
-const SAME_CLOCK: f64 = 0.05;
-
-/// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1. Where the broker was told
-/// how slow its device is, that is the rate from the beginning.
-const KEPT_BACK: usize = 512;
 
 /// A sampled launch between its two halves: where it is kept, and its number.
 #[derive(Debug, Clone, Copy)]
@@ -82,82 +59,6 @@ pub struct Half {
     pub place: u16,
     /// Its number in the process.
     pub sequence: u64,
-}
-
-/// What is kept of it. As many as there are threads that launch at a time.
-#[derive(Debug, Clone, Copy)]
-struct Begun {
-    start: Event,
-    end: Event,
-    stream: Stream,
-    kernel: u64,
-    sequence: u64,
-    entered: Ns,
-    launched: Ns,
-    after_sync: bool,
-}
-
-/// Threads that launch at a time; with more, some of their launches go unsampled.
-const BEGUN: usize = 16;
-
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    start: Event,
-    end: Event,
-    stream: Stream,
-    point: Point,
-    after_sync: bool,
-}
-
-#[derive(Debug, Default)]
-struct Window {
-    taken: Vec<Taken>,
-    /// One more event right behind the first launch's: what an event takes.
-    extra: Option<Event>,
-}
-
-impl Window {
-    /// Whether the device has passed all of it. The last launch first: while that is not done, it is the only question. What is before it on
-    /// the same stream was passed as well, so most windows take one question.
-    fn reached(&self, driver: &Driver) -> Reached {
-        let mut known: Option<Stream> = None;
-        for taken in self.taken.iter().rev() {
-            if known == Some(taken.stream) {
-                continue;
-            }
-            let last = if taken.end == NONE { taken.start } else { taken.end };
-            match driver.query(last) {
-                Reached::Yes => known = known.or(Some(taken.stream)),
-                other => return other,
-            }
-        }
-        Reached::Yes
-    }
-}
-
-#[derive(Debug, Default)]
-struct Inside {
-    budget: Budget,
-    context: Option<Context>,
-    spare: Vec<Event>,
-    made: usize,
-    /// Launches the open window still wants.
-    wanted: usize,
-    open: Window,
-    closed: std::collections::VecDeque<Window>,
-    /// Least time between two events in a row.
-    tick: Option<f64>,
-    rate: Option<f64>,
-    /// A first reading of it, to be confirmed.
-    rate_once: Option<f64>,
-    kept_back: Vec<Vec<Point>>,
-    /// An event reached at once when it was recorded, and that time.
-    anchor: Option<(Event, Ns)>,
-    looked: Ns,
-    /// Samples told since the broker was last rung for.
-    told: usize,
-    /// Launches that are with the driver. Those of before `forget` are not found after.
-    begun: [Option<Begun>; BEGUN],
 }
 
 /// Why a launch is looked at.
@@ -478,162 +379,5 @@ impl Sampler {
         inside
             .budget
             .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));
-    }
-}
-
-impl Inside {
-    fn event(&mut self, driver: &Driver) -> Option<Event> {
-        if let Some(event) = self.spare.pop() {
-            return Some(event);
-        }
-        if self.made >= EVENTS {
-            return None;
-        }
-        let event = driver.create(true)?;
-        self.made += 1;
-        Some(event)
-    }
-
-    /// The event before a launch, recorded, and the one for behind it if there is to be one.
-    fn half(&mut self, driver: &Driver, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
-        let context = driver.current()?;
-        // Events belong to the first context that was sampled; a process with several is sampled in that one.
-        if *self.context.get_or_insert(context) != context {
-            return None;
-        }
-        let start = self.event(driver)?;
-        let end = if ends { self.event(driver) } else { Some(NONE) };
-        match end {
-            Some(end) if driver.relaxed(|| driver.record(start, launch.stream)) => Some((start, end)),
-            end => {
-                self.spare.push(start);
-                self.spare.extend(end.filter(|event| *event != NONE));
-                None
-            }
-        }
-    }
-
-    /// Keeps a launch until it comes back from the driver. Where there is no room its events are spare again.
-    fn keep(&mut self, begun: Begun) -> Option<u16> {
-        let free = self.begun.iter().position(Option::is_none);
-        match free.and_then(|at| Some((at, self.begun.get_mut(at)?))) {
-            Some((at, place)) => {
-                *place = Some(begun);
-                u16::try_from(at).ok()
-            }
-            None => {
-                let events = [begun.start, begun.end].into_iter();
-                self.spare.extend(events.filter(|event| *event != NONE));
-                None
-            }
-        }
-    }
-
-    /// The launch that came back, if nothing was forgotten meanwhile.
-    fn take(&mut self, half: Half) -> Option<Begun> {
-        let place = self.begun.get_mut(usize::from(half.place))?;
-        place.take_if(|begun| begun.sequence == half.sequence)
-    }
-
-    fn measure_event(&mut self, driver: &Driver, stream: Stream) {
-        let Some(event) = self.event(driver) else { return };
-        if driver.relaxed(|| driver.record(event, stream)) {
-            self.open.extra = Some(event);
-        } else {
-            self.spare.push(event);
-        }
-    }
-
-    /// Fills in the device's times. False if the driver does not tell them.
-    fn times(&mut self, driver: &Driver, window: &mut Window) -> bool {
-        let Some(base) = window.taken.first().map(|taken| taken.start) else {
-            return false;
-        };
-        for taken in &mut window.taken {
-            let Some(start) = driver.elapsed(base, taken.start) else {
-                return false;
-            };
-            taken.point.start = start;
-            if taken.end != NONE {
-                let Some(end) = driver.elapsed(base, taken.end) else {
-                    return false;
-                };
-                taken.point.end = end;
-            }
-        }
-        if let (Some(extra), Some(first)) = (window.extra, window.taken.first())
-            && let Some(tick) = driver.elapsed(first.end, extra)
-            && tick >= 0.0
-        {
-            self.tick = Some(self.tick.map_or(tick, |least| least.min(tick)));
-        }
-        self.set_rate(driver, window);
-        true
-    }
-
-    /// Compares the device's clock with ours at launches onto an idle device: there an event is reached when it is recorded.
-    fn set_rate(&mut self, driver: &Driver, window: &mut Window) {
-        for taken in &mut window.taken {
-            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
-                continue;
-            }
-            let Some((anchor, at)) = self.anchor else {
-                // The anchor keeps its event; the window goes on with none to give back.
-                self.anchor = Some((taken.start, taken.point.launched));
-                taken.start = NONE;
-                continue;
-            };
-            let host = taken.point.launched.saturating_sub(at);
-            if host < RATE_SPAN {
-                continue;
-            }
-            if let Some(device) = driver.elapsed(anchor, taken.start)
-                && device > 0.0
-            {
-                let rate = host as f64 / device;
-                let same = |other: f64| (rate / other - 1.0).abs() < SAME_CLOCK;
-                let confirmed = self.rate_once.replace(rate).is_some_and(same);
-                if confirmed || host >= LONG_SPAN {
-                    self.rate = Some(if same(1.0) { 1.0 } else { rate });
-                }
-            }
-        }
-    }
-
-    fn tell(&mut self, session: &Session, window: &Window) {
-        self.kept_back
-            .push(window.taken.iter().map(|taken| taken.point).collect());
-        if self.rate.is_none() {
-            self.rate = session.stated_slowness();
-        }
-        if self.rate.is_none() && self.kept_back.len() < KEPT_BACK {
-            return;
-        }
-        self.flush(session);
-    }
-
-    /// Tells what is kept back, with the rate that is known or the likeliest.
-    fn flush(&mut self, session: &Session) {
-        let scale = Scale {
-            tick: self.tick.unwrap_or(0.0),
-            rate: *self.rate.get_or_insert(self.rate_once.unwrap_or(1.0)),
-        };
-        for points in self.kept_back.drain(..) {
-            for (sample, point) in window::samples(&points, scale).zip(&points) {
-                session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
-                self.told += 1;
-            }
-        }
-        // The broker reads at least five times a second without a ring, which would cost the job a system call and, for a while, a core.
-        if session.sampling() && self.told >= RING_AT {
-            self.told = 0;
-            session.fence_and_ring();
-        }
-    }
-
-    fn take_back(&mut self, window: Window) {
-        let events = window.taken.iter().flat_map(|taken| [taken.start, taken.end]);
-        self.spare
-            .extend(events.chain(window.extra).filter(|event| *event != NONE));
     }
 }
