@@ -40,7 +40,7 @@ match how:
             os._exit(0 if os.getpid() == 1 else 9)
         print(os.waitstatus_to_exitcode(os.wait()[1]))
     case "chroot":
-        os.chroot(folder)
+        must(libc.chroot(folder.encode()))
         os.chdir("/")
     case "nowhere":
         os.chdir(folder)
