@@ -1,69 +1,134 @@
 //! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no formatting.
+//!
+//! The list of them stands here once, for each [`Way`] of telling the session: [`Straight`], and [`super::leaving`] for jobs whose launches may be left behind at
+//! the gate. Each way has a set of hooks of its own, so that a launch of any other job does not even ask.
 
 use std::ffi::c_void;
 
 use super::{capture, graph, hooks, per_thread, written};
 use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::names;
+use crate::queue::Launch;
 use crate::session::{self, LaunchInfo, LaunchKind};
 
-/// Tells the session about a launch, around it. The shape goes by single numbers: see [`names::identify`].
+/// How the session is told about a launch.
+pub(super) trait Way {
+    /// Tells it, around the launch. `leave`: what has to be copied if the launch is to be left behind at a closed gate; `None` where it has to wait there itself.
+    fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult;
+}
+
+/// Every launch goes to the driver before the hook returns.
+#[derive(Debug)]
+pub(super) struct Straight;
+
+impl Way for Straight {
+    #[inline(always)]
+    fn told(info: &LaunchInfo, _leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+        let ticket = session::before_launch(info);
+        if ticket.is_nothing() {
+            // Most launches, and the last thing done for them: the hook ends by a jump to the driver, with the client's own stack arguments.
+            return real();
+        }
+        let result = real();
+        session::after_launch(ticket, info.stream, result.0);
+        result
+    }
+}
+
+/// The shape goes by single numbers: see [`names::identify`].
 #[inline(always)]
-pub(super) fn launch(
+fn info(
     function: CuFunction,
     (gx, gy, gz): (u32, u32, u32),
     (bx, by, bz): (u32, u32, u32),
     shared: u32,
     stream: CuStream,
-    real: impl FnOnce() -> CuResult,
-) -> CuResult {
-    let info = LaunchInfo {
+) -> LaunchInfo {
+    LaunchInfo {
         kernel_hash: names::identify(function, gx, gy, gz, bx, by, bz, shared),
         stream,
         kind: LaunchKind::Kernel,
         cost_hint: 0,
         capturing: capture::on(stream),
-    };
-    told(&info, real)
-}
-
-#[inline(always)]
-fn told(info: &LaunchInfo, real: impl FnOnce() -> CuResult) -> CuResult {
-    let ticket = session::before_launch(info);
-    if ticket.is_nothing() {
-        // Most launches, and the last thing done for them: the hook ends by a jump to the driver, with the client's own stack arguments.
-        return real();
     }
-    let result = real();
-    session::after_launch(ticket, info.stream, result.0);
-    result
 }
 
+/// A launch that is not left behind.
+#[inline(always)]
+pub(super) fn launch<W: Way>(
+    function: CuFunction,
+    grid: (u32, u32, u32),
+    block: (u32, u32, u32),
+    shared: u32,
+    stream: CuStream,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    W::told(&info(function, grid, block, shared, stream), || None, real)
+}
+
+/// A launch that may be left behind.
+#[inline(always)]
+pub(super) fn launch_plain<W: Way>(
+    function: CuFunction,
+    grid: (u32, u32, u32),
+    block: (u32, u32, u32),
+    shared: u32,
+    stream: CuStream,
+    (arguments, extra): (*const c_void, *const c_void),
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let leave = || {
+        Some(Launch {
+            function,
+            grid: grid.into(),
+            block: block.into(),
+            shared,
+            stream,
+            arguments,
+            extra,
+            attributes: std::ptr::null(),
+            attribute_count: 0,
+        })
+    };
+    W::told(&info(function, grid, block, shared, stream), leave, real)
+}
+
+/// The same with a configuration.
+///
 /// # Safety
 /// `config` is null or a launch configuration.
 #[inline(always)]
-pub(super) unsafe fn launch_ex(
+pub(super) unsafe fn launch_ex<W: Way>(
     config: *const LaunchConfig,
     function: CuFunction,
     stream: fn(CuStream) -> CuStream,
+    (arguments, extra): (*const c_void, *const c_void),
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
     // SAFETY: the caller's promise. Without one the driver refuses the launch.
     let Some(config) = (unsafe { written(config) }) else {
         return real();
     };
-    launch(
-        function,
-        config.grid.into(),
-        config.block.into(),
-        config.shared,
-        stream(config.stream),
-        real,
-    )
+    let stream = stream(config.stream);
+    let leave = || {
+        Some(Launch {
+            function,
+            grid: config.grid,
+            block: config.block,
+            shared: config.shared,
+            stream,
+            arguments,
+            extra,
+            attributes: config.attributes,
+            attribute_count: config.attribute_count,
+        })
+    };
+    let info = info(function, config.grid.into(), config.block.into(), config.shared, stream);
+    W::told(&info, leave, real)
 }
 
 #[inline(always)]
-pub(super) fn launch_graph(exec: CuGraphExec, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
+pub(super) fn launch_graph<W: Way>(exec: CuGraphExec, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let info = LaunchInfo {
         kernel_hash: graph::identity(exec),
         stream,
@@ -71,84 +136,94 @@ pub(super) fn launch_graph(exec: CuGraphExec, stream: CuStream, real: impl FnOnc
         cost_hint: 0,
         capturing: capture::on(stream),
     };
-    told(&info, real)
+    W::told(&info, || None, real)
 }
 
 pub(super) fn as_is(stream: CuStream) -> CuStream {
     stream
 }
 
-hooks! {
-    fn cuLaunchKernel(
-        function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
-    ) |real| {
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
-    }
+/// The hooks of all launches, for a [`Way`]. Where it is used, what it names must be in scope.
+macro_rules! launches {
+    ($way:ty) => {
+        hooks! {
+            fn cuLaunchKernel(
+                function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+                shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
+            ) |real| {
+                let parameters = (arguments, extra);
+                launch_plain::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, parameters, real)
+            }
 
-    fn cuLaunchKernel_ptsz(
-        function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
-    ) |real| {
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
-    }
+            fn cuLaunchKernel_ptsz(
+                function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+                shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
+            ) |real| {
+                let (stream, parameters) = (per_thread(stream), (arguments, extra));
+                launch_plain::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, parameters, real)
+            }
 
-    fn cuLaunchKernelEx(
-        config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
-    ) |real| {
-        // SAFETY: the client's promise to the driver.
-        unsafe { launch_ex(config, function, as_is, real) }
-    }
+            fn cuLaunchKernelEx(
+                config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
+            ) |real| {
+                // SAFETY: the client's promise to the driver.
+                unsafe { launch_ex::<$way>(config, function, as_is, (arguments, extra), real) }
+            }
 
-    fn cuLaunchKernelEx_ptsz(
-        config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
-    ) |real| {
-        // SAFETY: the client's promise to the driver.
-        unsafe { launch_ex(config, function, per_thread, real) }
-    }
+            fn cuLaunchKernelEx_ptsz(
+                config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
+            ) |real| {
+                // SAFETY: the client's promise to the driver.
+                unsafe { launch_ex::<$way>(config, function, per_thread, (arguments, extra), real) }
+            }
 
-    fn cuLaunchCooperativeKernel(
-        function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, stream: CuStream, arguments: *const c_void,
-    ) |real| {
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
-    }
+            fn cuLaunchCooperativeKernel(
+                function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+                shared: u32, stream: CuStream, arguments: *const c_void,
+            ) |real| {
+                launch::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
+            }
 
-    fn cuLaunchCooperativeKernel_ptsz(
-        function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, stream: CuStream, arguments: *const c_void,
-    ) |real| {
-        launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
-    }
+            fn cuLaunchCooperativeKernel_ptsz(
+                function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+                shared: u32, stream: CuStream, arguments: *const c_void,
+            ) |real| {
+                launch::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
+            }
 
-    /// One kernel on several devices: told as the first device's launch, because it starts on all of them or on none.
-    fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
-        // SAFETY: the client's promise to the driver, if there is a first one.
-        let first = (count > 0).then(|| unsafe { written(list) }).flatten();
-        match first {
-            Some(first) => launch(first.function, first.grid.into(), first.block.into(), first.shared, first.stream, real),
-            None => real(),
+            /// One kernel on several devices: told as the first device's launch, because it starts on all of them or on none.
+            fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
+                // SAFETY: the client's promise to the driver, if there is a first one.
+                let first = (count > 0).then(|| unsafe { written(list) }).flatten();
+                match first {
+                    Some(first) => launch::<$way>(first.function, first.grid.into(), first.block.into(), first.shared, first.stream, real),
+                    None => real(),
+                }
+            }
+
+            /// The oldest way: shape and shared memory were set on the function before; they are not part of the call.
+            fn cuLaunch(function: CuFunction) |real| {
+                launch::<$way>(function, (1, 1, 1), (0, 0, 0), 0, 0, real)
+            }
+
+            fn cuLaunchGrid(function: CuFunction, width: i32, height: i32) |real| {
+                launch::<$way>(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, 0, real)
+            }
+
+            fn cuLaunchGridAsync(function: CuFunction, width: i32, height: i32, stream: CuStream) |real| {
+                launch::<$way>(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, stream, real)
+            }
+
+            fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |real| {
+                launch_graph::<$way>(exec, stream, real)
+            }
+
+            fn cuGraphLaunch_ptsz(exec: CuGraphExec, stream: CuStream) |real| {
+                launch_graph::<$way>(exec, per_thread(stream), real)
+            }
         }
-    }
-
-    /// The oldest way: shape and shared memory were set on the function before; they are not part of the call.
-    fn cuLaunch(function: CuFunction) |real| {
-        launch(function, (1, 1, 1), (0, 0, 0), 0, 0, real)
-    }
-
-    fn cuLaunchGrid(function: CuFunction, width: i32, height: i32) |real| {
-        launch(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, 0, real)
-    }
-
-    fn cuLaunchGridAsync(function: CuFunction, width: i32, height: i32, stream: CuStream) |real| {
-        launch(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, stream, real)
-    }
-
-    fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |real| {
-        launch_graph(exec, stream, real)
-    }
-
-    fn cuGraphLaunch_ptsz(exec: CuGraphExec, stream: CuStream) |real| {
-        launch_graph(exec, per_thread(stream), real)
-    }
+    };
 }
+pub(super) use launches;
+
+launches!(Straight);

@@ -4,7 +4,7 @@
 
 use std::ffi::c_void;
 
-use super::launch::{as_is, launch, launch_ex, launch_graph};
+use super::launch::{Straight, as_is, launch, launch_ex, launch_graph};
 use super::{hooks, per_thread, written};
 use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
 use crate::memory::touch::{self, Kernel};
@@ -38,7 +38,7 @@ unsafe fn told(
 ) -> CuResult {
     // SAFETY: the caller's promise.
     let noted = unsafe { touch::launch(kernel, arguments, extra) };
-    launch(
+    launch::<Straight>(
         kernel.function,
         kernel.grid,
         kernel.block,
@@ -72,7 +72,11 @@ unsafe fn told_ex(
         unsafe { touch::launch(kernel, arguments, extra) }
     });
     // SAFETY: the caller's promise.
-    unsafe { launch_ex(config, function, stream, || noted.unwrap_or_default().around(real)) }
+    unsafe {
+        launch_ex::<Straight>(config, function, stream, (arguments, extra), || {
+            noted.unwrap_or_default().around(real)
+        })
+    }
 }
 
 hooks! {
@@ -128,11 +132,11 @@ hooks! {
 
     fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |real| {
         touch::unseen();
-        launch_graph(exec, stream, real)
+        launch_graph::<Straight>(exec, stream, real)
     }
 
     fn cuGraphLaunch_ptsz(exec: CuGraphExec, stream: CuStream) |real| {
         touch::unseen();
-        launch_graph(exec, per_thread(stream), real)
+        launch_graph::<Straight>(exec, per_thread(stream), real)
     }
 }
