@@ -118,9 +118,9 @@ impl ClientState {
         }
     }
 
-    /// As [`State::opening`](super::state::State::opening), of this holder.
-    pub(super) fn opening(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
-        let chance = self.slack.risk(chance);
+    /// As [`State::opening_for`](super::state::State::opening_for), of this holder.
+    pub(super) fn opening(&self, now: Ns, chance: f64, kernel: Ns, lead: Ns, config: &Config) -> Result<Ns, Ns> {
+        let chance = self.slack.risk(chance, kernel);
         let slack = match config.switch_cost {
             0 if self.foresight.stirred_at().is_none() => self.slack.allows().min(config.delay_bound),
             _ => 0,
@@ -132,7 +132,7 @@ impl ClientState {
             return self.room(now, chance, lead, config);
         };
         // Nobody waits for what comes next, so an end that is only predicted is believed.
-        let end = end.saturating_add(self.timeline.slip().min(slack));
+        let end = end.saturating_add(self.timeline.slip(config).min(slack));
         match self.room(now, chance, lead, config) {
             Ok(room) => Ok(room.saturating_add(slack)),
             Err(_) if now.saturating_add(lead) >= end => Ok(slack.saturating_add(end.saturating_sub(now))),
@@ -161,7 +161,7 @@ impl ClientState {
         let Some(end) = self.timeline.end_if_launched() else {
             return Ok(Ns::MAX);
         };
-        let end = end.saturating_add(self.timeline.slip());
+        let end = end.saturating_add(self.timeline.slip(config));
         let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
         if now < end {
             // Where a gap is known to follow, an order that is given now arrives when the work ends. The next launch would void it.

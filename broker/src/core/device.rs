@@ -82,12 +82,7 @@ impl Device {
         }
     }
 
-    /// Whether the device is this filler's: going on costs no switch.
-    pub(super) fn is_of(&self, slot: Slot) -> bool {
-        self.last == Some(slot)
-    }
-
-    /// Whose the device is, of the fillers.
+    /// Whose the device is, of the fillers: going on costs that one no switch.
     pub(super) fn owner(&self) -> Option<Slot> {
         self.last
     }
@@ -127,9 +122,9 @@ mod tests {
         assert_eq!(device.remaining(150 * US, 30 * US), 120 * US);
         device.seen(40 * US, 60 * US);
         assert_eq!(device.remaining(40 * US, 70 * US), 30 * US);
-        assert!(device.is_of(1));
+        assert_eq!(device.owner(), Some(1));
         device.holder_launched();
-        assert!(!device.is_of(1));
+        assert_eq!(device.owner(), None);
         assert_eq!(device.remaining(40 * US, 500 * US), 40 * US, "it may have waited");
         device.launched(2, 10 * US, 500 * US, 40 * US);
         assert_eq!(device.remaining(50 * US, 500 * US), 50 * US);

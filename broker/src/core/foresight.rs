@@ -7,7 +7,7 @@
 
 use weft_profiles::{
     Profile,
-    predictor::{Context, Forecast, Gaps, History, Outlook, Quality},
+    predictor::{Context, Gaps, History, Outlook, Quality},
 };
 
 use crate::protocol::{Ns, lane::is_transfer};
@@ -102,7 +102,8 @@ impl Foresight {
             context,
             since: Some(at),
         });
-        self.look(&context);
+        // Whatever it is: what was expected before counts from the end of its work, and would be taken to begin anew.
+        self.outlook = self.gaps.outlook(&context);
     }
 
     /// It was not watched for a while: what comes next says nothing about what came last.
@@ -112,7 +113,7 @@ impl Foresight {
         self.outlook = Outlook::default();
     }
 
-    /// A mark is worth its outlook only if it was seen after this kernel before. Else what the kernel says stands.
+    /// That its work ended is worth its outlook only if that was seen after this kernel before. Else what the kernel says stands.
     fn look(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
@@ -120,11 +121,9 @@ impl Foresight {
         }
     }
 
-    /// Whether something is known about the time that began last: it was seen in this context before, or the profile has its kernel.
+    /// Whether something is known about the time that began last: it was seen in this context before, or the profile has its kernel, or it stirred before.
     pub(super) fn knows(&self) -> bool {
-        let after_stir = self.after_stir.is_some();
-        let known = |forecast: Forecast| forecast.kernels >= 2 || (!after_stir && forecast.kernels == 1);
-        self.outlook.forecast.is_some_and(known)
+        self.outlook.forecast.is_some_and(|forecast| forecast.kernels >= 1)
     }
 
     /// When it stirred, if it did since its last launch.
@@ -212,6 +211,28 @@ mod tests {
         assert!(foresight.knows());
         let (_, middle) = foresight.expects().expect("of the profile");
         assert!(middle.abs_diff(3 * MS) < 100 * US, "{middle}");
+    }
+
+    #[test]
+    fn a_stir_is_never_taken_for_the_beginning_of_another_gap() {
+        let mut foresight = Foresight::default();
+        let mut now = MS;
+        // Requests that do not stir: nothing is known of what follows a stir.
+        for _ in 0..20 {
+            for kernel in [1, 2, 3] {
+                foresight.launched(kernel, now, now);
+            }
+            foresight.ended(now + 300 * US);
+            now += 5 * MS;
+        }
+        for kernel in [1, 2, 3] {
+            foresight.launched(kernel, now, now);
+        }
+        let end = now + 300 * US;
+        foresight.ended(end);
+        assert!(foresight.knows() && foresight.room(0, 0.1) > 4 * MS);
+        foresight.stirs(end + 4 * MS, end);
+        assert!(!foresight.knows(), "{:?}", foresight.expects());
     }
 
     #[test]

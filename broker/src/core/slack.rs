@@ -15,8 +15,9 @@ use crate::protocol::Ns;
 
 /// This part of a stretch may be lost at its end.
 ///
-/// 1 %: half of it is lost on the average, since a kernel in progress is found at any point of it. The aim is 2 % in the mean.
-const PART: f64 = 0.01;
+/// 0.8 %: half of it is lost on the average, since a kernel in progress is found at any point of it. The aims are 2 % in the mean, and 0.5 % beside fillers with short kernels: one per cent
+/// took 0.52 % from the tightest case of the lab (decoding by graphs).
+const PART: f64 = 0.008;
 
 /// How much a stretch changes what is known of their lengths, as a part of the difference.
 const GAIN: f64 = 1.0 / 16.0;
@@ -63,10 +64,13 @@ impl Slack {
         self.since = None;
     }
 
-    /// The chance that a kernel in the gap after a wait may have of keeping the holder waiting, `most` at the utmost: so that what is felt is that part of the stretch.
-    pub(super) fn risk(&self, most: f64) -> f64 {
+    /// The chance that a kernel of this time in the gap after a wait may have of keeping the holder waiting, `most` at the utmost: so that what is felt is that part of the stretch.
+    /// Half of it is left, on the average, when the holder finds it in progress.
+    pub(super) fn risk(&self, most: f64, kernel: Ns) -> f64 {
         match self.seen >= ENOUGH {
-            true => (self.length * PART / RESIDUAL).max(LEAST_RISK).min(most),
+            true => (self.length * PART / RESIDUAL.max(kernel as f64 / 2.0))
+                .max(LEAST_RISK)
+                .min(most),
             false => most.min(UNKNOWN_RISK),
         }
     }
@@ -100,11 +104,11 @@ mod tests {
         worked(&mut slack, 3, 10 * MS);
         slack.launched(1_000 * MS);
         assert_eq!(slack.allows(), 0, "little is known");
-        assert_eq!(slack.risk(0.95), UNKNOWN_RISK);
+        assert_eq!(slack.risk(0.95, 0), UNKNOWN_RISK);
         slack.waited(1_010 * MS);
         assert_eq!(slack.allows(), 0, "it has waited: what comes next is felt");
         slack.launched(1_100 * MS);
-        assert_eq!(slack.allows(), 100 * US);
+        assert_eq!(slack.allows(), 80 * US);
         slack.interrupted();
         assert_eq!(slack.allows(), 0);
     }
@@ -116,8 +120,8 @@ mod tests {
         worked(&mut slack, 200, 60 * US);
         slack.launched(100_000 * MS);
         assert!(slack.allows() < US, "{}", slack.allows());
-        assert_eq!(slack.risk(0.95), LEAST_RISK);
+        assert_eq!(slack.risk(0.95, 0), LEAST_RISK);
         worked(&mut slack, 100, 10 * MS);
-        assert_eq!(slack.risk(0.95), 0.95, "half a kernel is little to it");
+        assert_eq!(slack.risk(0.95, 0), 0.95, "half a kernel is little to it");
     }
 }

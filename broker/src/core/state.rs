@@ -350,10 +350,15 @@ impl State {
 
     /// The same at the risk that a kernel may have, and within a stretch of launches beyond the gap by what is not felt ([`Slack`](super::slack::Slack)).
     pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
+        self.opening_for(0, now)
+    }
+
+    /// The same for a kernel that may well take so long: the longer one is, the smaller the chance must be that the holder finds it in progress.
+    pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let (lead, risk) = (self.lead(), self.risk());
         for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
-            room = room.min(client.opening(now, risk, lead, &self.config)?);
+            room = room.min(client.opening(now, risk, long, lead, &self.config)?);
         }
         Ok(room)
     }

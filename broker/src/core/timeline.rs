@@ -28,6 +28,14 @@ const UTMOST_STRETCH: f64 = 8.0;
 /// How much one confirmed end changes the learnt factor when it falls, as a part of the difference. When it rises it is believed at once: too early hurts the holder.
 const STRETCH_DECAY: f64 = 0.1;
 
+/// A holder whose ends are not seen is believed to be as slow as they last told for so many times the work that they were of; then half as much, and so on: one end that was
+/// seen late must not keep fillers away for good.
+const LESSONS: Ns = 16;
+
+/// Four ends are seen before it is believed that work ends when it should. A burst that nobody waited for counts a sixteenth of one: a job that never waits is not suspected for ever.
+const ENOUGH: u8 = 4 * SEEN;
+const SEEN: u8 = 16;
+
 #[derive(Debug, Clone)]
 pub(super) struct Timeline {
     /// How much longer than predicted its work takes.
@@ -44,6 +52,12 @@ pub(super) struct Timeline {
     stirred_at: Option<Ns>,
     /// How much later than predicted its work was seen to end lately.
     slip: Ns,
+    /// How much is known of its ends, up to [`ENOUGH`].
+    known: u8,
+    /// Predicted time of the longest of the bursts whose ends taught lately.
+    lesson: Ns,
+    /// Predicted time of what was launched since an end was last seen, or the learnt factor last halved.
+    untaught: Ns,
     /// Whether it ever launched.
     launched: bool,
 }
@@ -60,6 +74,9 @@ impl Timeline {
             idle_at: None,
             stirred_at: None,
             slip: 0,
+            known: 0,
+            lesson: 0,
+            untaught: 0,
             launched: false,
         }
     }
@@ -76,9 +93,13 @@ impl Timeline {
         self.burst_start.saturating_add(stretched)
     }
 
-    /// How much later than predicted its work may well end, until that is seen.
-    pub(super) fn slip(&self) -> Ns {
-        if self.idle_at.is_some() { 0 } else { self.slip }
+    /// How much later than predicted its work may well end, until that is seen. Where few ends were seen, by what others may have out at most and the way there and back.
+    pub(super) fn slip(&self, config: &Config) -> Ns {
+        match self.idle_at {
+            Some(_) => 0,
+            None if self.known < ENOUGH => self.slip.max(config.delay_bound.saturating_add(2 * config.switch_cost)),
+            None => self.slip,
+        }
     }
 
     /// Whether a synchronising call told that the work has ended.
@@ -107,10 +128,12 @@ impl Timeline {
         if !self.launched || at >= self.end() {
             self.burst_start = at;
             self.busy_until = at.saturating_add(behind);
+            self.known = self.known.saturating_add(1).min(ENOUGH);
         }
         let horizon = at.max(self.last_launch).saturating_add(longest);
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
+        self.unlearn(cost);
         // A transfer is no kernel: behind a kernel it changes nothing about the gap to come. The first thing after an idle time is the input of what is
         // about to be launched: nobody knows how soon, but the gap before is over.
         if !is_transfer(kernel) {
@@ -144,6 +167,7 @@ impl Timeline {
             let late = at.saturating_sub(self.busy_until());
             // Believed at once where it grows; it shrinks slowly.
             self.slip = late.max(self.slip - self.slip / 16);
+            self.known = self.known.saturating_add(SEEN).min(ENOUGH);
             self.learn(at);
             self.idle_at = Some(at);
         }
@@ -157,11 +181,22 @@ impl Timeline {
         }
         let took = end.saturating_sub(self.burst_start) as f64 / predicted as f64;
         let took = took.clamp(1.0 / UTMOST_STRETCH, UTMOST_STRETCH);
+        self.lesson = predicted.max(self.lesson - self.lesson / 16);
+        self.untaught = 0;
         self.stretch = if took > self.stretch {
             took
         } else {
             self.stretch + (took - self.stretch) * STRETCH_DECAY
         };
+    }
+
+    /// Work was launched, and no end is seen: what an end taught is not believed for ever.
+    fn unlearn(&mut self, cost: Ns) {
+        self.untaught = self.untaught.saturating_add(cost);
+        if self.stretch > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {
+            self.stretch = 1.0 + (self.stretch - 1.0) / 2.0;
+            self.untaught = 0;
+        }
     }
 
     pub(super) fn stir(&mut self, at: Ns) {
@@ -370,6 +405,63 @@ mod tests {
             burst(step * 100 * MS, MS / 2);
         }
         assert_eq!(burst(20_000 * MS, MS / 2) / US, 500, "shorter than predicted too");
+    }
+
+    #[test]
+    fn until_some_ends_were_seen_work_may_end_later_by_all_that_fillers_may_have_out() {
+        let config = config();
+        let most = config.delay_bound + 2 * config.switch_cost;
+        let mut timeline = Timeline::new(0.0);
+        for turn in 0..4 {
+            timeline.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
+            assert_eq!(timeline.slip(&config), most, "{turn} ends were seen");
+            timeline.idle(turn * 100 * MS + MS);
+            assert_eq!(timeline.slip(&config), 0, "it was seen");
+        }
+        timeline.launch(UNKNOWN, MS, 400 * MS, 0, LONGEST);
+        assert_eq!(timeline.slip(&config), 0, "four of them came in time");
+        let mut never_waits = Timeline::new(0.0);
+        for turn in 0..u64::from(ENOUGH) {
+            assert_eq!(never_waits.slip(&config), most);
+            never_waits.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
+        }
+        assert_eq!(never_waits.slip(&config), 0, "nobody will ever tell");
+    }
+
+    #[test]
+    fn one_late_end_is_not_believed_for_ever() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(UNKNOWN, MS, 0, 0, LONGEST);
+        timeline.idle(8 * MS);
+        // From now on nobody waits. 10 ms of work every 20 ms: it is on its way for a while, and then not.
+        let mut start = 100 * MS;
+        let predicted = |timeline: &mut Timeline, start: Ns| {
+            timeline.launch(UNKNOWN, 10 * MS, start, 0, LONGEST);
+            timeline.busy_until() - start
+        };
+        assert_eq!(predicted(&mut timeline, start), 80 * MS);
+        for _ in 0..40 {
+            start += 20 * MS;
+            predicted(&mut timeline, start);
+        }
+        start += 20 * MS;
+        let after = predicted(&mut timeline, start);
+        assert!(after < 15 * MS, "{after}");
+    }
+
+    #[test]
+    fn ends_that_come_again_and_again_as_late_are_believed() {
+        let mut timeline = Timeline::new(0.0);
+        for turn in 0..100 {
+            let start = turn * 100 * MS;
+            for _ in 0..10 {
+                timeline.launch(UNKNOWN, MS, start, 0, LONGEST);
+            }
+            if turn > 0 {
+                assert_eq!(timeline.busy_until() - start, 30 * MS);
+            }
+            timeline.idle(start + 30 * MS);
+        }
     }
 
     #[test]
