@@ -54,6 +54,8 @@ pub struct Tuning {
     pub minimum_share: Option<f64>,
     /// [`Hosts::queue`].
     pub queue: Option<usize>,
+    /// [`Hosts::gate_spin`].
+    pub gate_spin: Option<Ns>,
 }
 
 impl Tuning {
@@ -90,6 +92,7 @@ impl Bench {
     ) -> Run {
         let hosts = Hosts {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
+            gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
             ..self.hosts
         };
         World::new(Setup {

@@ -12,11 +12,13 @@ use clap::Parser;
 use serde::Serialize;
 use simgpu_engine::Mode;
 
+use weft_lab::US;
 use weft_lab::aims::{self, Aim};
 use weft_lab::compare::Tuning;
 use weft_lab::foresight::{self, Foresight};
 use weft_lab::pairs::{self, Plan, Row};
 use weft_lab::report;
+use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
 use weft_lab::speed::{self, Speed};
 
@@ -80,6 +82,9 @@ struct Options {
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
+    /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare rules are not judged then
+    #[arg(long)]
+    rule: Vec<Rule>,
     /// Try another `risk` of policy weft
     #[arg(long)]
     risk: Option<f64>,
@@ -89,6 +94,9 @@ struct Options {
     /// Let fillers' hosts leave so many launches behind at a closed gate (the interposer's queue holds 1024)
     #[arg(long)]
     queue: Option<usize>,
+    /// Let fillers spin so many microseconds at a closed gate before they sleep
+    #[arg(long, value_name = "US")]
+    gate_spin: Option<u64>,
     /// Where the time of gaps went, by their length and policy
     #[arg(long)]
     gaps: bool,
@@ -205,10 +213,12 @@ fn plan(options: &Options) -> Result<Plan> {
             .minutes
             .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
         all_rules: options.all_rules,
+        rules: options.rule.clone(),
         tuning: Tuning {
             risk: options.risk,
             minimum_share: options.minimum_share,
             queue: options.queue,
+            gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
         },
     })
 }

@@ -123,6 +123,8 @@ pub struct Plan {
     pub partners: usize,
     /// Whether to run every rule on every pair.
     pub all_rules: bool,
+    /// Only these rules; all of a case where empty.
+    pub rules: Vec<Rule>,
     /// Settings of the core's to try.
     pub tuning: Tuning,
     /// No case is begun after this.
@@ -286,6 +288,11 @@ pub fn cases(models: &[Model], plan: &Plan) -> Vec<Case> {
     out.retain(|case: &Case| plan.kinds.is_empty() || plan.kinds.iter().any(|kind| kind == case.kind));
     if !plan.every_seed {
         take_turns(&mut out, &plan.seeds);
+    }
+    if !plan.rules.is_empty() {
+        for case in &mut out {
+            case.rules.retain(|rule| plan.rules.contains(rule));
+        }
     }
     out
 }
