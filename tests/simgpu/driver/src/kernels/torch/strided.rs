@@ -88,7 +88,7 @@ impl Walk {
         let mut count = 1u64;
         for (size, stride) in dimensions {
             if outer.is_empty() && stride <= run {
-                run = (size - 1) * stride + run;
+                run += (size - 1) * stride;
             } else {
                 count = count.saturating_mul(size);
                 outer.push((size, stride));
