@@ -14,6 +14,7 @@
 //! | 1 | the first |
 //! | 2 | working sets, behind the kernels. A body of version 1 is one of version 2 without them |
 //! | 3 | how long it ran, behind the working sets. A body of version 2 is one of version 3 without it |
+//! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 that has none |
 //!
 //! A field is added or changed only with a new version; old ones are read, and written as the newest. The checksum is looked at before the body is decoded, the decoder is given a
 //! limit on what it may allocate, and what it yields is checked for sense.
@@ -27,7 +28,7 @@ use crate::{Error, Profile};
 pub const MAGIC: [u8; 8] = *b"weftPROF";
 
 /// The format that this build writes.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// The oldest that it reads.
 pub const OLDEST: u8 = 1;
@@ -76,6 +77,7 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
     let opened = match envelope::open(MAGIC, VERSION, file) {
         Err(Broken::Version(OLDEST)) => with(OLDEST, &[NO_WORKING_SETS, NOBODY_LOOKED]),
         Err(Broken::Version(2)) => with(2, &[NOBODY_LOOKED]),
+        Err(Broken::Version(3)) => with(3, &[]),
         opened => opened.map(Cow::Borrowed),
     };
     let body = opened.map_err(|broken| match broken {
@@ -161,10 +163,10 @@ mod tests {
     #[test]
     fn another_version_is_told() {
         let mut file = encode(&sample(), path()).unwrap();
-        file[8] = 4;
+        file[8] = 5;
         assert_eq!(
             decode(&file, path()).unwrap_err().to_string(),
-            "/p/resnet.profile has profile format 4, this weft reads 3: take the profile again with this weft"
+            "/p/resnet.profile has profile format 5, this weft reads 4: take the profile again with this weft"
         );
     }
 
@@ -172,6 +174,8 @@ mod tests {
     fn profiles_of_earlier_versions_are_read() {
         let profile = Profile { ran: 0, ..sample() };
         let mut file = encode(&profile, path()).unwrap();
+        let third = envelope::seal(MAGIC, 3, &file[HEADER..]);
+        assert_eq!(decode(&third, path()).unwrap(), profile);
         let second = envelope::seal(MAGIC, 2, &file[HEADER..file.len() - 1]);
         assert_eq!(decode(&second, path()).unwrap(), profile);
         let old = envelope::seal(MAGIC, OLDEST, &file[HEADER..file.len() - 2]);

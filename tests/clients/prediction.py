@@ -9,7 +9,8 @@
 Each model (scripts/workloads/models.py: real PyTorch on the simulated GPU) runs twice in stage 1 on managed memory, each run with WEFT_EVIDENCE: every launch's parameters, and
 what the simulated GPU's ledger says it touched. `weft-lab memory prediction` fits templates to the first run and judges them on the second one, another process with its memory
 elsewhere; with --other-batch also on a run (NAME@N) whose sizes were never seen, for comparison. Each launch's evidence says whether it is exact or
-a guess, and the aims are judged on the exact ones; the guessed ones (kernels of closed libraries, which the simulated GPU does not run) are printed beside them, with their share.
+a guess, and the aims are judged on the exact ones; the guessed ones are printed beside them, with their share. Exact is what the simulated GPU reads off the parameters of PyTorch's own kernels, and
+what PyTorch itself says of its operations' tensors (operands.py); a guess is what closed libraries do in workspaces of their own.
 Needs scripts/layout, scripts/setup torch and cargo build --release -p weft-lab.
 """
 
@@ -61,7 +62,8 @@ def record(folder, name, which, requests, batch=0):
             "OMP_NUM_THREADS": "1",
         }
         words = [model, "--mode", mode, "--requests", str(requests), "--warm-up", "1", *(["--batch", str(batch)] if batch else [])]
-        job = jobs.Job([paths.python("torch"), MODELS_SCRIPT, *words], environment=environment, folder=place, name="job", cwd=place)
+        program = [HERE / "operands.py", f"{evidence}.operands", MODELS_SCRIPT]
+        job = jobs.Job([paths.python("torch"), *program, *words], environment=environment, folder=place, name="job", cwd=place)
         if job.wait(BOUND) != 0:
             raise Failure(job.explain())
     device.wait_gone()

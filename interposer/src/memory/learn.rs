@@ -160,7 +160,7 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations) {
     learnt.ledger.record(number, certainty, pieces);
     learnt.touched.clear();
     if let Some(certainty) = learnt.ledger.touched(number, &mut learnt.touched) {
-        learnt.fitter.observe(launch, live, &learnt.touched);
+        learnt.fitter.observe_as(certainty, launch, live, &learnt.touched);
         learnt.news = true;
         if let Some(evidence) = &mut learnt.evidence {
             evidence.add(number, launch, function, live, (certainty, &learnt.touched));

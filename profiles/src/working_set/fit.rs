@@ -2,28 +2,41 @@
 //!
 //! Per launch, what was touched is dealt out to the pointers: a piece belongs to the greatest pointer at or before its begin inside the same allocation, and is cut
 //! where another pointer begins. Per pointer word, the simplest template is taken that *all* launches agree with: fixed, linear, strided, and if no
-//! rule holds, what the same arguments touched before.
+//! rule holds, what the same arguments touched before ([`super::table`]).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{
-    Access, Allocations, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
+    Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
     formula::{self, Sample},
     ranges::{self, Span},
+    table,
     template::{MAX_PIECES, MAX_RECALLED, MAX_WORDS, signature},
 };
 
-/// Launches that are kept of one kernel: enough different ones to tell its rule, and fitting stays a matter of milliseconds.
-const KEPT: usize = 48;
+/// Launches that are kept of one kernel: as many different ones as a model has layers, twice and more.
+const KEPT: usize = 1024;
+
+/// Bytes of parameters that are kept of one kernel at most: lists of tensors have 32 KB each.
+const KEPT_BYTES: usize = 8 << 20;
 
 /// Of launches with the same arguments, so many are kept: two would do to see that they differ.
-const KEPT_ALIKE: usize = 3;
+const KEPT_ALIKE: usize = 2;
+
+/// Of launches that touched the same sizes, so many are kept, whatever else they were given: enough to see which numbers do not matter.
+const KEPT_EQUAL: usize = 4;
+
+/// Launches that rules are looked for in; what is found is tried on all. Fitting stays a matter of milliseconds.
+const LOOKED_AT: usize = 48;
 
 /// Collects launches with what they touched and finds the templates.
 #[derive(Debug)]
 pub struct Fitter {
     granule: u64,
+    /// Evidence tells operands one by one: see [`Fitter::default`].
+    apart: bool,
     kernels: HashMap<u64, Seen>,
     scratch: Vec<u8>,
 }
@@ -31,7 +44,15 @@ pub struct Fitter {
 #[derive(Debug, Default)]
 struct Seen {
     observed: u64,
+    /// What is kept is exact evidence.
+    exact: bool,
     kept: Vec<Kept>,
+    bytes: usize,
+    /// How many are kept of each signature and of each outcome.
+    alike: HashMap<u64, usize>,
+    equal: HashMap<u64, usize>,
+    /// Of what is kept; `None` since something came.
+    fitted: Option<Vec<WordTemplate>>,
 }
 
 /// One launch.
@@ -40,7 +61,6 @@ struct Kept {
     parameters: Vec<u8>,
     grid: [u32; 3],
     block: [u32; 3],
-    signature: u64,
     /// By offset: what was touched behind each word that was a pointer.
     words: Vec<(u16, Behind)>,
 }
@@ -74,16 +94,22 @@ impl Kept {
 }
 
 impl Default for Fitter {
+    /// For evidence that is exact and tells each operand by itself, even where they lie side by side, as a ledger does. Another pointer into the middle of one does not divide it then: gaps in
+    /// parameters are full of pointers that nobody uses.
     fn default() -> Fitter {
-        Fitter::new(1)
+        Fitter {
+            apart: true,
+            ..Fitter::new(1)
+        }
     }
 }
 
 impl Fitter {
-    /// For evidence that is rounded outwards to multiples of `granule` bytes (1: exact).
+    /// For evidence that is rounded outwards to multiples of `granule` bytes (1: exact), and may join operands that lie side by side.
     pub fn new(granule: u64) -> Fitter {
         Fitter {
             granule: granule.max(1),
+            apart: false,
             kernels: HashMap::new(),
             scratch: Vec::new(),
         }
@@ -91,31 +117,47 @@ impl Fitter {
 
     /// A launch, the allocations that were live, and what it touched.
     pub fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+        self.observe_as(Certainty::Exact, launch, live, touched);
+    }
+
+    /// As [`Fitter::observe`], with what the evidence is worth: guesses count only for kernels of which there is nothing exact.
+    pub fn observe_as(&mut self, certainty: Certainty, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+        let exact = certainty == Certainty::Exact;
+        let seen = self.kernels.entry(launch.kernel).or_default();
+        if seen.exact && !exact {
+            seen.observed += 1;
+            return;
+        }
+        if exact && !seen.exact {
+            *seen = Seen {
+                observed: seen.observed,
+                exact,
+                ..Seen::default()
+            };
+        }
         let pointer = |_, word| live.find(word).is_some();
         let signature = signature(launch, &mut self.scratch, pointer);
         let seen = self.kernels.entry(launch.kernel).or_default();
         seen.observed += 1;
-        let alike = seen.kept.iter().filter(|kept| kept.signature == signature).count();
-        if alike >= KEPT_ALIKE {
+        let full = seen.kept.len() >= KEPT || seen.bytes + launch.parameters.len() > KEPT_BYTES;
+        let alike = seen.alike.entry(signature).or_default();
+        if full || *alike >= KEPT_ALIKE {
             return;
         }
-        if seen.kept.len() >= KEPT {
-            // Room for arguments that are new, at the cost of one of those that were seen twice.
-            let double = (0..seen.kept.len()).rev().find(|at| {
-                let kept = &seen.kept;
-                kept[..*at].iter().any(|one| one.signature == kept[*at].signature)
-            });
-            match double {
-                Some(double) if alike == 0 => drop(seen.kept.swap_remove(double)),
-                _ => return,
-            }
+        let words = deal(launch, live, touched, self.granule, self.apart);
+        let equal = seen.equal.entry(outcome(launch, &words)).or_default();
+        if *equal >= KEPT_EQUAL {
+            return;
         }
+        *alike += 1;
+        *equal += 1;
+        seen.bytes += launch.parameters.len();
+        seen.fitted = None;
         seen.kept.push(Kept {
             parameters: launch.parameters.to_vec(),
             grid: launch.grid,
             block: launch.block,
-            signature,
-            words: deal(launch, live, touched, self.granule),
+            words,
         });
     }
 
@@ -124,24 +166,38 @@ impl Fitter {
         self.kernels.len()
     }
 
-    /// What was learnt.
-    pub fn fit(&self) -> WorkingSets {
-        let mut kernels: Vec<KernelWorkingSet> = self
-            .kernels
-            .iter()
-            .map(|(kernel, seen)| KernelWorkingSet {
+    /// What was learnt. Only kernels of which something new came since are fitted anew.
+    pub fn fit(&mut self) -> WorkingSets {
+        let mut kernels: Vec<KernelWorkingSet> = Vec::with_capacity(self.kernels.len());
+        for (kernel, seen) in &mut self.kernels {
+            let words = match seen.fitted.take() {
+                Some(words) => words,
+                None => words(*kernel, seen),
+            };
+            kernels.push(KernelWorkingSet {
                 kernel: *kernel,
                 observed: seen.observed,
-                words: words(*kernel, seen),
-            })
-            .collect();
+                words: words.clone(),
+            });
+            seen.fitted = Some(words);
+        }
         kernels.sort_unstable_by_key(|kernel| kernel.kernel);
         WorkingSets { kernels }
     }
 }
 
+/// What a launch touched, apart from where.
+fn outcome(launch: &Launch, words: &[(u16, Behind)]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (launch.grid, launch.block).hash(&mut hasher);
+    for (offset, behind) in words.iter().filter(|(_, behind)| !behind.pieces.is_empty()) {
+        (offset, &behind.pieces).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
 /// Deals what was touched out to the launch's pointers.
-fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64) -> Vec<(u16, Behind)> {
+fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64, apart: bool) -> Vec<(u16, Behind)> {
     let mut pointers: Vec<(u64, u16)> = launch
         .pointer_offsets()
         .filter_map(|offset| Some((launch.word64(offset)?, offset)))
@@ -185,7 +241,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64) 
             // Before all pointers into this allocation it is a negative offset.
             let owner = before.or_else(|| values.get(after).is_some_and(|value| *value < end).then_some(after));
             let Some(owner) = owner else { break };
-            let until = values.get(owner + 1).copied().unwrap_or(u64::MAX);
+            let until = values.get(owner + 1).copied().filter(|_| !apart).unwrap_or(u64::MAX);
             let cut = last.min(until);
             let (pieces, access, slack) = &mut behind[owner];
             pieces.push((at, cut));
@@ -225,34 +281,116 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
     offsets.sort_unstable();
     offsets.dedup();
     offsets.truncate(MAX_WORDS);
-    offsets
-        .iter()
-        .copied()
-        .filter_map(|offset| {
-            let all: Vec<(&Kept, &Behind)> = seen
-                .kept
-                .iter()
-                .filter_map(|kept| Some((kept, kept.behind(offset)?)))
-                .collect();
-            // Where the word had a value of its own, what lies behind it is its own.
-            let own: Vec<(&Kept, &Behind)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
-            let samples = if own.is_empty() { all } else { own };
-            let access = ranges::access_of(samples.iter().filter_map(|(_, behind)| behind.access))?;
-            let template = template(kernel, &offsets, &samples)?;
-            Some(WordTemplate {
+    let mut found: Vec<WordTemplate> = Vec::new();
+    // Words that follow no rule, and how they are used.
+    let mut others: Vec<(u16, Access)> = Vec::new();
+    for offset in offsets.iter().copied() {
+        let all: Vec<(&Kept, &Behind)> = seen
+            .kept
+            .iter()
+            .filter_map(|kept| Some((kept, kept.behind(offset)?)))
+            .collect();
+        // Where the word had a value of its own, what lies behind it is its own.
+        let own: Vec<(&Kept, &Behind)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
+        let samples = if own.is_empty() { all } else { own };
+        let Some(access) = ranges::access_of(samples.iter().filter_map(|(_, behind)| behind.access)) else {
+            continue;
+        };
+        match contiguous(kernel, &offsets, &samples).or_else(|| strided(kernel, &offsets, &samples)) {
+            Some(template) => found.push(WordTemplate {
                 offset,
                 access,
                 template,
-            })
-        })
-        .collect()
+            }),
+            None => others.push((offset, access)),
+        }
+    }
+    // A rule that was found where its word stood alone must hold where two words are the same pointer, too.
+    for offset in contradicted(kernel, seen, &found, &others) {
+        found.retain(|word| word.offset != offset);
+        let all = seen.kept.iter().filter_map(|kept| kept.behind(offset)?.access);
+        if let Some(access) = ranges::access_of(all) {
+            others.push((offset, access));
+        }
+    }
+    others.sort_unstable_by_key(|(offset, _)| *offset);
+    others.dedup_by_key(|(offset, _)| *offset);
+    found.extend(recalled(kernel, seen, &offsets, &others));
+    found.sort_unstable_by_key(|word| word.offset);
+    found
 }
 
-/// The simplest template that agrees with all samples.
-fn template(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Option<Template> {
-    contiguous(kernel, pointers, samples)
-        .or_else(|| strided(kernel, pointers, samples))
-        .or_else(|| recalled(samples))
+/// Words for which rules say something else than what was touched in some launch. All words that were the same pointer in it: which of them is wrong, it does not show.
+fn contradicted(kernel: u64, seen: &Seen, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
+    let mut wrong: Vec<u16> = Vec::new();
+    for kept in &seen.kept {
+        let launch = kept.launch(kernel);
+        let mut same: HashMap<u64, Vec<(u16, &Behind)>> = HashMap::new();
+        for (offset, behind) in &kept.words {
+            // Granules hide the truth, and rules are found within what they allow.
+            if behind.slack == 0
+                && let Some(value) = launch.word64(*offset)
+            {
+                same.entry(value).or_default().push((*offset, behind));
+            }
+        }
+        for words in same.values() {
+            let Some((_, behind)) = words.first() else { continue };
+            let has_table = words
+                .iter()
+                .any(|(offset, _)| others.iter().any(|(other, _)| other == offset));
+            let mut told: Vec<Span> = Vec::new();
+            for (offset, _) in words {
+                if let Ok(at) = found.binary_search_by_key(offset, |word| word.offset) {
+                    told.extend(pieces(&found[at].template, &launch).iter().map(|piece| up(*piece)));
+                }
+            }
+            ranges::unite(&mut told);
+            let mut truth: Vec<Span> = behind.pieces.iter().map(|piece| up(*piece)).collect();
+            ranges::unite(&mut truth);
+            let holds = if has_table {
+                ranges::common(&told, &truth) == told
+            } else {
+                told == truth
+            };
+            if !holds {
+                wrong.extend(words.iter().map(|(offset, _)| *offset));
+            }
+        }
+        wrong.sort_unstable();
+        wrong.dedup();
+    }
+    wrong
+}
+
+/// What a rule says of a launch, relative to the pointer: begin and end.
+fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
+    let piece = |begin: i64, bytes: i64| (begin, begin.saturating_add(bytes.max(0)));
+    match template {
+        Template::Fixed { offset, bytes } => vec![piece(*offset, i64::try_from(*bytes).unwrap_or(i64::MAX))],
+        Template::Linear { offset, bytes } => match (offset.value(launch), bytes.value(launch)) {
+            (Some(offset), Some(bytes)) => vec![piece(offset, bytes)],
+            _ => Vec::new(),
+        },
+        Template::Strided {
+            offset,
+            bytes,
+            stride,
+            chunks,
+        } => match [offset, bytes, stride, chunks].map(|formula| formula.value(launch)) {
+            [Some(offset), Some(bytes), Some(stride), Some(chunks)] => (0..chunks.clamp(0, 1 << 20))
+                .map(|chunk| piece(offset.saturating_add(chunk.saturating_mul(stride)), bytes))
+                .collect(),
+            _ => Vec::new(),
+        },
+        Template::Recalled { .. } | Template::Table { .. } => Vec::new(),
+    }
+}
+
+/// Moved so that nothing is negative, for the arithmetic on addresses.
+fn up((begin, end): (i64, i64)) -> Span {
+    const MIDDLE: u64 = 1 << 63;
+    ((begin as u64).wrapping_add(MIDDLE), (end as u64).wrapping_add(MIDDLE))
 }
 
 /// Finds a formula for something that each sample bounds.
@@ -273,7 +411,15 @@ fn rule(
             })
         })
         .collect();
-    formula::find(&samples?, pointers)
+    let samples = samples?;
+    if samples.len() <= LOOKED_AT {
+        return formula::find(&samples, pointers);
+    }
+    // Some from everywhere: kernels run layer by layer.
+    let some: Vec<Sample> = (0..LOOKED_AT)
+        .map(|at| samples[at * samples.len() / LOOKED_AT])
+        .collect();
+    formula::find(&some, pointers).filter(|formula| formula::fits(formula, &samples))
 }
 
 fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Option<Template> {
@@ -360,43 +506,67 @@ fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Optio
     })
 }
 
-fn recalled(samples: &[(&Kept, &Behind)]) -> Option<Template> {
-    let mut seen: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
-    let mut common: Option<Vec<(i64, i64)>> = None;
-    let (mut agreed, mut differed) = (false, false);
-    for (kept, behind) in samples {
-        common = Some(match common {
-            Some(before) => overlap(&before, &behind.pieces),
-            None => behind.pieces.clone(),
-        });
-        let pieces: Vec<(i64, u64)> = behind.pieces.iter().map(|(a, b)| (*a, b.abs_diff(*a))).collect();
-        match seen.iter().find(|(signature, _)| *signature == kept.signature) {
-            Some((_, before)) => {
-                agreed |= *before == pieces;
-                differed |= *before != pieces;
+/// Tables for the words of a kernel that follow no rule. They have one key: what the kernel touches behind all of them.
+fn recalled(kernel: u64, seen: &Seen, pointers: &[u16], words: &[(u16, Access)]) -> Vec<WordTemplate> {
+    if words.is_empty() {
+        return Vec::new();
+    }
+    // What was touched behind all of them: equal for equal numbers.
+    let mut numbers: HashMap<Vec<Option<&[(i64, i64)]>>, usize> = HashMap::new();
+    let mut outcomes = Vec::with_capacity(seen.kept.len());
+    for kept in &seen.kept {
+        let pieces = words.iter().map(|(offset, _)| Some(&kept.behind(*offset)?.pieces[..]));
+        let next = numbers.len();
+        outcomes.push(*numbers.entry(pieces.collect()).or_insert(next));
+    }
+    let launches: Vec<Launch> = seen.kept.iter().map(|kept| kept.launch(kernel)).collect();
+    let key = table::key(&launches, &outcomes, pointers);
+    let hashes: Vec<u64> = launches
+        .iter()
+        .map(|launch| key.as_deref().map_or(0, |key| table::hash(launch, key)))
+        .collect();
+    let table = |(offset, access): &(u16, Access)| {
+        let mut entries: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
+        let mut common: Option<Vec<(i64, i64)>> = None;
+        for (kept, hash) in seen.kept.iter().zip(&hashes) {
+            let Some(pieces) = kept.behind(*offset).map(|behind| &behind.pieces) else {
+                continue;
+            };
+            common = Some(match common {
+                Some(before) => overlap(&before, pieces),
+                None => pieces.clone(),
+            });
+            if key.is_some() && pieces.len() <= MAX_PIECES {
+                entries.push((*hash, sizes(pieces)));
             }
-            None if seen.len() < MAX_RECALLED && pieces.len() <= MAX_PIECES => seen.push((kept.signature, pieces)),
-            None => {}
         }
-    }
-    // The same arguments must have come twice before they are believed, and must never have touched something else: then it depends on data.
-    if !agreed || differed {
-        seen.clear();
-    }
-    let mut common: Vec<(i64, u64)> = common?.iter().map(|(a, b)| (*a, b.abs_diff(*a))).collect();
-    common.truncate(MAX_PIECES);
-    (!seen.is_empty() || !common.is_empty()).then_some(Template::Recalled { seen, common })
+        entries.sort();
+        entries.dedup_by_key(|(hash, _)| *hash);
+        entries.truncate(MAX_RECALLED);
+        let mut common = sizes(&common?);
+        common.truncate(MAX_PIECES);
+        (!entries.is_empty() || !common.is_empty()).then(|| WordTemplate {
+            offset: *offset,
+            access: *access,
+            template: Template::Table {
+                key: key.clone().unwrap_or_default(),
+                seen: entries,
+                common,
+            },
+        })
+    };
+    words.iter().filter_map(table).collect()
+}
+
+/// Offset and bytes of pieces that are given by begin and end.
+fn sizes(pieces: &[(i64, i64)]) -> Vec<(i64, u64)> {
+    pieces.iter().map(|(a, b)| (*a, b.abs_diff(*a))).collect()
 }
 
 fn overlap(one: &[(i64, i64)], other: &[(i64, i64)]) -> Vec<(i64, i64)> {
-    // Moved so that nothing is negative, for the arithmetic on addresses.
-    const MIDDLE: u64 = 1 << 63;
-    let up = |pieces: &[(i64, i64)]| -> Vec<Span> {
-        let up = |at: i64| (at as u64).wrapping_add(MIDDLE);
-        pieces.iter().map(|(a, b)| (up(*a), up(*b))).collect()
-    };
-    let down = |at: u64| at.wrapping_sub(MIDDLE) as i64;
-    ranges::common(&up(one), &up(other))
+    let all = |pieces: &[(i64, i64)]| -> Vec<Span> { pieces.iter().map(|piece| up(*piece)).collect() };
+    let down = |at: u64| at.wrapping_sub(1 << 63) as i64;
+    ranges::common(&all(one), &all(other))
         .iter()
         .map(|(a, b)| (down(*a), down(*b)))
         .collect()

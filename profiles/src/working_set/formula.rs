@@ -87,6 +87,7 @@ impl Formula {
 }
 
 /// A launch and the bounds of the number that is looked for, both inclusive.
+#[derive(Clone, Copy)]
 pub(super) struct Sample<'a> {
     pub launch: Launch<'a>,
     pub least: i64,
@@ -238,7 +239,8 @@ fn with_constant(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<F
     fits(&formula, samples).then_some(formula)
 }
 
-fn fits(formula: &Formula, samples: &[Sample]) -> bool {
+/// Whether a formula agrees with all samples.
+pub(super) fn fits(formula: &Formula, samples: &[Sample]) -> bool {
     samples.iter().all(|sample| {
         formula
             .value(&sample.launch)

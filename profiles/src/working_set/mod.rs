@@ -22,6 +22,7 @@ mod predict;
 mod ranges;
 pub mod recording;
 mod region;
+mod table;
 mod template;
 #[cfg(test)]
 mod tests;

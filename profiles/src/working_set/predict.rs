@@ -6,7 +6,11 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use super::{Access, Allocations, Launch, Region, Template, WorkingSets, template::signature};
+use super::{
+    Access, Allocations, Formula, Launch, Region, Template, WorkingSets,
+    table::{self, Key},
+    template::Pieces,
+};
 
 /// What is guessed behind a pointer of a kernel that was never observed: one granule of the driver's largest, cut at the allocation's end. A whole allocation would
 /// be 5 to 15 times too much on the average (MSched's ablation); nothing would cost a fault at every launch.
@@ -31,15 +35,94 @@ pub struct Predicted<'a> {
 #[derive(Debug, Default)]
 pub struct Predictor {
     sets: WorkingSets,
+    /// Places in `ready`, by kernel.
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
+    ready: Vec<Ready>,
     regions: Vec<Region>,
-    scratch: Vec<u8>,
+    /// Of the launch at hand: which entry of each of its kernel's keys it is.
+    entries: Vec<Option<Option<usize>>>,
     /// Where in the list of allocations addresses were found last, by some of their bits: a search costs 30 ns, a look 3.
     near: Vec<u32>,
 }
 
 /// Places in `near`: allocations of a busy job, a few times over.
 const NEAR: usize = 1024;
+
+/// One kernel, ready to be looked up: tables whose keys are the same are asked once a launch.
+#[derive(Debug, Default)]
+struct Ready {
+    words: Vec<Word>,
+    keys: Vec<Key>,
+}
+
+/// One of its pointers.
+#[derive(Debug)]
+struct Word {
+    offset: u16,
+    access: Access,
+    rule: Rule,
+}
+
+#[derive(Debug)]
+enum Rule {
+    Fixed(i64, u64),
+    Linear(Box<[Formula; 2]>),
+    Strided(Box<[Formula; 4]>),
+    /// The number of its key, the pieces of each of the key's entries, and what all have in common.
+    Table(usize, Vec<Option<Pieces>>, Pieces),
+}
+
+impl Ready {
+    fn new(words: &[super::WordTemplate]) -> Ready {
+        let mut ready = Ready::default();
+        let tables = || {
+            words.iter().filter_map(|word| match &word.template {
+                Template::Table { key, seen, .. } => Some((key, seen)),
+                _ => None,
+            })
+        };
+        for (key, _) in tables() {
+            if !ready.keys.iter().any(|known| known.is(key)) {
+                let alike = tables().filter(|(other, _)| *other == key);
+                ready.keys.push(Key::new(
+                    key,
+                    alike.flat_map(|(_, seen)| seen.iter().map(|(hash, _)| *hash)),
+                ));
+            }
+        }
+        for word in words {
+            let rule = match &word.template {
+                Template::Fixed { offset, bytes } => Rule::Fixed(*offset, *bytes),
+                Template::Linear { offset, bytes } => Rule::Linear(Box::new([offset.clone(), bytes.clone()])),
+                Template::Strided {
+                    offset,
+                    bytes,
+                    stride,
+                    chunks,
+                } => Rule::Strided(Box::new([offset, bytes, stride, chunks].map(Formula::clone))),
+                Template::Recalled { common, .. } => Rule::Table(usize::MAX, Vec::new(), common.clone()),
+                Template::Table { key, seen, common } => {
+                    let number = ready.keys.iter().position(|known| known.is(key)).unwrap_or(usize::MAX);
+                    let entries = ready.keys.get(number).map_or(0, Key::entries);
+                    let mut pieces = vec![None; entries];
+                    for (hash, some) in seen {
+                        let at = ready.keys.get(number).and_then(|key| key.entry(*hash));
+                        if let Some(place) = at.and_then(|at| pieces.get_mut(at)) {
+                            *place = Some(some.clone());
+                        }
+                    }
+                    Rule::Table(number, pieces, common.clone())
+                }
+            };
+            ready.words.push(Word {
+                offset: word.offset,
+                access: word.access,
+                rule,
+            });
+        }
+        ready
+    }
+}
 
 /// Kernel numbers are hashes already.
 #[derive(Debug, Default)]
@@ -71,10 +154,11 @@ impl Predictor {
             .map(|(at, kernel)| (kernel.kernel, at))
             .collect();
         Predictor {
+            ready: sets.kernels.iter().map(|kernel| Ready::new(&kernel.words)).collect(),
             sets,
             places,
             regions: Vec::new(),
-            scratch: Vec::new(),
+            entries: Vec::new(),
             near: vec![0; NEAR],
         }
     }
@@ -87,18 +171,15 @@ impl Predictor {
     /// What this launch will touch. Copies and memsets need no prediction: [`Region::contiguous`] of their own arguments.
     pub fn predict(&mut self, launch: &Launch, live: &Allocations) -> Predicted<'_> {
         self.regions.clear();
-        let Some(kernel) = self
-            .places
-            .get(&launch.kernel)
-            .and_then(|at| self.sets.kernels.get(*at))
-        else {
+        let Some(kernel) = self.places.get(&launch.kernel).and_then(|at| self.ready.get(*at)) else {
             self.guess(launch, live);
             return Predicted {
                 regions: &self.regions,
                 known: false,
             };
         };
-        let mut hash = None;
+        self.entries.clear();
+        self.entries.resize(kernel.keys.len(), None);
         for word in &kernel.words {
             let Some(pointer) = launch.word64(word.offset) else {
                 continue;
@@ -116,32 +197,27 @@ impl Predictor {
                 bounds,
                 access: word.access,
             };
-            match &word.template {
-                Template::Fixed { offset, bytes } => put.piece(&mut self.regions, *offset, *bytes),
-                Template::Linear { offset, bytes } => {
-                    if let (Some(offset), Some(bytes)) = (offset.value(launch), bytes.value(launch)) {
+            match &word.rule {
+                Rule::Fixed(offset, bytes) => put.piece(&mut self.regions, *offset, *bytes),
+                Rule::Linear(formulas) => {
+                    if let [Some(offset), Some(bytes)] = formulas.each_ref().map(|formula| formula.value(launch)) {
                         put.piece(&mut self.regions, offset, u64::try_from(bytes).unwrap_or(0));
                     }
                 }
-                Template::Strided {
-                    offset,
-                    bytes,
-                    stride,
-                    chunks,
-                } => {
-                    let values = [offset, bytes, stride, chunks].map(|formula| formula.value(launch));
+                Rule::Strided(formulas) => {
+                    let values = formulas.each_ref().map(|formula| formula.value(launch));
                     if let [Some(offset), Some(bytes), Some(stride), Some(chunks)] = values {
                         put.chunks(&mut self.regions, offset, bytes, stride, chunks);
                     }
                 }
-                Template::Recalled { seen, common } => {
-                    let hash = *hash.get_or_insert_with(|| {
-                        signature(launch, &mut self.scratch, |_, word| live.find(word).is_some())
-                    });
-                    let pieces = seen
-                        .iter()
-                        .find(|(known, _)| *known == hash)
-                        .map_or(common, |(_, pieces)| pieces);
+                Rule::Table(number, entries, common) => {
+                    let entry = match (self.entries.get_mut(*number), kernel.keys.get(*number)) {
+                        (Some(known), Some(key)) => {
+                            *known.get_or_insert_with(|| key.entry(table::hash(launch, key.terms())))
+                        }
+                        _ => None,
+                    };
+                    let pieces = entry.and_then(|entry| entries.get(entry)?.as_ref()).unwrap_or(common);
                     for (offset, bytes) in pieces {
                         put.piece(&mut self.regions, *offset, *bytes);
                     }

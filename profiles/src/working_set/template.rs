@@ -3,19 +3,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Formula, Launch, formula::MAX_TERMS};
+use super::{Access, Formula, Launch, Term, formula::MAX_TERMS, table::MAX_KEY};
 
-/// Shapes that a [`Template::Recalled`] keeps at most.
-pub(super) const MAX_RECALLED: usize = 32;
+/// Entries that a [`Template::Table`] keeps at most: DenseNet's layers have some two hundred sizes.
+pub(super) const MAX_RECALLED: usize = 512;
 
-/// Pieces of one such shape at most.
-pub(super) const MAX_PIECES: usize = 16;
+/// Pieces of one entry at most.
+pub(super) const MAX_PIECES: usize = 64;
 
 /// Pointer words of one kernel at most; PyTorch's fused optimisers have some hundreds.
 pub(super) const MAX_WORDS: usize = 512;
 
 /// Kernels at most, as in a profile.
 const MAX_KERNELS: usize = crate::MAX_KERNELS;
+
+/// Parts behind a pointer: offset from it, and bytes.
+pub(super) type Pieces = Vec<(i64, u64)>;
 
 /// What is touched behind one pointer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,10 +48,19 @@ pub enum Template {
         /// How many.
         chunks: Formula,
     },
-    /// No rule was found, but the same arguments always touched the same (not MSched's; it leaves these to demand paging). For arguments that were never seen,
-    /// what all that were seen had in common.
+    /// Of profiles that older versions wrote, whose entries went by everything in the parameters: what all had in common is still good.
     Recalled {
         /// Hash of everything but the pointers, by value, and the pieces: offset and bytes.
+        seen: Vec<(u64, Vec<(i64, u64)>)>,
+        /// What all had in common.
+        common: Vec<(i64, u64)>,
+    },
+    /// No rule was found, but the same arguments always touched the same (not MSched's; it leaves these to demand paging). For arguments that were never seen,
+    /// what all that were seen had in common.
+    Table {
+        /// The numbers that launches are told apart by.
+        key: Vec<Term>,
+        /// Hash of their values, ascending, and the pieces: offset and bytes.
         seen: Vec<(u64, Vec<(i64, u64)>)>,
         /// What all had in common.
         common: Vec<(i64, u64)>,
@@ -66,7 +78,7 @@ impl Template {
                 stride,
                 chunks,
             } => [Some(offset), Some(bytes), Some(stride), Some(chunks)],
-            Template::Fixed { .. } | Template::Recalled { .. } => [None; 4],
+            Template::Fixed { .. } | Template::Recalled { .. } | Template::Table { .. } => [None; 4],
         };
         all.into_iter().flatten()
     }
@@ -77,7 +89,7 @@ impl Template {
             Template::Fixed { .. } => "fixed",
             Template::Linear { .. } => "linear",
             Template::Strided { .. } => "strided",
-            Template::Recalled { .. } => "recalled",
+            Template::Recalled { .. } | Template::Table { .. } => "recalled",
         }
     }
 }
@@ -126,7 +138,7 @@ impl WorkingSets {
                 Template::Fixed { .. } => 0,
                 Template::Linear { .. } => 1,
                 Template::Strided { .. } => 2,
-                Template::Recalled { .. } => 3,
+                Template::Recalled { .. } | Template::Table { .. } => 3,
             }] += 1;
         }
         counts
@@ -161,7 +173,12 @@ impl WorkingSets {
                 if word.template.formulas().any(|formula| formula.terms.len() > MAX_TERMS) {
                     return Some("a formula of a working set");
                 }
-                if let Template::Recalled { seen, common } = &word.template {
+                if let Template::Table { key, seen, .. } = &word.template
+                    && (key.len() > MAX_KEY || !seen.windows(2).all(|pair| pair[0].0 < pair[1].0))
+                {
+                    return Some("the key of a recalled working set");
+                }
+                if let Template::Recalled { seen, common } | Template::Table { seen, common, .. } = &word.template {
                     let long = |pieces: &Vec<_>| pieces.len() > MAX_PIECES;
                     if seen.len() > MAX_RECALLED || long(common) || seen.iter().any(|(_, pieces)| long(pieces)) {
                         return Some("a recalled working set");

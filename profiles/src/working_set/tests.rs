@@ -344,7 +344,7 @@ fn adjacent_tensors_are_told_apart() {
     // out lies directly behind in, so that what is touched is one range.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
-    let mut fitter = Fitter::default();
+    let mut fitter = Fitter::new(1);
     for n in [10u64, 20, 35] {
         let parameters = parameters(&[base, base + n * 4], &[n as u32]).leak();
         let launch = Launch {
@@ -362,6 +362,66 @@ fn adjacent_tensors_are_told_apart() {
         };
         assert_eq!((bytes.constant, bytes.numerator), (0, 4));
     }
+}
+
+#[test]
+fn guesses_count_for_nothing_beside_what_is_exact() {
+    let job = Job::new(1);
+    let base = 0x7f00_0000_0000u64;
+    let parameters = parameters(&[base], &[3]);
+    let launch = Launch {
+        kernel: 1,
+        parameters: &parameters,
+        grid: [1; 3],
+        block: [1; 3],
+    };
+    let mut fitter = Fitter::default();
+    let guess = [touched(base, 5000, Access::ReadWrite)];
+    fitter.observe_as(Certainty::Guessed, &launch, &job.live, &guess);
+    let fixed = |fitter: &mut Fitter| fitter.fit().kernels[0].words[0].template.clone();
+    assert_eq!(fixed(&mut fitter), Template::Fixed { offset: 0, bytes: 5000 });
+    fitter.observe(&launch, &job.live, &[touched(base, 70, Access::Read)]);
+    fitter.observe_as(Certainty::Guessed, &launch, &job.live, &guess);
+    assert_eq!(fixed(&mut fitter), Template::Fixed { offset: 0, bytes: 70 });
+    assert_eq!(fitter.fit().kernels[0].observed, 3);
+}
+
+#[test]
+fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
+    // A matrix product with a workspace: in parts, which it leaves there, or with the result in both words.
+    let job = Job::new(1);
+    let base = 0x7f00_0000_0000u64;
+    let (result, sums) = (base, base + (1 << 19));
+    let mut fitter = Fitter::default();
+    let mut launches = Vec::new();
+    for n in [100u64, 300, 200, 500] {
+        for parts in [1u64, 2, 5] {
+            let (there, size) = if parts > 1 {
+                (sums, n * 4 * parts)
+            } else {
+                (result, n * 4)
+            };
+            let parameters = parameters(&[result, there], &[n as u32, parts as u32]).leak();
+            let launch = Launch {
+                kernel: 1,
+                parameters,
+                grid: [1; 3],
+                block: [1; 3],
+            };
+            launches.push((launch, vec![touched(there, size, Access::Write)]));
+        }
+    }
+    for (launch, touched) in launches.iter().chain(&launches) {
+        fitter.observe(launch, &job.live, touched);
+    }
+    let mut predictor = Predictor::new(fitter.fit());
+    let launches = launches.iter().map(|(launch, touched)| (*launch, &touched[..]));
+    let evaluation = evaluate(&mut predictor, &job.live, 1, launches);
+    assert_eq!(
+        (evaluation.false_negative_bytes, evaluation.false_positive_bytes),
+        (0, 0),
+        "{evaluation:?}"
+    );
 }
 
 proptest! {

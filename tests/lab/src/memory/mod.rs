@@ -9,6 +9,7 @@
 //! | `aims.rs` | what is to be reached |
 //! | `report.rs` | tables and plots |
 //! | `command.rs` | `weft-lab memory` |
+//! | `operands.rs` | what a framework says of its operations: it makes guesses of the simulated GPU exact |
 //! | `prediction.rs` | `weft-lab memory prediction`: how good templates are on recorded launches |
 //!
 //! What holds: all contenders meet the same jobs; the planner is the broker's, never a copy.
@@ -18,6 +19,7 @@ pub mod aims;
 pub mod command;
 pub mod contender;
 pub mod machine;
+pub mod operands;
 pub mod prediction;
 pub mod report;
 pub mod study;

@@ -5,7 +5,8 @@
 //!
 //! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU knows what some kernels touch from their parameters, and guesses at the others (matrix
 //! products, convolutions and other libraries' kernels, which it does not run) by what it has met before, so that the same launch may be said to touch 448 KB once and 784 KB
-//! another time. No template can foretell that. The aims are judged on the exact launches; the guessed ones are printed beside them, with their share.
+//! another time. No template can foretell that. Where a file of the same name and `.operands` lies beside a recording, what the framework says of its tensors explains many of these launches
+//! ([`super::operands`]), and they count as exact. The aims are judged on the exact launches; the guessed ones are printed beside them, with their share.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ use clap::Parser;
 use serde::Serialize;
 use weft_profiles::working_set::recording::{Recorded, Recording};
 use weft_profiles::working_set::{Allocations, Certainty, Evaluation, Fitter, Predictor, Template};
+
+use super::operands;
 
 /// What moves is pages: MSched's are 4 KB.
 const PAGE: u64 = 4096;
@@ -58,6 +61,8 @@ struct Row {
     /// Regions behind pointers by template: fixed, linear, strided, recalled.
     templates: [usize; 4],
     fitted_launches: usize,
+    /// Judged launches that the framework's operands made exact.
+    by_operands: usize,
     /// Of launches whose evidence is exact: what the aims are about.
     exact: Part,
     /// Of launches whose evidence is a guess.
@@ -100,16 +105,25 @@ impl Part {
     }
 }
 
-fn read(path: &Path) -> Result<Recording> {
+/// A recording, and how many of its launches the operands beside it explain.
+fn read(path: &Path) -> Result<(Recording, usize)> {
     let bytes = std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    let recording = Recording::read(&bytes).with_context(|| path.display().to_string())?;
+    let mut recording = Recording::read(&bytes).with_context(|| path.display().to_string())?;
     if recording.launches.is_empty() {
         bail!(
             "{}: no launches in it: was the job in stage 1 on managed memory, on the simulated GPU?",
             path.display()
         );
     }
-    Ok(recording)
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".operands");
+    let beside = PathBuf::from(beside);
+    let explained = match std::fs::read_to_string(&beside) {
+        Ok(lines) => operands::explain(&mut recording, &lines).with_context(|| beside.display().to_string())?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error).with_context(|| beside.display().to_string()),
+    };
+    Ok((recording, explained))
 }
 
 /// What a launch's job held.
@@ -118,10 +132,15 @@ fn held<'a>(recording: &'a Recording, launch: &Recorded) -> Result<&'a Allocatio
     live.context("a launch without its allocations")
 }
 
-fn row(model: &str, learn: &Recording, judge: &Recording, worst: usize) -> Result<Row> {
+fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize), worst: usize) -> Result<Row> {
     let mut fitter = Fitter::default();
     for launch in &learn.launches {
-        fitter.observe(&launch.launch(), held(learn, launch)?, &launch.touched);
+        fitter.observe_as(
+            launch.certainty,
+            &launch.launch(),
+            held(learn, launch)?,
+            &launch.touched,
+        );
     }
     let sets = fitter.fit();
     let mut templates = [0; 4];
@@ -130,7 +149,7 @@ fn row(model: &str, learn: &Recording, judge: &Recording, worst: usize) -> Resul
             Template::Fixed { .. } => 0,
             Template::Linear { .. } => 1,
             Template::Strided { .. } => 2,
-            Template::Recalled { .. } => 3,
+            Template::Recalled { .. } | Template::Table { .. } => 3,
         }] += 1;
     }
     let kernels = sets.kernels.len();
@@ -152,6 +171,7 @@ fn row(model: &str, learn: &Recording, judge: &Recording, worst: usize) -> Resul
         kernels,
         templates,
         fitted_launches: learn.launches.len(),
+        by_operands,
         exact: Part::new(&exact, both),
         guessed: Part::new(&guessed, both),
         predict_ns: time(&mut predictor, judge)?,
@@ -204,12 +224,8 @@ fn judged(options: &Options) -> Result<Vec<Row>> {
             .split_once('=')
             .and_then(|(model, files)| Some((model, files.split_once(',')?)));
         let (model, (learn, judge)) = parts.with_context(|| format!("{given}: give MODEL=LEARN,JUDGE"))?;
-        rows.push(row(
-            model,
-            &read(Path::new(learn))?,
-            &read(Path::new(judge))?,
-            options.worst,
-        )?);
+        let (learn, (judge, by_operands)) = (read(Path::new(learn))?.0, read(Path::new(judge))?);
+        rows.push(row(model, &learn, (&judge, by_operands), options.worst)?);
     }
     Ok(rows)
 }
@@ -362,7 +378,13 @@ mod tests {
     fn a_rule_that_holds_elsewhere_misses_nothing_and_an_unknown_kernel_counts() {
         let sizes: Vec<u32> = (1..40).map(|n| n * 5_000).collect();
         let learn = recording(0x7f00_0000_0000, &sizes, 1);
-        let found = row("m", &learn, &recording(0x7e00_0000_0000, &[333_000, 444_000], 1), 0).unwrap();
+        let found = row(
+            "m",
+            &learn,
+            (&recording(0x7e00_0000_0000, &[333_000, 444_000], 1), 0),
+            0,
+        )
+        .unwrap();
         assert_eq!(
             (
                 found.exact.false_negatives,
@@ -372,7 +394,7 @@ mod tests {
             (0.0, 0.0, 0)
         );
         assert_eq!(found.templates, [0, 1, 0, 0]);
-        let found = row("m", &learn, &recording(0x7e00_0000_0000, &[3_000_000], 2), 0).unwrap();
+        let found = row("m", &learn, (&recording(0x7e00_0000_0000, &[3_000_000], 2), 0), 0).unwrap();
         assert_eq!(found.exact.unknown, 1);
         assert!(found.exact.false_negatives > MOST_MISSED);
         assert!(!missed(&[found]).is_empty());

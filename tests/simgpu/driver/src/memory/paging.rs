@@ -20,7 +20,7 @@ use simgpu_device::Touch;
 use crate::abi::{Error, Out, R};
 use crate::context::Context;
 use crate::kernels::Call;
-use crate::kernels::access::{self, Access, Operands, Touching};
+use crate::kernels::access::{self, Access, Operands, Touching, Used};
 use crate::launch::{Params, Shape};
 use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Allocation, Kind, find, insert, managed};
@@ -119,6 +119,41 @@ pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
     Some(Touch { start, bytes, write })
 }
 
+/// Touches of one launch at most that the device is told; beyond that each operand counts as one, from its first to its last byte.
+const MOST: usize = 256;
+
+/// What the device is told of a launch: it counts whole pages, so runs of bytes in the same or neighbouring pages, as they follow each other, are one.
+fn in_pages(parts: &[Used]) -> Vec<Touch> {
+    let join = |near: u64| {
+        let mut touches: Vec<Touch> = Vec::new();
+        for one in parts {
+            let (write, end) = (one.access == Access::Write, one.start.saturating_add(one.bytes));
+            match touches.last_mut() {
+                Some(last)
+                    if last.write == write
+                        && (last.start..=(last.start + last.bytes).saturating_add(near)).contains(&one.start) =>
+                {
+                    last.bytes = last.bytes.max(end - last.start);
+                }
+                _ => touches.push(Touch {
+                    start: one.start,
+                    bytes: one.bytes,
+                    write,
+                }),
+            }
+        }
+        touches
+    };
+    let mut touches = join(PAGE);
+    let mut near = PAGE;
+    while touches.len() > MOST && near < 1 << 40 {
+        near *= 8;
+        touches = join(near);
+    }
+    touches.truncate(MOST);
+    touches
+}
+
 /// What a launch with these parameters touches.
 pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
     if !any() {
@@ -131,15 +166,7 @@ pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec
     };
     let shape = (count(shape.grid), count(shape.block));
     let used = access::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
-    let touches = used
-        .parts
-        .iter()
-        .map(|one| Touch {
-            start: one.start,
-            bytes: one.bytes,
-            write: one.access == Access::Write,
-        })
-        .collect();
+    let touches = in_pages(&used.parts);
     LAST.set((LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1, used));
     touches
 }
@@ -178,4 +205,25 @@ pub extern "C" fn simgpuTouches(list: Out<u64>, room: usize, what: Out<u64>) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn simgpuLaunches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_is_told_a_bounded_number_of_touches() {
+        let run = |start: u64| Used {
+            start,
+            bytes: 128,
+            access: Access::Read,
+        };
+        let near: Vec<Used> = (0..5000).map(|n| run(n * 256)).collect();
+        let told = in_pages(&near);
+        assert_eq!((told.len(), told[0].bytes), (1, 4999 * 256 + 128));
+        let far: Vec<Used> = (0..5000).map(|n| run(n << 20)).collect();
+        let told = in_pages(&far);
+        assert!(told.len() <= MOST && told.iter().map(|one| one.bytes).sum::<u64>() >= 5000 * 128);
+        assert_eq!(in_pages(&[run(0), run(1 << 30)]).len(), 2, "far apart");
+    }
 }

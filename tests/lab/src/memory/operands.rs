@@ -1,0 +1,261 @@
+//! What a framework says of its operations makes guesses exact.
+//!
+//! `tests/clients/operands.py` writes which tensors each operation of a PyTorch program was given and made, and which launches were its. A kernel that uses whole tensors touches them to
+//! the byte, whatever closed library it is from, and the framework knows where they are. A guessed launch becomes exact where *every* pointer among its parameters is explained:
+//!
+//! * it is the begin of one of the operation's tensors: the kernel touches that tensor, all of it (operations that choose by data what they read are not taken so);
+//! * or of memory that the library took for the operation and whose size another launch of the same operation states: a copy in another layout (cuDNN's `nchwToNhwcKernel` gives images, channels
+//!   and padded channels; without padding it is as large as what is copied), partial sums (cuBLAS's `splitKreduce_kernel` gives their stride and number, and the matrix product before it
+//!   writes them instead of its result), the indices of a maximum (one of 64 bits an output, PyTorch's `max_pool_forward_nchw`);
+//! * or the kernel is one whose parameters have gaps with pointers that it does not use (PyTorch's concatenation, cuDNN's batch normalisation), it is the operation's only one, and all the operation's tensors
+//!   are among its pointers.
+//!
+//! All else stays a guess: workspaces whose use only the library knows.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::{Context, Result};
+use weft_profiles::working_set::recording::{Recorded, Recording};
+use weft_profiles::working_set::{Access, Allocations, Certainty, Touched};
+
+/// A tensor: address, how it is used (0 read, 1 written, 2 both), and its runs of bytes: offset and size.
+type Tensor = (u64, u8, Vec<(u64, u64)>);
+
+/// A line: the launches (behind the first number, up to the second), the name, whether whole tensors are used, and which.
+type Operation = (u64, u64, String, bool, Vec<Tensor>);
+
+/// Parameters with pointers in their gaps.
+const WITH_GAPS: [&str; 2] = ["CatArrayBatchedCopy", "bn_fw_inf_"];
+
+/// Makes exact what these lines explain. Returns how many launches.
+pub fn explain(recording: &mut Recording, lines: &str) -> Result<usize> {
+    let mut explained = 0;
+    for (number, line) in lines.lines().enumerate() {
+        let operation: Operation =
+            serde_json::from_str(line).with_context(|| format!("line {}: no operation", number + 1))?;
+        let (before, last, _, whole, tensors) = &operation;
+        if !whole {
+            continue;
+        }
+        let from = recording.launches.partition_point(|launch| launch.number <= *before);
+        let to = recording
+            .launches
+            .partition_point(|launch| launch.number <= *last)
+            .max(from);
+        let its = &recording.launches[from..to];
+        // All of the operation's launches, or their order says nothing.
+        if its.len() as u64 != last - before {
+            continue;
+        }
+        let taken = Taken::of(recording, its, tensors);
+        let found: Vec<Option<Vec<Touched>>> = its
+            .iter()
+            .map(|launch| match launch.certainty {
+                Certainty::Exact => None,
+                Certainty::Guessed => touched(recording, launch, its.len(), tensors, &taken),
+            })
+            .collect();
+        for (launch, found) in recording.launches[from..to].iter_mut().zip(found) {
+            if let Some(found) = found {
+                launch.touched = found;
+                launch.certainty = Certainty::Exact;
+                explained += 1;
+            }
+        }
+    }
+    Ok(explained)
+}
+
+fn name<'a>(recording: &'a Recording, launch: &Recorded) -> &'a str {
+    recording.names.get(&launch.kernel).map_or("", String::as_str)
+}
+
+/// The different words of a launch that point into the job's memory.
+fn pointers(launch: &Recorded, live: &Allocations) -> Vec<u64> {
+    let mut seen = HashSet::new();
+    let view = launch.launch();
+    let words = view.pointer_offsets().filter_map(|offset| view.word64(offset));
+    words
+        .filter(|word| live.find(*word).is_some() && seen.insert(*word))
+        .collect()
+}
+
+/// What the library took for an operation.
+struct Taken {
+    /// Address and bytes.
+    sizes: HashMap<u64, u64>,
+    /// Those that are partial sums.
+    sums: HashSet<u64>,
+}
+
+impl Taken {
+    fn of(recording: &Recording, launches: &[Recorded], tensors: &[Tensor]) -> Taken {
+        let mut taken = Taken {
+            sizes: HashMap::new(),
+            sums: HashSet::new(),
+        };
+        for launch in launches {
+            let (symbol, view) = (name(recording, launch), launch.launch());
+            let word = |offset| view.word32(offset).map(u64::from);
+            if symbol.contains("nchwToNhwcKernelIfff") {
+                // Images, channels, padded channels, elements of an image; then source and result.
+                let shape = [word(0), word(4), word(8), word(12)];
+                if let ([Some(images), Some(channels), Some(padded), Some(image)], Some(result)) =
+                    (shape, view.word64(80))
+                    && channels == padded
+                {
+                    taken.sizes.insert(result, 4 * images * image);
+                }
+            } else if symbol.contains("splitKreduce_kernel") && symbol.contains("EiffffL") {
+                // Rows, columns, batches, elements of one part, parts; then the parts.
+                let shape = [word(8), word(12), word(32), word(36), word(40)];
+                if let ([Some(rows), Some(columns), Some(1), Some(part), Some(parts)], Some(sums)) =
+                    (shape, view.word64(64))
+                    && rows * columns == part
+                {
+                    taken.sizes.insert(sums, 4 * part * parts);
+                    taken.sums.insert(sums);
+                }
+            } else if symbol.contains("max_pool_forward_nchwIf")
+                && let (Some(result), Some(indices)) = (view.word64(80), view.word64(88))
+                && let Some((.., runs)) = tensors.iter().find(|(address, ..)| *address == result)
+                && tensors.iter().all(|(address, ..)| *address != indices)
+                && let [(0, bytes)] = runs[..]
+            {
+                taken.sizes.insert(indices, 2 * bytes);
+            }
+        }
+        taken
+    }
+}
+
+/// What a launch touched, if all its pointers are explained.
+fn touched(
+    recording: &Recording,
+    launch: &Recorded,
+    launches: usize,
+    tensors: &[Tensor],
+    taken: &Taken,
+) -> Option<Vec<Touched>> {
+    let live = recording.allocations.get(launch.allocations)?;
+    let symbol = name(recording, launch);
+    let words = pointers(launch, live);
+    let gaps = launches == 1
+        && WITH_GAPS.iter().any(|name| symbol.contains(name))
+        && tensors.iter().all(|(address, ..)| words.contains(address));
+    // A product whose partial sums are added by another kernel leaves the result to that one.
+    let partial = !symbol.contains("splitKreduce_kernel") && words.iter().any(|word| taken.sums.contains(word));
+    let mut found = Vec::new();
+    for word in words {
+        if let Some((_, access, runs)) = tensors.iter().find(|(address, ..)| *address == word) {
+            if partial && *access == 1 {
+                continue;
+            }
+            let access = match access {
+                0 => Access::Read,
+                1 => Access::Write,
+                _ => Access::ReadWrite,
+            };
+            found.extend(runs.iter().map(|(offset, bytes)| Touched {
+                address: word + offset,
+                bytes: *bytes,
+                access,
+            }));
+        } else if let Some(bytes) = taken.sizes.get(&word) {
+            found.push(Touched {
+                address: word,
+                bytes: *bytes,
+                access: Access::ReadWrite,
+            });
+        } else if !gaps {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x7f00_0000_0000;
+
+    fn launch(number: u64, kernel: u64, words: &[u64]) -> Recorded {
+        Recorded {
+            number,
+            certainty: Certainty::Guessed,
+            kernel,
+            parameters: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            grid: [1; 3],
+            block: [1; 3],
+            touched: Vec::new(),
+            allocations: 0,
+        }
+    }
+
+    fn recording(launches: Vec<Recorded>, names: &[(u64, &str)]) -> Recording {
+        let mut live = Allocations::new();
+        live.add(BASE, 1 << 20);
+        Recording {
+            allocations: vec![live],
+            launches,
+            names: names
+                .iter()
+                .map(|(kernel, name)| (*kernel, (*name).to_string()))
+                .collect(),
+        }
+    }
+
+    fn sizes(launch: &Recorded) -> Vec<(u64, u64)> {
+        launch
+            .touched
+            .iter()
+            .map(|one| (one.address - BASE, one.bytes))
+            .collect()
+    }
+
+    #[test]
+    fn whole_tensors_are_touched_and_other_pointers_leave_it_a_guess() {
+        let launches = vec![
+            launch(1, 1, &[BASE, BASE + 4096, 7]),
+            launch(2, 1, &[BASE, BASE + 9000]),
+            launch(3, 1, &[BASE]),
+        ];
+        let mut recording = recording(launches, &[]);
+        let tensors = format!("[[{},0,[[0,100],[200,100]]],[{},1,[[0,50]]]]", BASE, BASE + 4096);
+        let lines = format!("[0,2,\"aten::mm\",true,{tensors}]\n[2,3,\"aten::embedding\",false,{tensors}]\n");
+        assert_eq!(explain(&mut recording, &lines).unwrap(), 1);
+        assert_eq!(sizes(&recording.launches[0]), [(0, 100), (200, 100), (4096, 50)]);
+        assert_eq!(recording.launches[0].touched[2].access, Access::Write);
+        let certain = recording
+            .launches
+            .iter()
+            .map(|launch| launch.certainty == Certainty::Exact);
+        assert_eq!(certain.collect::<Vec<_>>(), [true, false, false]);
+        assert!(explain(&mut recording, "no line").is_err());
+    }
+
+    #[test]
+    fn partial_sums_are_as_large_as_their_reduction_says() {
+        let (sums, result) = (BASE + 65536, BASE + 4096);
+        // 10 rows of 20 columns in 3 parts.
+        let mut reduce = [0u64; 12];
+        (reduce[1], reduce[4], reduce[5]) = (10 | 20 << 32, 1 | 200 << 32, 3);
+        (reduce[8], reduce[9]) = (sums, result);
+        let launches = vec![launch(1, 1, &[BASE, result, sums]), launch(2, 2, &reduce)];
+        let names = [
+            (1, "_ZN7cutlass7Kernel2I8gemm"),
+            (2, "_ZN8cublasLt19splitKreduce_kernelILi32ELi16EiffffLb0E"),
+        ];
+        let mut recording = recording(launches, &names);
+        let lines = format!("[0,2,\"aten::mm\",true,[[{BASE},0,[[0,400]]],[{result},1,[[0,800]]]]]");
+        assert_eq!(explain(&mut recording, &lines).unwrap(), 2);
+        assert_eq!(
+            sizes(&recording.launches[0]),
+            [(0, 400), (65536, 2400)],
+            "not the result"
+        );
+        assert_eq!(sizes(&recording.launches[1]), [(65536, 2400), (4096, 800)]);
+    }
+}
