@@ -124,10 +124,10 @@ impl Desk {
         let (runs_on, share) = book.machine.share(job).unzip();
         let mut left = None;
         let mut pid = None;
-        if let Some(gang) = book.gangs.get_mut(&job) {
-            if let Some(took) = &mut gang.took {
-                took.together(gang.members.values().map(|member| &*member.entry));
-            }
+        if let Some(gang) = book.gangs.get_mut(&job)
+            && let Some(took) = &mut gang.took
+        {
+            took.together(gang.members.values().map(|member| &*member.entry));
         }
         if let Some(member) = book.gangs.get_mut(&job).and_then(|gang| gang.members.remove(&client)) {
             pid = Some(member.process.pid);

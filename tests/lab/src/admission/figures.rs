@@ -53,6 +53,8 @@ pub struct Row {
     pub jain: f64,
     /// The variance of the users' mean slowdowns.
     pub variance: f64,
+    /// What was foretold of the wait of each that had to wait, as it asked first, and what it was, seconds. Empty where nobody foretells.
+    pub foretold: Vec<(f64, f64)>,
 }
 
 /// What a run comes to.
@@ -99,8 +101,43 @@ pub fn row(mix: &Mix, seed: u64, rule: Rule, outcome: &Outcome) -> Row {
         memory: outcome.held,
         makespan_s: outcome.makespan as f64 / S as f64,
         jain: sum * sum / (users.len() as f64 * squares).max(f64::MIN_POSITIVE),
+        foretold: outcome
+            .fates
+            .iter()
+            .filter_map(|fate| Some((seconds(fate.expected_wait?), seconds(fate.first_wait?))))
+            .collect(),
         variance: users.iter().map(|user| (user - middle) * (user - middle)).sum::<f64>() / users.len().max(1) as f64,
     }
+}
+
+fn seconds(ns: crate::Ns) -> f64 {
+    ns as f64 / S as f64
+}
+
+/// How the begins that were foretold turned out, in a line: by how much later than foretold (a minus: sooner), and what part of those that were to wait for a minute or more waited between half
+/// and twice as long as foretold. Who comes later with a claim to go first (a user who had less, a shorter job) is not foretold, nor that estimates are wrong.
+fn foretold(rows: &[Row], mix: &str) -> Option<String> {
+    let weft = Policy::Weft.name();
+    let all: Vec<(f64, f64)> = of(rows, mix, weft)
+        .flat_map(|row| row.foretold.iter().copied())
+        .collect();
+    let mut late: Vec<f64> = all.iter().map(|(expected, was)| was - expected).collect();
+    late.sort_by(f64::total_cmp);
+    let quantile = |part: usize| late.get((late.len().checked_sub(1)?) * part / 100).copied();
+    let long = || all.iter().filter(|(expected, _)| *expected >= 60.0);
+    let near = long()
+        .filter(|(expected, was)| (0.5..=2.0).contains(&(was / expected)))
+        .count();
+    Some(format!(
+        "  begins foretold by weft queue to {} that had to wait: later than foretold by {:+.0} / {:+.0} / {:+.0} / {:+.0} / {:+.0} s (5, 25, 50, 75, 95 in 100); {:.0} in 100 waited between half and twice as long",
+        late.len(),
+        quantile(5)?,
+        quantile(25)?,
+        quantile(50)?,
+        quantile(75)?,
+        quantile(95)?,
+        100.0 * near as f64 / long().count().max(1) as f64
+    ))
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -142,14 +179,16 @@ fn average(rows: &[Row], mix: &str, rule: &str, figure: impl Fn(&Row) -> f64) ->
 fn worst(rows: &[Row], mix: &str, wait: fn(&Row) -> f64) -> (f64, String) {
     let [weft, fifo] = [Policy::Weft, Policy::Fifo].map(Policy::name);
     let mut worst: Option<(f64, String)> = None;
-    let mut missed = 0;
+    let mut missed = Vec::new();
     for row in of(rows, mix, weft) {
         let fifo = of(rows, mix, fifo).find(|other| other.seed == row.seed);
         let Some(fifo) = fifo else { continue };
         let over = wait(row) - wait(fifo) - row.bound_s;
-        missed += u32::from(over > 0.0);
+        if over > 0.0 {
+            missed.push(format!("{} by {over:.0} s", row.seed));
+        }
         let text = format!(
-            "{:.0} s, fifo {:.0} s, bound {:.0} s (seed {}",
+            "at worst {:.0} s, fifo {:.0} s, bound {:.0} s (seed {}",
             wait(row),
             wait(fifo),
             row.bound_s,
@@ -160,7 +199,11 @@ fn worst(rows: &[Row], mix: &str, wait: fn(&Row) -> f64) -> (f64, String) {
         }
     }
     let (over, text) = worst.unwrap_or_default();
-    (over, format!("{text}; missed with {missed} seeds)"))
+    let missed = match missed.is_empty() {
+        true => "none".to_string(),
+        false => missed.join(", "),
+    };
+    (over, format!("{text}); seeds that miss it: {missed}"))
 }
 
 /// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about whether that is met.
@@ -175,7 +218,11 @@ fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
         false if least > aim => format!("impossible: {bounds}"),
         false if kept > aim => format!("impossible for who keeps what jobs say: {bounds}"),
         false => {
-            format!("not shown to be impossible: {bounds}; shortest first, which promises nothing, waits {free:.0} s")
+            let [runs, all] =
+                [false, true].map(|memory| average(rows, mix, &Rule::Knows(memory).name(), |row| row.wait_mean_s));
+            format!(
+                "not shown to be impossible: {bounds}; shortest first, which promises nothing, waits {free:.0} s, {runs:.0} s if it knew how long jobs run, {all:.0} s if it knew what they take, too"
+            )
         }
     }
 }
@@ -255,6 +302,7 @@ pub fn text(rows: &[Row], abouts: &BTreeMap<String, &'static str>) -> String {
                 figure(|row| row.variance),
             ));
         }
+        lines.extend(foretold(rows, mix));
     }
     lines.join("\n") + "\n"
 }

@@ -29,6 +29,9 @@ pub enum Rule {
     Nobody,
     /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
     Admit(Policy, bool),
+    /// Shortest first, which promises nothing, among jobs that say the truth about how long they run, and (true) about their memory: no scheduler can know that. It tells how much of a wait is
+    /// owed to what is not known.
+    Knows(bool),
 }
 
 impl Rule {
@@ -37,6 +40,7 @@ impl Rule {
         let mut all = vec![Rule::Nobody];
         all.extend(Policy::ALL.iter().map(|(policy, _)| Rule::Admit(*policy, true)));
         all.push(Rule::Admit(Policy::BestFit, false));
+        all.extend([Rule::Knows(false), Rule::Knows(true)]);
         all
     }
 
@@ -46,6 +50,8 @@ impl Rule {
             Rule::Nobody => "none".to_string(),
             Rule::Admit(policy, true) => policy.to_string(),
             Rule::Admit(policy, false) => format!("{policy}, not held"),
+            Rule::Knows(false) => "shortest, true runs".to_string(),
+            Rule::Knows(true) => "shortest, all true".to_string(),
         }
     }
 }
@@ -55,6 +61,8 @@ impl Rule {
 pub struct Fate {
     /// How long it waited when it asked first, the time at which it asks being the same under every rule.
     pub first_wait: Option<Ns>,
+    /// How long it was expected to wait when it had just asked first, and had to wait.
+    pub expected_wait: Option<Ns>,
     /// When the run began that it ended with.
     pub began: Ns,
     /// When it ended.
@@ -110,6 +118,7 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
     let policy = match rule {
         Rule::Admit(policy, _) => policy,
         Rule::Nobody => Policy::Fifo,
+        Rule::Knows(_) => Policy::Shortest,
     };
     let mut world = World {
         mix,
@@ -120,7 +129,14 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
         }),
         now: 0,
         running: BTreeMap::new(),
-        said: mix.jobs.iter().map(|job| job.said_peak).collect(),
+        said: mix
+            .jobs
+            .iter()
+            .map(|job| match rule {
+                Rule::Knows(true) => job.peak,
+                _ => job.said_peak,
+            })
+            .collect(),
         comes: mix.jobs.iter().map(|job| job.arrives).collect(),
         ends: Vec::new(),
         outcome: Outcome {
@@ -235,9 +251,30 @@ impl World<'_> {
             job: Number(at as u64),
             user: User(job.user),
             priority: 5,
-            need: Need::plain(said, job.said_run),
+            need: Need::plain(
+                said,
+                match self.rule {
+                    Rule::Knows(_) => job.run,
+                    _ => job.said_run,
+                },
+            ),
             devices: Vec::new(),
         }));
+        self.expect(at, job);
+    }
+
+    /// What `weft queue` would say of a job that has just asked: only for the rule that people see.
+    fn expect(&mut self, at: usize, job: &Job) {
+        let number = Number(at as u64);
+        if self.rule != Rule::Admit(Policy::Weft, true) || !self.core.waits(number) {
+            return;
+        }
+        if let Some(fate) = self.outcome.fates.get_mut(at)
+            && fate.first_wait.is_none()
+        {
+            let expected = self.core.forecast().get(&number).map(|expected| expected.begin);
+            fate.expected_wait = expected.map(|begin| begin.saturating_sub(job.arrives));
+        }
     }
 
     fn free(&self, device: usize) -> u64 {
@@ -290,7 +327,7 @@ impl World<'_> {
         let number = Number(at as u64);
         let within = match self.rule {
             Rule::Nobody | Rule::Admit(_, false) => true,
-            Rule::Admit(_, true) => {
+            Rule::Admit(_, true) | Rule::Knows(_) => {
                 let share = |core: &Admission| core.share(number).map_or(0, |(_, share)| share);
                 let lacks = bytes.saturating_sub(share(&self.core));
                 if lacks > 0 {
