@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
 
-    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [--arms ARM...] [CASE...]
+    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [--policy P] [--arms ARM...] [CASE...]
 
     tests/clients/memory.py                      every case
     tests/clients/memory.py together --json F    two training jobs, with and without weft's planning; the ratio
     tests/clients/memory.py killed broker        faults
+
+Two jobs of one priority, and a broker with no options but the policy: the default one, or --policy. Under timeslice turns of 100 ms are asked for, which the others come to by themselves.
 
 Cases:
   alone       a job that fits, on device memory and on managed memory: the same operations, and what managed memory costs
@@ -43,7 +45,7 @@ STEPS = 12
 # Where speed is measured: steps that count, behind those in which the optimizer takes its memory and the job's period is learnt.
 LONG, WARM = 70, 20
 BOUND = 150.0
-# Turns that a migration fits into (README: the slice).
+# Turns that a migration fits into: what timeslice must be told.
 TURN_US = 100_000
 
 
@@ -190,8 +192,23 @@ def pair(place, device, first, second, **more):
     return one, two
 
 
+# What --policy says.
+POLICY = None
+
+
 def broker_for(place, device):
-    return jobs.Broker(place, device, policy="timeslice", extra=("--turn", str(TURN_US)))
+    return jobs.Broker(place, device, policy=POLICY, extra=("--turn", str(TURN_US)) if POLICY == "timeslice" else ())
+
+
+def took_turns(broker):
+    """Equals whose memory does not fit together took long turns, unless the policy has its own."""
+    status = broker.status()
+    if status is None:
+        raise Failure("the broker does not answer")
+    turns = sum(device["core"]["counters"]["long_turns"] for device in status["devices"])
+    if bool(turns) == (POLICY == "timeslice"):
+        raise Failure(f"{turns} long turns")
+    return turns
 
 
 def together_rate(place):
@@ -231,7 +248,7 @@ def run_arm(place, kind, percent, profiles):
     device.settings["SIMGPU_HOST_MEMORY"] = str(HOST)
     if kind == "turns":
         device.settings["SIMGPU_MANAGED"] = "no-prefetch"
-    moved = {}
+    moved, turns = {}, 0
     with contextlib.ExitStack() as stack:
         extra = without_broker(device)
         if kind != "demand":
@@ -245,10 +262,11 @@ def run_arm(place, kind, percent, profiles):
         finish(one)
         finish(two)
         if kind != "demand":
+            turns = took_turns(broker)
             for entry in broker.status()["ended"]:
                 moved[entry["last"]["pid"]] = {key: entry["last"][key] for key in MOVED}
     device.wait_gone()
-    return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved}, (one, two)
+    return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved, "long_turns": turns}, (one, two)
 
 
 # What weft says of what it moved.
@@ -275,7 +293,7 @@ def together(folder, percent, arms=ARMS):
         "step_ms": {kind: round(1e3 * seconds, 2) for kind, seconds in steps.items()},
         # How many times as fast as demand paging alone.
         "faster": {kind: round(steps["demand"] / seconds, 3) for kind, seconds in steps.items() if "demand" in steps},
-        **{what: {kind: entry[what] for kind, entry in found.items()} for what in ("most", "moved", "ledger")},
+        **{what: {kind: entry[what] for kind, entry in found.items()} for what in ("most", "moved", "ledger", "long_turns")},
     }
 
 
@@ -292,11 +310,10 @@ def killed(folder, percent):
             raise Failure("nothing moved\n" + one.explain() + two.explain())
         one.kill()
         finish(two)
-        if broker.status() is None:
-            raise Failure("the broker does not answer")
+        turns = took_turns(broker)
     device.wait_gone()
     same(want, folder / "log", two.pid)
-    return {}
+    return {"long_turns": turns}
 
 
 def broker_killed(folder, percent):
@@ -395,9 +412,12 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit with 1 where a case failed")
     parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
     parser.add_argument("--percent", type=int, default=150, help="of the device's room that both jobs want (default 150)")
+    parser.add_argument("--policy", choices=("weft", "fikit", "exclusive", "timeslice"), help="the broker's (default: its own default)")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="what `together` compares (default: all of them)")
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
     arguments = parser.parse_args()
+    global POLICY  # noqa: PLW0603
+    POLICY = arguments.policy
     figures, failed = {}, []
     for name in arguments.cases or CASES:
         begin = time.monotonic()

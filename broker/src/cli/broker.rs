@@ -39,6 +39,9 @@ pub struct Args {
     /// Turn length of the timeslice policy
     #[arg(long, value_name = "MICROSECONDS")]
     pub turn: Option<u64>,
+    /// How long a job may be away while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub away: Option<u64>,
     /// What it costs the device to go from one process to another; default 100, under MPS 0
     #[arg(long, value_name = "MICROSECONDS")]
     pub switch_cost: Option<u64>,
@@ -118,6 +121,9 @@ fn options(args: &Args) -> Options {
     if let Some(us) = args.turn {
         core.turn = us.saturating_mul(1_000);
     }
+    if let Some(ms) = args.away {
+        core.away = ms.saturating_mul(1_000_000);
+    }
     Options {
         core,
         idle_exit: args.idle_exit.map(Duration::from_secs),
@@ -166,6 +172,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         ("--delay-bound", args.delay_bound),
         ("--longest-wait", args.longest_wait),
         ("--turn", args.turn),
+        ("--away", args.away),
         ("--switch-cost", args.switch_cost),
     ] {
         if let Some(value) = value {

@@ -33,6 +33,12 @@ pub(super) struct ClientState {
     pub long: Option<Long>,
     /// A revocation was ordered at this time and not answered yet.
     pub revoking: Option<Ns>,
+    /// Its memory finds no room beside that of others: the length of its turns.
+    pub crowded: Option<Ns>,
+    /// It is another one's turn: it stays out of the queue.
+    pub barred: bool,
+    /// When its last turn among those whose memory finds no room ended.
+    pub turned_at: Ns,
     /// It was granted credit after that order.
     pub granted_since: bool,
     /// It was granted credit and has reported no use of it since.
@@ -100,6 +106,9 @@ impl ClientState {
             lease: None,
             long: None,
             revoking: None,
+            crowded: None,
+            barred: false,
+            turned_at: 0,
             granted_since: false,
             unreported: false,
             untold: 0,

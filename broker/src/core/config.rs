@@ -145,6 +145,12 @@ pub struct Config {
     /// `timeslice`: the length of a turn, and how long fillers of one priority keep the device before the next of them has it. 10 ms
     /// against 0.2 ms for switching there and back is 2 %.
     pub turn: Ns,
+    /// Jobs of one priority whose memory does not fit the device together take turns that are long enough to move it. Nobody is away for longer than this while the others have theirs, as
+    /// far as turns of 20 ms keep to it.
+    ///
+    /// 500 ms: two jobs that move 2 GB each in a turn need turns of some 300 ms, of five jobs none has more than 109. Below the longest wait at the gate (a second), at which a launch goes
+    /// through whoever's turn it is.
+    pub away: Ns,
     /// A predicted time above this is taken for this. No kernel that anybody waits for runs longer than 10 s.
     pub longest_cost: Ns,
     /// What a kernel without a known time counts for.
@@ -169,6 +175,7 @@ impl Default for Config {
             write_off_after: 50 * MS,
             idle_grace: 10 * MS,
             turn: 10 * MS,
+            away: 500 * MS,
             longest_cost: 10_000 * MS,
             unknown_cost: 20 * US,
         }
@@ -190,6 +197,7 @@ impl Config {
         scale(&mut self.write_off_after);
         scale(&mut self.idle_grace);
         scale(&mut self.turn);
+        scale(&mut self.away);
         scale(&mut self.unknown_cost);
         self
     }

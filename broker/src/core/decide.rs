@@ -174,13 +174,18 @@ impl Core {
             }
             return;
         }
+        self.look_after_turns(out);
         self.look_after_exposed(out);
         // Who is due comes before whom the policy likes: else it would give away again and again what was taken back for him.
         if self.policy.shares_minimum() && !self.share_minimum(out) {
             return;
         }
         while !self.state.queue.is_empty() {
-            match self.policy.next(&self.state, self.now) {
+            let verdict = match self.serve_turn() {
+                Some(verdict) => verdict,
+                None => self.policy.next(&self.state, self.now),
+            };
+            match verdict {
                 Verdict::Grant { slot, total, bound } => {
                     self.count_gap();
                     self.grant(slot, total, bound, out);
@@ -251,7 +256,8 @@ impl Core {
                 at = 0;
                 continue;
             }
-            if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() {
+            let idle_credit = !client.barred || client.revocable();
+            if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
                 // It has the credit and does not go: a sign that we did not see has voided it. Take it back and begin again.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
@@ -263,7 +269,8 @@ impl Core {
             }
             if outstanding == 0 {
                 // A thread that took credit and died or stands still before it says so, or a client that lies.
-                if client.queued.is_some() && (client.untold > 0 || client.unreported) {
+                let waits = client.queued.is_some() || client.barred && client.wait.is_some();
+                if waits && (client.untold > 0 || client.unreported) {
                     let due = lost.max(client.granted_at.saturating_add(write_off_after));
                     match now < due {
                         true => self.wake_at(Some(due)),
@@ -284,10 +291,13 @@ impl Core {
                 at = 0;
                 continue;
             }
-            let stuck = client.queued.map(|entry| {
-                let since = client.progress_at.max(client.granted_at).max(entry.since);
+            // Also of one whose turn it is not: its next launch may be what ends its work.
+            let wait = client.wait.filter(|_| client.queued.is_some() || client.barred);
+            let stuck = wait.map(|wait| {
+                let since = client.progress_at.max(client.granted_at).max(wait.since);
+                let out_of_turn = client.crowded.filter(|_| client.barred).unwrap_or(0) / 4;
                 let patience = stuck_after.saturating_add(outstanding.saturating_mul(2));
-                (since.saturating_add(patience), entry.cost)
+                (since.saturating_add(patience).saturating_add(out_of_turn), wait.cost)
             });
             self.wake_at(Some(lost));
             match stuck {

@@ -89,6 +89,14 @@ pub enum Event {
         /// What was left.
         left: i64,
     },
+    /// The memory that this client and others need does not fit the device together: those of one priority of whom this is told take turns of such a length, so that memory
+    /// can be moved for each. `None`: there is room.
+    Crowded {
+        /// Who.
+        client: Client,
+        /// How long its turns are from its next one on, ns.
+        turn: Option<Ns>,
+    },
     /// How long a kernel of this client took, as the device measured it.
     Sampled {
         /// Who.

@@ -45,6 +45,7 @@ impl Core {
     pub(super) fn assign_modes(&mut self, out: &mut Vec<Decision>) {
         let first = self.state.most_important().unwrap_or(0);
         let alone = self.state.order.len() == 1;
+        self.rota.count(&self.state);
         self.state.holders.clear();
         for at in 0..self.state.order.len() {
             let slot = self.state.order[at];
@@ -52,7 +53,7 @@ impl Core {
             let (id, old) = (client.id, client.mode);
             let new = match alone {
                 true => Mode::Alone,
-                false => self.policy.mode(client.priority, first),
+                false => self.mode_in_turns(client, self.policy.mode(client.priority, first)),
             };
             if new == Mode::Holder {
                 self.state.holders.push(slot);
@@ -84,6 +85,7 @@ impl Core {
             }
             out.push(Decision::Mode(id, new));
         }
+        self.bar(out);
     }
 
     /// Returns whether there may be anything to decide.

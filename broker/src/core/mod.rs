@@ -16,11 +16,12 @@
 //! * Credit is conserved: granted = issued + revoked + left, for each client, whatever it reports.
 //! * A client that is gone holds nothing.
 //! * Every filler that waits gets credit in the end: by a gap, by its turn, or by the minimum share.
+//! * Those at the top are holders, but for equals whose memory does not fit the device together: they take turns.
 //!
 //! # Where is what
 //!
 //! `timeline` and `times` predict the holder; `ledger` keeps a filler's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
-//! clients say; `policy` says whom to serve and `decide` makes decisions of it. For policy `weft` alone: `foresight` learns what follows a holder's
+//! clients say; `policy` says whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does not fit the device together. For policy `weft` alone: `foresight` learns what follows a holder's
 //! kernels, `pace` how long a filler's take, `device` what is still on the device by the clock. All three are blank under the other policies.
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,7 @@ pub mod memory;
 mod pace;
 mod policy;
 mod queue;
+mod rota;
 mod slack;
 mod snapshot;
 mod state;
@@ -51,6 +53,7 @@ use client::ClientState;
 use foresight::Foresight;
 use pace::Pace;
 use policy::Policy;
+use rota::Rota;
 use state::State;
 use timeline::Phase;
 use times::Times;
@@ -62,6 +65,7 @@ pub use crate::protocol::{Ns, credit::Lease, lane::Mode};
 pub struct Core {
     state: State,
     policy: Box<dyn Policy>,
+    rota: Rota,
     now: Ns,
     wake: Option<Ns>,
     /// Nobody gets a minimum share before this.
@@ -78,6 +82,7 @@ impl Core {
         Core {
             policy: policy::by_name(config.policy),
             state: State::new(config),
+            rota: Rota::default(),
             now: 0,
             wake: None,
             next_share: 0,
@@ -122,6 +127,7 @@ impl Core {
             Event::Gone(client) => {
                 let Some(slot) = self.known(client) else { return };
                 self.policy.forget(slot);
+                self.rota.forget(slot);
                 self.state.remove(slot);
                 self.assign_modes(out);
             }
@@ -129,6 +135,7 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 let priority = self.priority(priority);
                 self.policy.forget(slot);
+                self.rota.forget(slot);
                 let class = self.policy.class(priority);
                 if let Some(client) = self.state.get_mut(slot) {
                     (client.priority, client.class) = (priority, class);
@@ -222,6 +229,10 @@ impl Core {
                 }
                 return self.decide_soon();
             }
+            Event::Crowded { client, turn } => {
+                let Some(slot) = self.known(client) else { return };
+                self.crowded(slot, turn, out);
+            }
             Event::Revoked { client, left } => {
                 let Some(slot) = self.known(client) else { return };
                 self.revoked(slot, left);
@@ -282,6 +293,7 @@ impl Core {
             priority: client.priority,
             mode: snapshot::mode_name(client.mode),
             active: client.wait.is_some() || self.now < last.saturating_add(self.state.config.idle_grace),
+            turns: self.rota.has(client),
             waiting: client.wait.map(|wait| WaitView {
                 kernel: wait.kernel,
                 cost: wait.cost,

@@ -39,6 +39,8 @@ pub struct ClientView {
     pub mode: &'static str,
     /// Whether it launched or waited lately.
     pub active: bool,
+    /// Whether it takes long turns with its equals, because their memory does not fit the device together.
+    pub turns: bool,
     /// The kernel it waits with at the gate.
     pub waiting: Option<WaitView>,
     /// Launches the core was told of. A client that is alone tells none.
@@ -141,6 +143,8 @@ pub struct Counters {
     pub starvation_grants: u64,
     /// Grants given because the client's own earlier work did not end.
     pub stuck_grants: u64,
+    /// Long turns that began, of those whose memory does not fit the device together.
+    pub long_turns: u64,
     /// Times that outstanding work was written off.
     pub write_offs: u64,
     /// Events with figures that cannot be (a time far off, a count that went backwards), corrected.

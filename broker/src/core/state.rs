@@ -141,8 +141,10 @@ impl State {
         };
         // Who waits again before he has reported what he did with his last grant has used it: that is on its way. So is what the books have left of an
         // empty word, and what they have left beyond what is in the word.
-        let now = match client.queued {
-            Some(_) if !client.unreported && client.emptied_at.is_none() => {
+        let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
+        let in_order = client.queued.is_some() || client.barred && waits(client);
+        let now = match in_order {
+            true if !client.unreported && client.emptied_at.is_none() => {
                 let untold = client.untold.min(client.ledger.usable());
                 client.ledger.outstanding().saturating_add(untold)
             }
@@ -172,11 +174,15 @@ impl State {
         self.account(slot, |ledger| ledger.give_up(untold));
     }
 
-    /// Puts a client's wait into the queue.
+    /// Puts a client's wait into the queue, unless it is another one's turn.
     pub(super) fn enqueue(&mut self, slot: Slot) {
         self.unqueue(slot);
         let turn = self.config.turn.max(1);
-        let Some(wait) = self.get(slot).and_then(|client| client.wait) else {
+        let Some(wait) = self
+            .get(slot)
+            .filter(|client| !client.barred)
+            .and_then(|client| client.wait)
+        else {
             return;
         };
         let long = self.long(slot, &wait);

@@ -143,6 +143,11 @@ impl Visitors {
         self.desk.tell(Notice::Priority(client.0, priority));
     }
 
+    /// The memory of a client finds no room beside that of others, or does again.
+    pub fn crowded(&self, client: Client, turn: Option<Ns>) {
+        self.desk.tell(Notice::Crowded(client.0, turn));
+    }
+
     /// A client's profile does not fit its device.
     pub fn unprofile(&self, client: Client) {
         self.desk.tell(Notice::Unprofiled(client.0));

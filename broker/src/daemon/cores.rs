@@ -173,6 +173,7 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Progress { client, .. }
         | Event::Renewed { client, .. }
         | Event::Revoked { client, .. }
+        | Event::Crowded { client, .. }
         | Event::Sampled { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)

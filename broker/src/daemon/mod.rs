@@ -62,7 +62,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let gauges = Arc::new(OnceLock::new());
     let (keeper, keeper_thread) =
         keeper::start(keeper::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
-    let (memory, memory_thread) = memory::start(options.core.turn).context("cannot start a thread")?;
+    let (memory, memory_thread) = memory::start(memory::Settings::of(options)).context("cannot start a thread")?;
     let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
         spin: options.spin.decided(),
@@ -75,6 +75,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     })
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&desk.gauges));
+    memory.tell(memory::Tell::Desk(desk.clone()));
     let admission = admission::Desk::new(options.admission, Some(places.ledger()));
     let control_stop = Arc::new(AtomicBool::new(false));
     let (control, control_thread) = control::start(

@@ -38,6 +38,8 @@ pub enum Notice {
     Priority(u64, u8),
     /// The device it is about to use, by its UUID.
     Device(u64, String),
+    /// Its memory finds no room beside that of others, so that it takes turns of this length with its equals; or it does again.
+    Crowded(u64, Option<Ns>),
     /// Its profile does not fit after all.
     Unprofiled(u64),
     /// Somebody wants to see the cores, by their devices' UUIDs.
@@ -424,6 +426,15 @@ impl Scheduler {
                         profile: entry.loaded.clone(),
                     };
                     self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
+                }
+            }
+            Notice::Crowded(client, turn) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    let entry = Arc::clone(lane.entry());
+                    let ns = turn.and_then(|turn| i64::try_from(turn).ok());
+                    self.mark(now, &entry, "crowded", ns, None);
+                    let client = Client(client);
+                    self.tell(now, Event::Crowded { client, turn });
                 }
             }
             Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),

@@ -62,6 +62,8 @@ pub(super) struct Held {
     pub period: Ns,
     /// Slots that are used at all.
     pub used: u64,
+    /// Of those, what is written.
+    pub written: u64,
     /// Where in its period it was at the last switch.
     pub position: Ns,
     /// Its own time since then.
@@ -192,9 +194,10 @@ impl Held {
         self.period = self.set.period.max(last + 1);
         self.position %= self.period;
         self.uses = uses;
-        self.used = 0;
+        (self.used, self.written) = (0, 0);
         for (slot, (used, written)) in self.slots.iter_mut().zip(touched) {
             self.used += u64::from(used);
+            self.written += u64::from(written);
             slot.unwritten = used && !written;
             if used && written {
                 slot.copy = false;

@@ -438,15 +438,46 @@ impl Planner {
         })
     }
 
-    /// What each client of the timeline moved in its last round.
+    /// Granules that these clients are known to use, all together.
+    pub fn needs(&self, clients: &[Client]) -> u64 {
+        let known = clients.iter().filter_map(|client| self.index(*client));
+        known.map(|at| self.clients[at].1.used).sum()
+    }
+
+    /// What each client of the timeline moves in a round: what it moved in the last one, and no less than is to be expected. (A turn that is too short for a client's whole set moves less of it,
+    /// and more often.)
     pub fn migrations(&self) -> Vec<Migration> {
         let mut clients: Vec<Client> = self.timeline.iter().map(|turn| turn.client).collect();
         clients.sort_unstable();
         clients.dedup();
+        let all = self.needs(&clients);
         clients
             .into_iter()
-            .filter_map(|client| Some(self.clients[self.index(client)?].1.migration))
+            .filter_map(|client| Some(&self.clients[self.index(client)?].1))
+            .map(|held| {
+                let expected = self.expected(held, all);
+                Migration {
+                    inward: held.migration.inward.max(expected.inward),
+                    outward: held.migration.outward.max(expected.outward),
+                }
+            })
             .collect()
+    }
+
+    /// Of what a client uses, what is not on the device when its turn comes: while it ran last, it left the others' sets room for a part of them, and so they for its own
+    /// (`facts/papers.md` section 2.4, the derived model). What nobody writes leaves without a copy.
+    fn expected(&self, held: &Held, all: u64) -> Migration {
+        let others = all.saturating_sub(held.used);
+        let left = self.config.capacity.saturating_sub(held.used).min(others);
+        let missing = |of: u64| match others {
+            0 => 0,
+            others => (u128::from(of) * u128::from(others - left) / u128::from(others)) as u64,
+        };
+        let kept = self.options().read_duplication;
+        Migration {
+            inward: missing(held.used),
+            outward: missing(if kept { held.written } else { held.used }),
+        }
     }
 
     /// How long turns should be for what they move: see [`slice`].

@@ -4,6 +4,9 @@
 //! `max(kT, X)` where both overlap: it is efficient to `a` if `kT >= aX`. Where nothing is moved ahead it takes `kT + X`, and `T = aX / (k (1 - a))`
 //! (the model of `facts/papers.md` section 2.4 with nothing overlapped).
 //!
+//! An efficiency above 1 asks for more than that: the link is to be busy for `1/a` of the turns at most, so that what it moves comes in time also where orders are late and a kernel's own faults
+//! share the link. That is what the daemon asks for.
+//!
 //! What must not happen is that a client is away for longer than it was promised. That bound wins: a longer slice is never taken to save the link.
 #![forbid(unsafe_code)]
 
@@ -31,7 +34,7 @@ impl Migration {
     }
 }
 
-/// The length of turns at which these clients' migrations leave `efficiency` of the device's time (0 to 1), but at least `least`, and at most so long
+/// The length of turns at which these clients' migrations leave `efficiency` of the device's time (0 to 1; more where memory moves ahead, see the module), but at least `least`, and at most so long
 /// that nobody is away for longer than `away` (which bounds the sum of the others' turns and of what they wait for). `least` yields to `away`.
 pub fn slice(link: &Link, overlap: Overlap, migrations: &[Migration], efficiency: f64, least: Ns, away: Ns) -> Ns {
     let clients = migrations.len() as u64;
@@ -40,11 +43,13 @@ pub fn slice(link: &Link, overlap: Overlap, migrations: &[Migration], efficiency
     }
     // What is computed from the last round falls short of the next one by up to a tenth (`scripts/lab memory`), and the bound is a promise.
     let away = away - away / 8;
-    let efficiency = efficiency.clamp(0.0, 0.99);
     let moved: Ns = migrations.iter().map(|one| one.time(link)).sum();
     let share = match overlap {
-        Overlap::Ahead => efficiency,
-        Overlap::AtSwitch | Overlap::Nothing => efficiency / (1.0 - efficiency),
+        Overlap::Ahead => efficiency.clamp(0.0, 10.0),
+        Overlap::AtSwitch | Overlap::Nothing => {
+            let efficiency = efficiency.clamp(0.0, 0.99);
+            efficiency / (1.0 - efficiency)
+        }
     };
     let wanted = (moved as f64 * share / clients as f64) as Ns;
     // Of the round, what the link adds to the turns of the others counts as being away.
@@ -88,6 +93,8 @@ mod tests {
         assert_eq!(at(Overlap::Ahead, &moves(0, 0)), MS, "nothing to move: the shortest");
         let oneway = slice(&link(false), Overlap::Ahead, &moves(100, 80), 0.75, MS, far);
         assert_eq!(oneway, 135 * MS);
+        let idle = slice(&link(false), Overlap::Ahead, &moves(100, 80), 1.5, MS, far);
+        assert_eq!(idle, 270 * MS, "the link is busy for two thirds of the turns");
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod timeslice;
 mod turns;
 mod weft;
 
-pub(super) use turns::make_room;
+pub(super) use turns::{grant_freely, make_room};
 
 use std::fmt::Debug;
 
@@ -58,6 +58,11 @@ pub(super) trait Policy: Debug + Send {
 
     /// Whether those who never fit get a minimum share. Not where everybody gets a turn.
     fn shares_minimum(&self) -> bool {
+        true
+    }
+
+    /// Whether equals take long turns where their memory does not fit the device together.
+    fn long_turns(&self) -> bool {
         true
     }
 

@@ -32,6 +32,11 @@ impl Policy for Timeslice {
         false
     }
 
+    /// Its turns are of fixed length.
+    fn long_turns(&self) -> bool {
+        false
+    }
+
     fn forget(&mut self, slot: Slot) {
         self.turns.forget(slot);
     }

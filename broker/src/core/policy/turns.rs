@@ -129,7 +129,7 @@ fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
 }
 
 /// Grants a waiting client as much as the delay bound has room for, or makes room, or waits for it.
-pub(super) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> Verdict {
+pub(in crate::core) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> Verdict {
     let Some(entry) = state.get(slot).and_then(|client| client.queued) else {
         return Verdict::Nothing(None);
     };

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::forecast::Forecast;
 use super::granules::{granules, held};
@@ -17,6 +18,9 @@ const TIMES_A_TURN: u64 = 16;
 
 /// A range that was not named in so many rounds (of half a second, in which something was named) is not part of what the job touches: a training step may take seconds.
 pub(super) const ROUNDS: u64 = 8;
+
+/// A job that did nothing for so long is idle: its memory may go, and nobody's turns are planned with it. A training job that writes a checkpoint is.
+pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 /// One client.
 #[derive(Debug)]
@@ -42,8 +46,13 @@ pub(super) struct Known {
     pub told: HashSet<u64>,
     /// It has changed since the planner was told.
     pub dirty: bool,
-    /// Its granules stay on the device.
+    /// It is a holder: its granules stay on the device, while it is at work.
     pub pinned: bool,
+    /// When it was last seen at work, and by which signs.
+    pub active_at: Instant,
+    signs: [u64; 4],
+    /// When it last had the device.
+    pub ran_at: Option<Instant>,
     pub forecast: Forecast,
 }
 
@@ -63,9 +72,31 @@ impl Known {
             told: HashSet::new(),
             dirty: false,
             pinned: false,
+            active_at: Instant::now(),
+            signs: [0; 4],
+            ran_at: None,
             forecast: Forecast::default(),
             entry,
         }
+    }
+
+    /// Sees whether it has done anything since the last look, or waits for its turn.
+    pub fn look(&mut self, now: Instant) {
+        let (lane, read) = (&self.entry.lane, |word: &AtomicU64| word.load(Ordering::Relaxed));
+        let signs = [
+            lane.written(),
+            read(&lane.counters.launches),
+            read(&lane.counters.graph_launches),
+            read(&lane.reports.settled),
+        ];
+        if std::mem::replace(&mut self.signs, signs) != signs || lane.reports.waiting.load(Ordering::Relaxed) != 0 {
+            self.active_at = now;
+        }
+    }
+
+    /// Whether it has not been idle for long.
+    pub fn is_active(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.active_at) < IDLE
     }
 
     /// Whether a range that was named last in this round counts as touched.

@@ -17,6 +17,7 @@
 //! | `forecast` | what a client says of its period |
 //! | `granules` | from addresses to granules, from orders to errands |
 //! | `room` | how much room there is to plan with |
+//! | `turns` | whether jobs find room together, and how long their turns are where they do not |
 #![forbid(unsafe_code)]
 
 mod forecast;
@@ -24,19 +25,24 @@ mod granules;
 mod known;
 mod room;
 mod thread;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use self::thread::Thread;
+use super::options::Options;
 use super::registry::Entry;
+use super::scheduler::Desk;
 use crate::protocol::Ns;
 use crate::protocol::control::GranuleUse;
 
 /// What the thread is told.
 #[derive(Debug)]
 pub enum Tell {
+    /// The way to the scheduler, which hears whose memory finds no room.
+    Desk(Desk),
     /// A client attached.
     Joined(Arc<Entry>),
     /// A client ended.
@@ -85,12 +91,36 @@ impl Memory {
     }
 }
 
-/// Starts the thread. `turn` is how long the core lets one of several run.
-pub fn start(turn: Ns) -> std::io::Result<(Memory, JoinHandle<()>)> {
+/// What the thread is set to.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How long the core lets one of several run whose memory fits.
+    pub turn: Ns,
+    /// How long nobody may be away while others whose memory does not fit beside his have their turns.
+    pub away: Ns,
+    /// How many times slower than a real one's the device's link is.
+    pub dilation: f64,
+}
+
+impl Settings {
+    /// As the broker was told.
+    pub fn of(options: &Options) -> Settings {
+        // A launch that waits for longer goes through whoever's turn it is.
+        let most = u64::try_from(options.longest_wait.as_nanos() / 4 * 3).unwrap_or(u64::MAX);
+        Settings {
+            turn: options.core.turn,
+            away: options.core.away.min(most),
+            dilation: options.dilation.max(1.0),
+        }
+    }
+}
+
+/// Starts the thread.
+pub fn start(settings: Settings) -> std::io::Result<(Memory, JoinHandle<()>)> {
     let (tells, incoming) = channel();
     let thread = std::thread::Builder::new()
         .name("weft-memory".into())
-        .spawn(move || Thread::new(turn).run(&incoming))?;
+        .spawn(move || Thread::new(settings).run(&incoming))?;
     Ok((Memory { tells }, thread))
 }
 

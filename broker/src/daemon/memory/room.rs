@@ -19,14 +19,19 @@ const LINK: Link = Link {
     duplex: false,
 };
 
-/// For a device of so many bytes that holds so many contexts and so much memory that is not managed.
-pub(super) fn config(bytes: u64, contexts: usize, plain: u64) -> Config {
+/// For a device of so many bytes that holds so many contexts and so much memory that is not managed, and is so many times slower than a real one.
+pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> Config {
     let context = CONTEXT.min(bytes / CONTEXT_PART);
     let beside = context
         .saturating_mul(contexts as u64)
         .saturating_add(plain)
         .saturating_add(bytes / RESERVE);
-    Config::new(bytes.saturating_sub(beside), host_memory(), LINK)
+    let link = Link {
+        inward: LINK.inward / dilation,
+        outward: LINK.outward / dilation,
+        ..LINK
+    };
+    Config::new(bytes.saturating_sub(beside), host_memory(), link)
 }
 
 /// Bytes that the host has to spare now.

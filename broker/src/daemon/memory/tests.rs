@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use super::known::ROUNDS;
+use super::known::{IDLE, ROUNDS};
 use super::room::RESERVE;
 use super::thread::Thread;
 use super::*;
@@ -38,7 +39,11 @@ struct Scene {
 impl Scene {
     /// Each client's context takes a quarter of so small a device.
     fn new(device: u64, clients: u64) -> Scene {
-        let mut thread = Thread::new(100_000_000);
+        let mut thread = Thread::new(Settings {
+            turn: 100_000_000,
+            away: 500_000_000,
+            dilation: 1.0,
+        });
         let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
         for (entry, _) in &clients {
             thread.take(Tell::Joined(Arc::clone(entry)));
@@ -197,4 +202,91 @@ fn nonsense_about_memory_is_not_believed() {
     scene.thread.take(Tell::Unbacked(1, 5));
     scene.thread.take(Tell::Runs(9));
     assert_eq!(scene.settle(errands::Outcome::Done), []);
+}
+
+/// At work at this time: it has launched something.
+fn works(scene: &mut Scene, client: u64, now: Instant) {
+    let (entry, _) = &scene.clients[client as usize - 1];
+    entry.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
+    scene.thread.share(now);
+}
+
+#[test]
+fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
+    let (mut scene, begin) = (Scene::new(256 * MB, 3), Instant::now());
+    for client in [1, 2, 3] {
+        scene.thread.take(Tell::Backed(client, 1 << 40, 40 * MB));
+    }
+    scene.settle(errands::Outcome::Done);
+    let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
+    // A context takes a quarter of the device, so that 60 MB are left: for one of them.
+    for client in [1, 2, 3] {
+        works(&mut scene, client, begin);
+    }
+    assert_eq!(turns(&scene), [true; 3]);
+    // One that does nothing for long does not count.
+    let later = begin + IDLE;
+    works(&mut scene, 1, later - IDLE / 2);
+    works(&mut scene, 2, later - IDLE / 2);
+    scene.thread.share(later + IDLE / 4);
+    assert_eq!(turns(&scene), [true, true, false]);
+    // It waits at the gate: it is there again.
+    scene.clients[2].0.lane.reports.waiting.store(1, Ordering::Relaxed);
+    scene.thread.share(later + IDLE / 4);
+    assert_eq!(turns(&scene), [true; 3]);
+    scene.thread.take(Tell::Left(3));
+    scene.thread.take(Tell::Left(2));
+    works(&mut scene, 1, later);
+    assert_eq!(turns(&scene)[1..], [false; 2]);
+}
+
+#[test]
+fn room_that_has_just_come_is_believed_after_a_while() {
+    let (mut scene, mut now) = (Scene::new(256 * MB, 2), Instant::now());
+    let base = 1 << 40;
+    scene.thread.take(Tell::Backed(1, base, 60 * MB));
+    scene.thread.take(Tell::Backed(2, base, 60 * MB));
+    scene.thread.take(Tell::Backed(2, base + 64 * MB, 60 * MB));
+    scene.settle(errands::Outcome::Done);
+    works(&mut scene, 1, now);
+    works(&mut scene, 2, now);
+    assert!(scene.thread.turns.of(1).is_some());
+    scene.thread.take(Tell::Unbacked(2, base));
+    scene.settle(errands::Outcome::Done);
+    for (after, still) in [(0, true), (500, true), (1_100, false)] {
+        now += Duration::from_millis(after);
+        works(&mut scene, 1, now);
+        works(&mut scene, 2, now);
+        assert_eq!(scene.thread.turns.of(1).is_some(), still, "after {after} ms");
+        assert_eq!(scene.thread.turns.of(2).is_some(), still);
+    }
+}
+
+#[test]
+fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_leaves() {
+    const GB: u64 = 1 << 30;
+    // What lies beside one set of 1 GB: contexts of 450 MB each and a 64th.
+    for (device, jobs, moved) in [(9 * GB / 4, 2, 1), (11 * GB / 4, 3, 1), (64 * GB, 2, 0)] {
+        let (mut scene, now) = (Scene::new(device, jobs), Instant::now());
+        for client in 1..=jobs {
+            scene.thread.take(Tell::Backed(client, 1 << 40, GB));
+        }
+        scene.thread.learn();
+        for client in 1..=jobs {
+            works(&mut scene, client, now);
+        }
+        let length = scene.thread.turns.of(1);
+        if moved == 0 {
+            assert_eq!(length, None, "there is room");
+            continue;
+        }
+        let length = length.expect("no room");
+        // In and out on a link of 22.2 GB/s one way: 97 ms if nothing of it stayed.
+        assert!(length >= 20_000_000, "{length}");
+        assert!(length <= 97_000_000 * 100 / 65, "{length}");
+        assert!(
+            length * (jobs - 1) <= 500_000_000,
+            "{length}: nobody is away for longer"
+        );
+    }
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-use super::Tell;
 use super::granules::{confirms, errand, granules, joined};
 use super::known::Known;
 use super::room::config;
+use super::turns::Turns;
+use super::{Settings, Tell};
 use crate::core::Client;
 use crate::core::memory::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
+use crate::daemon::scheduler::{Desk, Notice};
 use crate::protocol::Ns;
 use crate::protocol::errands;
 
@@ -40,12 +42,16 @@ const LARGEST: u64 = 1 << 42;
 
 /// See the module above.
 pub(super) struct Thread {
-    pub turn: Ns,
+    pub settings: Settings,
+    pub desk: Option<Desk>,
+    pub turns: Turns,
     pub planner: Option<Planner>,
     /// The device that is planned: the first that a managed client uses.
     pub device: Option<String>,
     pub clients: BTreeMap<u64, Known>,
     pub running: Option<(u64, Instant)>,
+    /// When the planner was last told who runs.
+    pub switched: Instant,
     /// Sizes of devices.
     pub sizes: HashMap<String, u64>,
     /// Managed clients that the planner's capacity leaves room for, and device memory of clients that is not managed.
@@ -54,9 +60,12 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(turn: Ns) -> Thread {
+    pub(super) fn new(settings: Settings) -> Thread {
         Thread {
-            turn,
+            settings,
+            desk: None,
+            turns: Turns::new(settings.away),
+            switched: Instant::now(),
             planner: None,
             device: None,
             clients: BTreeMap::new(),
@@ -88,6 +97,7 @@ impl Thread {
             }
             self.learn();
             self.progress();
+            self.share(Instant::now());
             self.hear();
             self.order();
             self.show();
@@ -96,6 +106,7 @@ impl Thread {
 
     pub(super) fn take(&mut self, tell: Tell) {
         match tell {
+            Tell::Desk(desk) => self.desk = Some(desk),
             Tell::Joined(entry) => {
                 self.clients.insert(entry.client, Known::new(entry));
             }
@@ -140,6 +151,9 @@ impl Thread {
             Tell::Holds(client, holds) => {
                 if let Some(known) = self.clients.get_mut(&client) {
                     known.pinned = holds;
+                    if holds {
+                        known.active_at = Instant::now();
+                    }
                     if let Some(planner) = &mut self.planner {
                         planner.pin(Client(client), holds);
                     }
@@ -154,6 +168,7 @@ impl Thread {
 
     pub(super) fn left(&mut self, client: u64) {
         self.clients.remove(&client);
+        self.turns.forget(client);
         if let Some(planner) = &mut self.planner {
             planner.leave(Client(client));
         }
@@ -213,6 +228,9 @@ impl Thread {
         {
             planner.ran(Client(before), (now - since).as_nanos() as Ns);
         }
+        if let Some(before) = self.running.and_then(|(before, _)| self.clients.get_mut(&before)) {
+            before.ran_at = Some(now);
+        }
         self.running = Some((client, now));
         if let (Some(planner), Some(known)) = (&mut self.planner, self.clients.get_mut(&client))
             && let Some(at) = known.forecast.position(&known.entry.lane.errands)
@@ -225,6 +243,9 @@ impl Thread {
             }
         }
         self.switch();
+        if let Some(planner) = self.planner.as_ref().filter(|_| self.turns.is_short()) {
+            self.turns.measure(planner);
+        }
     }
 
     /// Tells the planner how far the running client is.
@@ -242,21 +263,67 @@ impl Thread {
         }
     }
 
-    /// Who runs now, then the others in turn.
+    /// Who runs now, then the others in turn: holders, which may come back at any time, then who has not run for longest. Of those who take turns only those who are at work.
     pub(super) fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };
-        let managed = |(client, known): (&u64, &Known)| (!known.ranges.is_empty()).then_some(*client);
-        let later = self.clients.range(running..).filter_map(managed);
-        let earlier = self.clients.range(..running).filter_map(managed);
-        let timeline: Vec<Turn> = later
-            .chain(earlier)
-            .map(|client| Turn {
+        let short = self.turns.is_short();
+        let takes_part = |client: &u64, known: &Known| {
+            !known.ranges.is_empty()
+                && (*client == running || !short || known.pinned || self.turns.of(*client).is_some())
+        };
+        let mut order: Vec<(u64, &Known)> = self
+            .clients
+            .iter()
+            .filter(|(client, known)| takes_part(client, known))
+            .map(|(client, known)| (*client, known))
+            .collect();
+        order.sort_by_key(|(client, known)| {
+            let later = (!known.pinned, known.ran_at, *client < running, *client);
+            (*client != running, later)
+        });
+        let length = |client| self.turns.of(client).unwrap_or(self.settings.turn);
+        let timeline: Vec<Turn> = order
+            .into_iter()
+            .map(|(client, _)| Turn {
                 client: Client(client),
-                length: self.turn,
+                length: length(client),
             })
             .collect();
         planner.switch(&timeline);
+        self.switched = Instant::now();
+    }
+
+    /// Sees who is at work and whether those find room together, and tells the scheduler where that changes.
+    pub(super) fn share(&mut self, now: Instant) {
+        let mut active = Vec::new();
+        for (client, known) in &mut self.clients {
+            known.look(now);
+            let is_active = known.is_active(now);
+            if let Some(planner) = &mut self.planner {
+                // Of one that was idle for long what lies on the device is others' room.
+                planner.pin(Client(*client), known.pinned && is_active);
+            }
+            if is_active && !known.ranges.is_empty() && known.device.is_some() && known.device == self.device {
+                active.push(Client(*client));
+            }
+        }
+        let tell = self.turns.look(self.planner.as_ref(), &active, now);
+        let members = !tell.is_empty();
+        for (client, turn) in tell {
+            if let Some(desk) = &self.desk {
+                desk.tell(Notice::Crowded(client, turn));
+            }
+        }
+        let over = self
+            .running
+            .and_then(|(running, _)| self.turns.of(running))
+            .is_some_and(|length| now.saturating_duration_since(self.switched) >= Duration::from_nanos(length));
+        if members || over {
+            // Nobody else wanted the device when its turn was over: another one begins.
+            self.progress();
+            self.switch();
+        }
     }
 
     /// Tells the planner what has changed of clients' memory.
@@ -291,10 +358,10 @@ impl Thread {
             changed = true;
             let planner = self
                 .planner
-                .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain)));
+                .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.dilation)));
             planner.join(Client(*client));
             planner.pin(Client(*client), known.pinned);
-            let set = known.working_set(self.turn);
+            let set = known.working_set(self.settings.turn);
             // What was told before keeps its place.
             let new: BTreeSet<u64> = known
                 .ranges
