@@ -1,6 +1,6 @@
 //! What holds after every event that the core takes in, and after every turn of the broker.
 //!
-//! * **The holder never waits**: whoever is of the most important priority present is a holder (or alone, or under `timeslice` a filler like everybody); so
+//! * **The holder never waits**: whoever is of the most important priority present is a holder (or alone, or under `timeslice` and where equals take long turns a filler like everybody); so
 //!   says the core after every event, and so says its lane after every turn.
 //! * **The bound**: no event raises what fillers have out above the larger of the delay bound and half of it plus the one kernel the credit is given for. What raises it
 //!   beyond is counted and must be one of: a filler whose own work does not end gets its next launch (a stuck grant), a client that took more than it had.
@@ -124,6 +124,7 @@ impl Books {
             }
         }
         modes(core, &snapshot)?;
+        turns(&snapshot)?;
         let bound = self.bound(event, decisions, core, &snapshot, honest);
         self.last = Some(snapshot);
         bound
@@ -353,13 +354,29 @@ fn credit(process: &Process, view: &ClientView, word: i64) -> Check {
 }
 
 /// Who is what, by priority.
+/// Where equals take long turns there are two of them at least.
+fn turns(snapshot: &Snapshot) -> Check {
+    for view in snapshot.clients.iter().filter(|view| view.turns) {
+        let equals = snapshot
+            .clients
+            .iter()
+            .filter(|other| other.turns && other.priority == view.priority);
+        if equals.count() < 2 {
+            return broken(name::HOLDER, || {
+                format!("client {} takes turns with nobody", view.client)
+            });
+        }
+    }
+    Ok(())
+}
+
 fn modes(core: &Core, snapshot: &Snapshot) -> Check {
     let first = snapshot.clients.iter().map(|view| view.priority).min();
     for view in &snapshot.clients {
         let expected = match (snapshot.clients.len(), core.config().policy) {
             (1, _) => "alone",
             (_, PolicyName::Timeslice) => "filler",
-            _ if Some(view.priority) == first => "holder",
+            _ if Some(view.priority) == first && !view.turns => "holder",
             _ => "filler",
         };
         if view.mode != expected {

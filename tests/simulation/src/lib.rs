@@ -35,5 +35,5 @@ mod thread;
 mod world;
 
 pub use check::Broken;
-pub use scenario::Scenario;
+pub use scenario::{SHORT_OF_ROOM, Scenario};
 pub use world::{Manner, Outcome, run};

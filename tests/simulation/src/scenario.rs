@@ -74,6 +74,8 @@ pub(crate) enum Trouble {
     Forks { job: usize },
     /// Its device is another than its profile's.
     Unprofiled { job: usize },
+    /// Its memory finds no room beside others', so that it takes turns of this length with its equals; or does again.
+    Crowded { job: usize, turn: Option<Ns> },
     /// It writes what an honest client would not (of jobs that lie). The number chooses what.
     Lies { job: usize, what: u64 },
 }
@@ -93,6 +95,9 @@ pub struct Scenario {
 /// Streams of chance of one scenario.
 pub(crate) const CHANCE_OF_BROKER: u64 = 2;
 pub(crate) const CHANCE_OF_THREADS: u64 = 1000;
+
+/// In scenarios of seeds from here on jobs' memory may find no room, so that equals take long turns. Those below stay what they were.
+pub const SHORT_OF_ROOM: u64 = 40_000_000_000;
 
 impl Scenario {
     /// The scenario of a seed, under one policy or under one that the seed chooses.
@@ -119,6 +124,9 @@ impl Scenario {
         let mut troubles: Vec<(Ns, Trouble)> = (0..count)
             .filter_map(|number| trouble(&jobs, length, &mut Chance::new(seed, 500 + number)))
             .collect();
+        if seed >= SHORT_OF_ROOM {
+            troubles.extend(crowds(&jobs, length, &mut Chance::new(seed, 900)));
+        }
         troubles.sort_by_key(|(at, _)| *at);
         Scenario {
             seed,
@@ -179,6 +187,7 @@ impl Trouble {
             | Trouble::Jumps { job, .. }
             | Trouble::Forks { job }
             | Trouble::Unprofiled { job }
+            | Trouble::Crowded { job, .. }
             | Trouble::Lies { job, .. } => Some(job),
             Trouble::BrokerStalls { .. } | Trouble::BrokerJumps { .. } => None,
         }
@@ -279,6 +288,28 @@ fn profile(threads: &[Vec<Op>], chance: &mut Chance) -> Profile {
         }
     }
     run.finish("job", 0)
+}
+
+/// Most jobs of a run are short of room for a part of it, in turns of much the same length.
+fn crowds(jobs: &[Job], length: Ns, chance: &mut Chance) -> Vec<(Ns, Trouble)> {
+    let mut all = Vec::new();
+    for _ in 0..chance.between(1, 3) {
+        let (begin, turn) = (chance.between(0, length), chance.length(2 * MS, 200 * MS));
+        for job in 0..jobs.len() {
+            if chance.per_mille(800) {
+                all.push((
+                    begin + chance.between(0, 2 * MS),
+                    Trouble::Crowded { job, turn: Some(turn) },
+                ));
+            }
+            if chance.per_mille(400) {
+                let end = begin + chance.between(0, length);
+                all.push((end, Trouble::Crowded { job, turn: None }));
+            }
+        }
+    }
+    all.retain(|(at, _)| *at < length);
+    all
 }
 
 fn trouble(jobs: &[Job], length: Ns, chance: &mut Chance) -> Option<(Ns, Trouble)> {

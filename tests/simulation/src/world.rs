@@ -57,6 +57,10 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     arrivals: Vec<Job>,
     troubles: VecDeque<(Ns, Trouble)>,
+    /// Of those that equals take whose memory finds no room.
+    longest_turn: Ns,
+    /// How many of those began.
+    long_turns: u64,
     /// Deaths that the broker has not heard of, with the time when it does.
     deaths: Vec<(Ns, Client)>,
     /// Clients whose end was told to the broker.
@@ -166,6 +170,8 @@ impl World {
             processes: Vec::new(),
             arrivals: scenario.jobs.clone(),
             troubles: scenario.troubles.iter().copied().collect(),
+            longest_turn: 0,
+            long_turns: 0,
             deaths: Vec::new(),
             ended: Vec::new(),
             told: HashMap::new(),

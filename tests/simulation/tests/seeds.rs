@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use weft_broker::core::PolicyName;
+use weft_simulation::SHORT_OF_ROOM;
 use weft_simulation::campaign::{self, Sums};
 
 /// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn in another way; what it found then stays a case that is run.
@@ -43,6 +44,14 @@ fn all(seeds: impl Iterator<Item = u64>, policy: Option<PolicyName>) -> Sums {
 #[test]
 fn what_failed_once() {
     all(ONCE_FAILED.into_iter(), None);
+}
+
+#[test]
+fn a_few_seeds_short_of_room() {
+    for policy in [PolicyName::Weft, PolicyName::Fikit, PolicyName::Exclusive] {
+        let sums = all(SHORT_OF_ROOM..SHORT_OF_ROOM + 16, Some(policy));
+        assert!(sums.counts.contains_key("long turns"), "{policy}: {sums:?}");
+    }
 }
 
 #[test]

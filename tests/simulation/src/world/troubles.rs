@@ -112,6 +112,13 @@ impl World {
                 self.excuse += written_off;
                 self.rings();
             }
+            Trouble::Crowded { turn, .. } => {
+                if let (Some(visitors), Some(client)) = (&self.visitors, self.processes[at].client) {
+                    visitors.crowded(client, turn);
+                }
+                self.longest_turn = self.longest_turn.max(turn.unwrap_or(0));
+                self.rings();
+            }
             Trouble::Lies { what, .. } => {
                 crate::lies::tell(&mut self.processes[at], &mut Chance::new(what, 3));
                 self.excuse += 4 * written_off;

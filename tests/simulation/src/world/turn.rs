@@ -145,6 +145,11 @@ impl World {
         if let Err(broken) = checked {
             self.fail(broken.what, broken.how);
         }
+        let turns = core.snapshot().counters.long_turns;
+        for _ in self.long_turns..turns {
+            self.count("long turns");
+        }
+        self.long_turns = turns;
         self.progress(core);
     }
 
@@ -164,7 +169,9 @@ impl World {
         let mut limit: Ns = self.excuse + 20 * MS;
         for process in &self.processes {
             let share = if process.lies { 10 * MS } else { dearest(process) };
-            limit = limit.saturating_add(2 * (patience(share) + config.turn + 2 * config.write_off_after));
+            limit = limit.saturating_add(
+                2 * (patience(share) + config.turn.max(self.longest_turn) + 2 * config.write_off_after),
+            );
         }
         let starving = self.processes.iter().find_map(|process| {
             if process.life != Life::Lives || process.lies || process.mode() != Mode::Filler {
