@@ -466,8 +466,11 @@ def job_control_at_a_terminal(scene):
                 pid = int(terminal.noted("ready")[0].split()[1])
 
                 def of(what, pid=pid):
-                    """Its state (0) or its parent (1)."""
-                    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[what]
+                    """Its state (0) or its parent (1); of one that is gone, Z."""
+                    try:
+                        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[what]
+                    except (FileNotFoundError, ProcessLookupError):
+                        return "Z"
 
                 # What the shell started: the job, or weft profile.
                 started = int(of(1)) if how == "profile" else pid
@@ -484,7 +487,7 @@ def job_control_at_a_terminal(scene):
                 fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 111, 0, 0))
                 terminal.until("it is told the size", lambda: terminal.noted("size 111 50"))
                 terminal.type("\x03")
-                terminal.until("it ends", lambda: not os.path.exists(f"/proc/{pid}") or of(0) == "Z")
+                terminal.until("it ends", lambda: of(0) == "Z")
                 assert terminal.answer("$?") == code, f"{how} {end}: {terminal.said}"
                 assert terminal.noted("ends") == (["ends 1"] if end == "handles" else []), terminal.noted("")
             finally:

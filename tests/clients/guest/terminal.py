@@ -10,22 +10,27 @@ import time
 
 import plain
 
-notes = open(sys.argv[1], "w", buffering=1, encoding="utf-8")
+notes = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 came = []
 
 
+def tell(*words):
+    """In one step: a signal may come in between."""
+    os.write(notes, (" ".join(map(str, words)) + "\n").encode())
+
+
 def note(number, _):
     came.append(number)
-    print(signal.Signals(number).name, file=notes)
+    tell(signal.Signals(number).name)
 
 
 for number in ENDS:
     signal.signal(number, note if sys.argv[2] == "handles" else signal.SIG_DFL)
-signal.signal(signal.SIGWINCH, lambda *_: print("size", *os.get_terminal_size(0), file=notes))
-signal.signal(signal.SIGCONT, lambda *_: print("continued", file=notes))
+signal.signal(signal.SIGWINCH, lambda *_: tell("size", *os.get_terminal_size(0)))
+signal.signal(signal.SIGCONT, lambda *_: tell("continued"))
 gpu = plain.Gpu()
-print("ready", os.getpid(), file=notes)
+tell("ready", os.getpid())
 while not came:
     gpu.work(20)
     time.sleep(0.005)
@@ -33,5 +38,5 @@ while not came:
 until = time.monotonic() + 0.3
 while time.monotonic() < until:
     gpu.work(20)
-print("ends", len(came), file=notes)
+tell("ends", len(came))
 os._exit(7)
