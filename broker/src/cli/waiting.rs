@@ -3,7 +3,7 @@
 //! * Signals of the terminal (^C, ^\, ^Z, a hang-up) reach the job as well, since both are in the terminal's foreground group: here they are only outlived. ^Z stops
 //!   both (this command where the job stops), and `fg` has both go on.
 //! * Signals that a process sends to this command (a supervisor, `kill`, `timeout`) are meant for the job, and are handed on: TERM, HUP, INT, QUIT, USR1 and USR2; TSTP stops the
-//!   job and then this command, CONT has both go on. Who signals the whole group reaches the job twice. STOP and KILL cannot be handed on.
+//!   job and then this command, CONT has a job that is stopped go on. Who signals the whole group reaches the job twice. STOP and KILL cannot be handed on.
 //! * What the job sends to its own group it has already: nothing is handed on.
 //! * A signal that was ignored stays so, here and in the job (nohup, a shell's background job).
 //! * This command ends as the job did: with its code, or by its signal, so that a shell sees what it would see of the job.
@@ -72,7 +72,9 @@ fn hand_on(came: &siginfo_t, job: Pid) {
     let Some((_, signal)) = HEARD.iter().find(|(number, _)| *number == came.si_signo) else {
         return;
     };
-    if meant_for(came, job) {
+    // `fg` has the whole group go on: a job that does already is not told twice.
+    let wanted = *signal != Signal::CONT || is_stopped(job);
+    if wanted && meant_for(came, job) {
         let _ = kill_process(job, *signal);
     }
     if *signal == Signal::TSTP && stops(job) {
@@ -83,9 +85,8 @@ fn hand_on(came: &siginfo_t, job: Pid) {
 /// Whether the job stops: one that handles the signal goes on, and so does one whose group no shell looks after.
 fn stops(job: Pid) -> bool {
     let end = Instant::now() + STOPS_WITHIN;
-    let ask = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     loop {
-        if let Ok(Some(_)) = waitid(WaitId::Pid(job), ask) {
+        if is_stopped(job) {
             return true;
         }
         if Instant::now() >= end {
@@ -93,6 +94,12 @@ fn stops(job: Pid) -> bool {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Whether the job is stopped now.
+fn is_stopped(job: Pid) -> bool {
+    let ask = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    matches!(waitid(WaitId::Pid(job), ask), Ok(Some(_)))
 }
 
 /// Whether a signal is one that the job does not get by itself.
