@@ -74,6 +74,8 @@ pub struct Place {
     share: AtomicU64,
     /// When it was let in, if it had to wait; else 0.
     since: AtomicU64,
+    /// The broker let it in. It may take that back as long as nothing was taken.
+    let_in: AtomicBool,
     /// It would have had to wait, and is not to: it is on its way to its end.
     turned_away: AtomicBool,
 }
@@ -182,6 +184,7 @@ impl Session {
             let waited = now.saturating_sub(begun);
             match standing {
                 Standing::Admitted => {
+                    self.place.let_in.store(true, Ordering::Release);
                     if signals.is_some() {
                         self.place.since.store(now, Ordering::Relaxed);
                         crate::report::always(&format!("begins after {} s", waited / 1_000_000_000));
@@ -247,7 +250,8 @@ impl Session {
     pub fn claim(&self, bytes: u64) -> bool {
         let seat = &self.lane.seat;
         // It was let in, was suspended before it took anything, and its turn passed to others.
-        if seat.standing() == Standing::Waits && self.held() == 0 && self.wait_for_seat() == Entry::NoMemory {
+        let put_back = seat.standing() == Standing::Waits && self.held() == 0;
+        if put_back && self.place.let_in.swap(false, Ordering::AcqRel) && self.wait_for_seat() == Entry::NoMemory {
             return false;
         }
         let share = seat.share.load(Ordering::Acquire);
