@@ -506,13 +506,16 @@ fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Optio
     })
 }
 
+/// What one launch touched behind some words, each relative to its pointer; `None` where the word was none.
+type Outcome<'a> = Vec<Option<&'a [(i64, i64)]>>;
+
 /// Tables for the words of a kernel that follow no rule. They have one key: what the kernel touches behind all of them.
 fn recalled(kernel: u64, seen: &Seen, pointers: &[u16], words: &[(u16, Access)]) -> Vec<WordTemplate> {
     if words.is_empty() {
         return Vec::new();
     }
     // What was touched behind all of them: equal for equal numbers.
-    let mut numbers: HashMap<Vec<Option<&[(i64, i64)]>>, usize> = HashMap::new();
+    let mut numbers: HashMap<Outcome, usize> = HashMap::new();
     let mut outcomes = Vec::with_capacity(seen.kept.len());
     for kept in &seen.kept {
         let pieces = words.iter().map(|(offset, _)| Some(&kept.behind(*offset)?.pieces[..]));
