@@ -17,8 +17,11 @@ const GAINS: [f32; MEMORY as usize + 1] = {
     gains
 };
 
+/// The middle follows faster than its spread: it counts about so many values at most.
+const MIDDLE_MEMORY: f32 = 12.0;
+
 /// A value further from the middle than so many mean deviations pulls no more than one that far: a hiccup of the machine is no new middle.
-const PULL: f32 = 3.0;
+const PULL: f32 = 1.0;
 
 /// And it widens the spread no more than so many times: values that jump often enough do so again and again.
 const STRETCH: f32 = 12.0;
@@ -87,7 +90,7 @@ impl Cell {
         self.down += ((-off).clamp(0.0, STRETCH * spread) - self.down) * gain;
         self.up += (off.clamp(0.0, STRETCH * spread) - self.up) * gain;
         self.shorter += (shorter.min(STRETCH * (spread + self.shorter)) - self.shorter) * gain;
-        self.middle = (self.middle + pull * gain).max(0.0);
+        self.middle = (self.middle + pull * gain.max(1.0 / MIDDLE_MEMORY)).max(0.0);
     }
 
     /// Whether this context tells more than the next shorter one. `usual`: how contexts of this kind erred, as a part of what the shorter ones did: with few

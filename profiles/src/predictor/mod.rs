@@ -14,6 +14,7 @@
 
 mod cell;
 mod context;
+mod drift;
 mod evaluate;
 mod gaps;
 mod shape;
@@ -26,6 +27,7 @@ pub use gaps::{Gaps, Outlook};
 pub use table::MOST_CONTEXTS;
 
 use cell::Cell;
+use drift::Drift;
 use table::Table;
 use trust::Trust;
 
@@ -170,6 +172,7 @@ pub struct Predictor {
     table: Table,
     distances: [[Distance; CLASSES]; ORDERS.len()],
     trust: [[Trust; CLASSES]; ORDERS.len()],
+    drift: Drift,
     quality: Quality,
 }
 
@@ -225,6 +228,7 @@ impl Predictor {
         if let Some((order, cell)) = said.filter(|(_, cell)| cell.middle() >= MATERIAL as f32) {
             let forecast = self.of_cell(order, &cell);
             self.judge(order, &cell, &forecast, value);
+            self.drift.learn(exact, cell.middle());
         }
         for (hash, cell) in new.into_iter().flatten() {
             self.table.insert(hash, cell);
@@ -263,9 +267,13 @@ impl Predictor {
 
     fn of_cell(&self, order: usize, cell: &Cell) -> Forecast {
         let distance = self.distances[order][cell.class()];
-        Forecast {
+        let known = Forecast {
             kernels: ORDERS[order] as u8,
             ..cell.forecast(distance.down, distance.up)
+        };
+        match cell.middle() >= MATERIAL as f32 {
+            true => self.drift.applied(known),
+            false => known,
         }
     }
 }
