@@ -223,14 +223,6 @@ impl Book {
         }
     }
 
-    /// Puts a process of a known job where the job is.
-    pub fn seat_or_wait(&self, client: u64, job: Job) {
-        match self.part(job) {
-            Some(share) => self.seat(client, share),
-            None => self.waits(job),
-        }
-    }
-
     /// What a job asks for.
     pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId) -> Ask {
         let peak = stated(entry, wants).unwrap_or(wants.total / UNKNOWN);
@@ -270,16 +262,6 @@ impl Book {
         } else {
             share.saturating_add(context)
         }
-    }
-
-    /// What one process of an admitted job may have, contexts left out.
-    pub fn part(&self, job: Job) -> Option<u64> {
-        let (device, share) = self.machine.share(job)?;
-        let gang = self.gangs.get(&job)?;
-        let context = self.about(device).map_or(0, |it| it.context);
-        let there = gang.members.len() + gang.absent.len();
-        let processes = u64::from(gang.processes.max(there as u32)).max(1);
-        Some((share / processes).saturating_sub(context))
     }
 
     /// A client may begin.

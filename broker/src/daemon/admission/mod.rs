@@ -5,6 +5,7 @@
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
 //! * [`places`]: places for jobs that let weft choose their device;
+//! * [`shares`]: what of its job's share each process may take;
 //! * [`still`]: jobs that were let in and are suspended;
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
@@ -33,6 +34,7 @@ mod places;
 mod process;
 mod report;
 mod rows;
+mod shares;
 mod still;
 #[cfg(test)]
 mod tests;
@@ -42,7 +44,7 @@ pub use look::Look;
 pub use places::{Offer, Place, Seeker};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
-use book::{Book, DENIED};
+use book::Book;
 use ledger::{Ledger, Page};
 
 /// Admission, for all threads.
@@ -92,22 +94,7 @@ impl Desk {
 
     /// A client wants more than its share.
     pub fn more(&self, client: u64, bytes: u64) {
-        let mut book = self.book();
-        let Some(job) = book.clients.get(&client).copied() else {
-            return;
-        };
-        let before = book.sums[DENIED];
-        book.tell(Event::Grows(job, bytes));
-        book.carry_out();
-        let denied = book.sums[DENIED] > before;
-        if let Some(member) = book.gangs.get(&job).and_then(|gang| gang.members.get(&client)) {
-            let seat = &member.entry.lane.seat;
-            if !denied {
-                seat.share.fetch_add(bytes, Ordering::AcqRel);
-            }
-            seat.answers.fetch_add(1, Ordering::AcqRel);
-            book::wake(&seat.answers);
-        }
+        self.book().more(client, bytes);
     }
 
     /// A client's first context is there, and it looked at its device.

@@ -354,3 +354,32 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     broker.desk.context(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
     assert_eq!(broker.desk.queue().devices[0].foreign, GB);
 }
+
+#[test]
+fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
+    let mut broker = Broker::begin(None);
+    let share = |entry: &Entry| entry.lane.seat.share.load(Ordering::Relaxed);
+    let job = |broker: &Broker| broker.desk.queue().running[0].share;
+    let first = broker.comes(1, "a", 6 * GB, None);
+    assert_eq!(share(&first), 6 * GB, "nobody said that there would be more of them");
+    first.lane.counters.memory.store(4 * GB, Ordering::Relaxed);
+    // An equal part would be 3 GiB, but the first holds more than that.
+    let second = broker.comes(2, "a", 6 * GB, None);
+    assert_eq!((share(&first), share(&second), job(&broker)), (4 * GB, 2 * GB, 6 * GB));
+    // Its sibling has nothing to spare, the device has.
+    broker.desk.more(second.client, GB);
+    assert_eq!((share(&second), job(&broker)), (3 * GB, 7 * GB));
+    // What the sibling does not hold any more, but not while it is just taking some.
+    first.lane.counters.memory.store(GB, Ordering::Relaxed);
+    first.lane.moves.begun(1);
+    broker.desk.more(second.client, 2 * GB);
+    assert_eq!((share(&second), broker.desk.queue().denied), (3 * GB, 1));
+    first.lane.moves.done(1, clock::now());
+    broker.desk.more(second.client, 2 * GB);
+    assert_eq!((share(&first), share(&second), job(&broker)), (2 * GB, 5 * GB, 7 * GB));
+    // Of one that is gone, all.
+    broker.desk.gone(first.client);
+    broker.desk.more(second.client, 2 * GB);
+    assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
+    assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), Standing::Waits);
+}
