@@ -499,13 +499,18 @@ def signals_for_weft_are_signals_for_the_job(scene):
     """A supervisor knows the process that it started: what it sends there reaches the job, once, and the end it sees is the job's."""
     scene.broker.start()
     environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **PYTHON}
+
+    def nothing_ignored():
+        """Whoever runs these tests under nohup has hang-ups ignored, and what is ignored stays so under weft. And no cores of the QUIT."""
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         for end, code in (("dies", -number), ("handles", 7)):
             for how in ("run", "profile"):
                 name = f"{how}-{end}-{number.name}"
                 notes = scene.folder / f"{name}.notes"
-                # No cores of the QUIT.
-                job = jobs.Job([*PREFIXES[how], *script("terminal.py", notes, end)], environment=environment, folder=scene.folder, name=name, limits=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+                job = jobs.Job([*PREFIXES[how], *script("terminal.py", notes, end)], environment=environment, folder=scene.folder, name=name, limits=nothing_ignored)
                 scene.jobs.append(job)
                 assert jobs.wait_until(lambda: notes.exists() and "ready" in notes.read_text(), BOUND), job.explain()
                 os.kill(job.pid, number)

@@ -200,12 +200,15 @@ def broker_for(place, device):
     return jobs.Broker(place, device, policy=POLICY, extra=("--turn", str(TURN_US)) if POLICY == "timeslice" else ())
 
 
+def long_turns(broker):
+    """How many turns equals took whose memory does not fit together."""
+    status = broker.status()
+    return 0 if status is None else sum(device["core"]["counters"]["long_turns"] for device in status["broker"]["devices"])
+
+
 def took_turns(broker):
     """Equals whose memory does not fit together took long turns, unless the policy has its own."""
-    status = broker.status()
-    if status is None:
-        raise Failure("the broker does not answer")
-    turns = sum(device["core"]["counters"]["long_turns"] for device in status["devices"])
+    turns = long_turns(broker)
     if bool(turns) == (POLICY == "timeslice"):
         raise Failure(f"{turns} long turns")
     return turns
@@ -308,6 +311,9 @@ def killed(folder, percent):
         moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(moves, 60, 0.05):
             raise Failure("nothing moved\n" + one.explain() + two.explain())
+        # Turns begin when the broker has seen what both touch.
+        if POLICY != "timeslice" and not jobs.wait_until(lambda: long_turns(broker), 60, 0.05):
+            raise Failure("no long turns\n" + one.explain() + two.explain())
         one.kill()
         finish(two)
         turns = took_turns(broker)
