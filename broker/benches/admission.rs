@@ -14,6 +14,11 @@ use weft_broker::core::admission::{
     Admission, Ask, Config, Decision, Device, DeviceId, Event, Job, Need, Policy, User,
 };
 
+#[path = "../../tests/figures.rs"]
+mod figures;
+
+use figures::Asked;
+
 const GB: u64 = 1_000_000_000;
 const S: u64 = 1_000_000_000;
 
@@ -117,12 +122,7 @@ fn measure(mut event: impl FnMut() -> Duration) -> (Duration, Duration) {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    let check = arguments.iter().any(|argument| argument == "--check");
-    let json = arguments
-        .iter()
-        .position(|argument| argument == "--json")
-        .and_then(|at| arguments.get(at + 1));
+    let asked = Asked::read();
     let (mut rows, mut missed) = (Vec::new(), Vec::new());
     println!(
         "{:>7} {:>24} {:>24} {:>24} {:>12}",
@@ -185,14 +185,5 @@ fn main() -> ExitCode {
             forecast.map_or("null".to_string(), |time| format!("{:.1}", us(time) / 1e3))
         ));
     }
-    if let Some(path) = json
-        && let Err(error) = std::fs::write(path, format!("[{}]\n", rows.join(",\n ")))
-    {
-        eprintln!("{path}: cannot be written: {error}");
-        return ExitCode::from(2);
-    }
-    for line in &missed {
-        println!("{line}");
-    }
-    ExitCode::from(u8::from(check && !missed.is_empty()))
+    asked.end(&format!("[{}]\n", rows.join(",\n ")), &missed)
 }

@@ -11,6 +11,11 @@ use weft_broker::core::{
     memory::{Access, Config, GRANULE, Link, Outcome, Place, Planner, Range, Turn, Use, WorkingSet},
 };
 
+#[path = "../../tests/figures.rs"]
+mod figures;
+
+use figures::Asked;
+
 /// ns a switch.
 const AIM: u64 = 1_000_000;
 
@@ -36,12 +41,7 @@ fn set() -> WorkingSet {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    let check = arguments.iter().any(|argument| argument == "--check");
-    let json = arguments
-        .iter()
-        .position(|argument| argument == "--json")
-        .and_then(|at| arguments.get(at + 1));
+    let asked = Asked::read();
     let link = Link {
         inward: 50e9,
         outward: 50e9,
@@ -109,17 +109,9 @@ fn main() -> ExitCode {
         worst as f64 / 1e3
     );
     println!("all calls of a turn: median {:.0} us", turn as f64 / 1e3);
-    if let Some(path) = json {
-        let text = format!(
-            "{{\"switch_ns_median\": {median}, \"switch_ns_worst\": {worst}, \"turn_ns_median\": {turn}, \"aim\": {AIM}}}\n"
-        );
-        if let Err(error) = std::fs::write(path, text) {
-            eprintln!("cannot write {path}: {error}: name another file");
-            return ExitCode::from(2);
-        }
-    }
-    if median > AIM {
-        println!("missed: a switch takes {median} ns, aim {AIM} ns");
-    }
-    ExitCode::from(u8::from(check && median > AIM))
+    let text = format!(
+        "{{\"switch_ns_median\": {median}, \"switch_ns_worst\": {worst}, \"turn_ns_median\": {turn}, \"aim\": {AIM}}}\n"
+    );
+    let missed = (median > AIM).then(|| format!("missed: a switch takes {median} ns, aim {AIM} ns"));
+    asked.end(&text, missed.as_slice())
 }

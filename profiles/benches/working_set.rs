@@ -7,6 +7,11 @@ use std::{hint::black_box, process::ExitCode, time::Instant};
 
 use weft_profiles::working_set::{Access, Allocations, Fitter, Launch, Predictor, Touched};
 
+#[path = "../../tests/figures.rs"]
+mod figures;
+
+use figures::Asked;
+
 /// ns a launch.
 const AIM: f64 = 1_000.0;
 
@@ -110,12 +115,7 @@ fn launch(call: &Call) -> Launch<'_> {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    let check = arguments.iter().any(|argument| argument == "--check");
-    let json = arguments
-        .iter()
-        .position(|argument| argument == "--json")
-        .and_then(|at| arguments.get(at + 1));
+    let asked = Asked::read();
 
     let mut live = Allocations::new();
     for number in 0..1000 {
@@ -159,20 +159,14 @@ fn main() -> ExitCode {
         "fitting 5 kernels from 300 launches: {:.1} ms",
         fitting.as_secs_f64() * 1e3
     );
-    if let Some(path) = json {
-        let rows: Vec<String> = figures
-            .iter()
-            .map(|(name, figure)| format!("{name:?}: {figure:.1}"))
-            .collect();
-        let text = format!("{{\"ns_a_launch\": {{{}}}, \"aim\": {AIM}}}\n", rows.join(", "));
-        if let Err(error) = std::fs::write(path, text) {
-            eprintln!("cannot write {path}: {error}: name another file");
-            return ExitCode::from(2);
-        }
-    }
-    let missed: Vec<_> = figures.iter().filter(|(_, figure)| *figure > AIM).collect();
-    for (name, figure) in &missed {
-        println!("missed: {name}: {figure:.0} ns, aim {AIM} ns");
-    }
-    ExitCode::from(u8::from(check && !missed.is_empty()))
+    let rows: Vec<String> = figures
+        .iter()
+        .map(|(name, figure)| format!("{name:?}: {figure:.1}"))
+        .collect();
+    let text = format!("{{\"ns_a_launch\": {{{}}}, \"aim\": {AIM}}}\n", rows.join(", "));
+    let missed = figures.iter().filter(|(_, figure)| *figure > AIM);
+    let missed: Vec<String> = missed
+        .map(|(name, figure)| format!("missed: {name}: {figure:.0} ns, aim {AIM} ns"))
+        .collect();
+    asked.end(&text, &missed)
 }
