@@ -14,11 +14,23 @@ const ENOUGH: u32 = 12;
 /// Forecasts whose tenths lie closer together than this part of the middle need no distribution: the context has told it better.
 const WIDE: Ns = 3;
 
+/// Where there is no room for another distribution, one that never had a gap half as long as this makes room: what a service pauses between two requests is to be known, also of one
+/// whose every kernel is followed by some gap.
+const LONG: Ns = 500_000;
+
 /// Gaps of one job.
 #[derive(Debug, Clone, Default)]
 pub struct Gaps {
     predictor: Predictor,
-    shapes: Vec<(u64, Shape)>,
+    shapes: Vec<Known>,
+}
+
+/// Gaps after a kernel and its predecessor.
+#[derive(Debug, Clone)]
+struct Known {
+    name: u64,
+    shape: Shape,
+    longest: Ns,
 }
 
 /// What is to be expected of the gap that begins.
@@ -27,6 +39,8 @@ pub struct Outlook {
     /// By context.
     pub forecast: Option<Forecast>,
     shape: Option<usize>,
+    /// The shape tells more than the forecast, from the beginning. Else only of a gap that has lasted longer than it was to.
+    wide: bool,
 }
 
 impl Gaps {
@@ -39,41 +53,56 @@ impl Gaps {
     pub fn learn(&mut self, context: &Context, gap: Ns) {
         self.predictor.learn(context, gap);
         let name = context.of_pair();
-        match self.shapes.iter().position(|(known, _)| *known == name) {
-            Some(at) => self.shapes[at].1.add(gap),
-            None if gap >= super::MATERIAL => {
-                if self.shapes.len() >= SHAPES
-                    && let Some(least) = (0..SHAPES).min_by_key(|at| self.shapes[*at].1.total())
-                {
-                    self.shapes.swap_remove(least);
-                }
-                let mut shape = Shape::default();
-                shape.add(gap);
-                self.shapes.push((name, shape));
+        if let Some(known) = self.shapes.iter_mut().find(|known| known.name == name) {
+            known.shape.add(gap);
+            known.longest = known.longest.max(gap);
+            return;
+        }
+        if gap < super::MATERIAL || self.shapes.len() >= SHAPES && !self.make_room(gap) {
+            return;
+        }
+        let mut shape = Shape::default();
+        shape.add(gap);
+        self.shapes.push(Known {
+            name,
+            shape,
+            longest: gap,
+        });
+    }
+
+    /// Forgets a distribution for one that begins with this gap, if it is worth that.
+    fn make_room(&mut self, gap: Ns) -> bool {
+        let least = (0..self.shapes.len()).min_by_key(|at| {
+            let known = &self.shapes[*at];
+            (known.longest.max(LONG / 2), known.shape.total())
+        });
+        match least {
+            Some(least) if gap >= LONG => {
+                self.shapes.swap_remove(least);
+                true
             }
-            None => {}
+            _ => false,
         }
     }
 
     /// What is to be expected in this context.
     pub fn outlook(&self, context: &Context) -> Outlook {
         let forecast = self.predictor.forecast(context);
-        let wide = forecast.is_some_and(|forecast| (forecast.high - forecast.low) > forecast.middle / WIDE);
-        let shape = wide.then(|| {
-            let name = context.of_pair();
-            let known = |(other, shape): &(u64, Shape)| *other == name && shape.total() >= ENOUGH;
-            self.shapes.iter().position(known)
-        });
+        let name = context.of_pair();
+        let known = |known: &Known| known.name == name && known.shape.total() >= ENOUGH;
         Outlook {
             forecast,
-            shape: shape.flatten(),
+            shape: self.shapes.iter().position(known),
+            wide: forecast.is_some_and(|forecast| (forecast.high - forecast.low) > forecast.middle / WIDE),
         }
     }
 
     /// How much time there is from now on, `elapsed` after the gap began, so that the holder comes back within it with no more than this chance.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
-        if let Some((_, shape)) = outlook.shape.and_then(|at| self.shapes.get(at)) {
-            return shape.room(elapsed, chance);
+        let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
+        let known = outlook.shape.filter(|_| outlook.wide || beyond);
+        if let Some(known) = known.and_then(|at| self.shapes.get(at)) {
+            return known.shape.room(elapsed, chance);
         }
         match outlook.forecast {
             Some(forecast) => forecast.room(elapsed, chance),
@@ -153,6 +182,29 @@ mod tests {
         assert_eq!(gaps.room(&outlook, 0, 0.3), 0);
         let room = gaps.room(&outlook, MS, 0.3);
         assert!((400 * US..450 * US).contains(&room), "{room}");
+    }
+
+    #[test]
+    fn a_pause_that_hardly_ever_follows_is_known_once_the_usual_gap_is_over() {
+        let (mut gaps, mut history) = (Gaps::default(), History::default());
+        for request in 0..40u64 {
+            // Other kernels with gaps of their own want to be remembered, too.
+            for other in 0..60 {
+                let context = history.push(100 + other);
+                gaps.learn(&context, 80 * US + request % 3 * US);
+            }
+            for token in 0..20 {
+                history.push(1);
+                let context = history.push(2);
+                gaps.learn(&context, if token == 19 { 4 * MS } else { 60 * US });
+            }
+        }
+        history.push(1);
+        let outlook = gaps.outlook(&history.push(2));
+        let begin = gaps.room(&outlook, 0, 0.1);
+        assert!(begin < 100 * US, "it is short nearly always: {begin}");
+        let lasted = gaps.room(&outlook, 300 * US, 0.1);
+        assert!(lasted > 3 * MS, "what has lasted for longer lasts to its end: {lasted}");
     }
 
     #[test]

@@ -5,15 +5,15 @@
 //! rule holds, what the same arguments touched before ([`super::table`]).
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{
     Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
     formula::{self, Sample},
     ranges::{self, Span},
-    table,
-    template::{MAX_PIECES, MAX_RECALLED, MAX_WORDS, signature},
+    recall,
+    template::{MAX_WORDS, signature},
 };
 
 /// Launches that are kept of one kernel: as many different ones as a model has layers, twice and more.
@@ -31,6 +31,9 @@ const KEPT_EQUAL: usize = 4;
 /// Launches that rules are looked for in; what is found is tried on all. Fitting stays a matter of milliseconds.
 const LOOKED_AT: usize = 48;
 
+/// Rules that are tried on all launches at most: each that is contradicted leaves fewer.
+const ROUNDS: usize = 8;
+
 /// Collects launches with what they touched and finds the templates.
 #[derive(Debug)]
 pub struct Fitter {
@@ -42,11 +45,11 @@ pub struct Fitter {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     observed: u64,
     /// What is kept is exact evidence.
     exact: bool,
-    kept: Vec<Kept>,
+    pub(super) kept: Vec<Kept>,
     bytes: usize,
     /// How many are kept of each signature and of each outcome.
     alike: HashMap<u64, usize>,
@@ -57,28 +60,28 @@ struct Seen {
 
 /// One launch.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Kept {
     parameters: Vec<u8>,
     grid: [u32; 3],
     block: [u32; 3],
     /// By offset: what was touched behind each word that was a pointer.
-    words: Vec<(u16, Behind)>,
+    pub(super) words: Vec<(u16, Behind)>,
 }
 
 /// What was touched behind one pointer.
 #[derive(Debug, Clone, Default)]
-struct Behind {
+pub(super) struct Behind {
     /// Relative to the pointer.
-    pieces: Vec<(i64, i64)>,
+    pub(super) pieces: Vec<(i64, i64)>,
     access: Option<Access>,
     /// Another word of the launch had the same value: what was touched may be the other's.
-    shared: bool,
+    pub(super) shared: bool,
     /// Bytes by which the last piece may be too long, because evidence comes in granules.
     slack: i64,
 }
 
 impl Kept {
-    fn launch(&self, kernel: u64) -> Launch<'_> {
+    pub(super) fn launch(&self, kernel: u64) -> Launch<'_> {
         Launch {
             kernel,
             parameters: &self.parameters,
@@ -87,7 +90,12 @@ impl Kept {
         }
     }
 
-    fn behind(&self, word: u16) -> Option<&Behind> {
+    /// The 64-bit word there.
+    pub(super) fn value(&self, word: u16) -> Option<u64> {
+        self.launch(0).word64(word)
+    }
+
+    pub(super) fn behind(&self, word: u16) -> Option<&Behind> {
         let at = self.words.binary_search_by_key(&word, |(offset, _)| *offset).ok()?;
         Some(&self.words[at].1)
     }
@@ -281,6 +289,7 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
     offsets.sort_unstable();
     offsets.dedup();
     offsets.truncate(MAX_WORDS);
+    let owned = owned(seen);
     let mut found: Vec<WordTemplate> = Vec::new();
     // Words that follow no rule, and how they are used.
     let mut others: Vec<(u16, Access)> = Vec::new();
@@ -292,6 +301,16 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
             .collect();
         // Where the word had a value of its own, what lies behind it is its own.
         let own: Vec<(&Kept, &Behind)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
+        if own.is_empty() {
+            let mut shared = seen.kept.iter().zip(&owned).filter_map(|(kept, owned)| {
+                kept.behind(offset).filter(|behind| !behind.pieces.is_empty())?;
+                Some(owned.contains(&kept.value(offset)?))
+            });
+            // What is left over in a gap: another word was seen to be used by itself whatever this one held.
+            if shared.all(|owned| owned) {
+                continue;
+            }
+        }
         let samples = if own.is_empty() { all } else { own };
         let Some(access) = ranges::access_of(samples.iter().filter_map(|(_, behind)| behind.access)) else {
             continue;
@@ -315,9 +334,23 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
     }
     others.sort_unstable_by_key(|(offset, _)| *offset);
     others.dedup_by_key(|(offset, _)| *offset);
-    found.extend(recalled(kernel, seen, &offsets, &others));
+    found.extend(recall::tables(kernel, seen, &offsets, &others));
     found.sort_unstable_by_key(|word| word.offset);
     found
+}
+
+/// By launch: pointers in words that some launch used by themselves.
+fn owned(seen: &Seen) -> Vec<HashSet<u64>> {
+    let words = seen.kept.iter().flat_map(|kept| &kept.words);
+    let alone: HashSet<u16> = words
+        .filter(|(_, behind)| !behind.shared && !behind.pieces.is_empty())
+        .map(|(offset, _)| *offset)
+        .collect();
+    let pointers = |kept: &Kept| {
+        let words = kept.words.iter().filter(|(offset, _)| alone.contains(offset));
+        words.filter_map(|(offset, _)| kept.value(*offset)).collect()
+    };
+    seen.kept.iter().map(pointers).collect()
 }
 
 /// Words for which rules say something else than what was touched in some launch. All words that were the same pointer in it: which of them is wrong, it does not show.
@@ -388,7 +421,7 @@ fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
 }
 
 /// Moved so that nothing is negative, for the arithmetic on addresses.
-fn up((begin, end): (i64, i64)) -> Span {
+pub(super) fn up((begin, end): (i64, i64)) -> Span {
     const MIDDLE: u64 = 1 << 63;
     ((begin as u64).wrapping_add(MIDDLE), (end as u64).wrapping_add(MIDDLE))
 }
@@ -416,10 +449,18 @@ fn rule(
         return formula::find(&samples, pointers);
     }
     // Some from everywhere: kernels run layer by layer.
-    let some: Vec<Sample> = (0..LOOKED_AT)
+    let mut some: Vec<Sample> = (0..LOOKED_AT)
         .map(|at| samples[at * samples.len() / LOOKED_AT])
         .collect();
-    formula::find(&some, pointers).filter(|formula| formula::fits(formula, &samples))
+    // What holds for some by chance, another one contradicts: that one is looked at too.
+    for _ in 0..ROUNDS {
+        let formula = formula::find(&some, pointers)?;
+        match samples.iter().find(|sample| !formula::fits(&formula, &[**sample])) {
+            None => return Some(formula),
+            Some(other) => some.push(*other),
+        }
+    }
+    None
 }
 
 fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Option<Template> {
@@ -504,73 +545,4 @@ fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Optio
         stride,
         chunks,
     })
-}
-
-/// What one launch touched behind some words, each relative to its pointer; `None` where the word was none.
-type Outcome<'a> = Vec<Option<&'a [(i64, i64)]>>;
-
-/// Tables for the words of a kernel that follow no rule. They have one key: what the kernel touches behind all of them.
-fn recalled(kernel: u64, seen: &Seen, pointers: &[u16], words: &[(u16, Access)]) -> Vec<WordTemplate> {
-    if words.is_empty() {
-        return Vec::new();
-    }
-    // What was touched behind all of them: equal for equal numbers.
-    let mut numbers: HashMap<Outcome, usize> = HashMap::new();
-    let mut outcomes = Vec::with_capacity(seen.kept.len());
-    for kept in &seen.kept {
-        let pieces = words.iter().map(|(offset, _)| Some(&kept.behind(*offset)?.pieces[..]));
-        let next = numbers.len();
-        outcomes.push(*numbers.entry(pieces.collect()).or_insert(next));
-    }
-    let launches: Vec<Launch> = seen.kept.iter().map(|kept| kept.launch(kernel)).collect();
-    let key = table::key(&launches, &outcomes, pointers);
-    let hashes: Vec<u64> = launches
-        .iter()
-        .map(|launch| key.as_deref().map_or(0, |key| table::hash(launch, key)))
-        .collect();
-    let table = |(offset, access): &(u16, Access)| {
-        let mut entries: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
-        let mut common: Option<Vec<(i64, i64)>> = None;
-        for (kept, hash) in seen.kept.iter().zip(&hashes) {
-            let Some(pieces) = kept.behind(*offset).map(|behind| &behind.pieces) else {
-                continue;
-            };
-            common = Some(match common {
-                Some(before) => overlap(&before, pieces),
-                None => pieces.clone(),
-            });
-            if key.is_some() && pieces.len() <= MAX_PIECES {
-                entries.push((*hash, sizes(pieces)));
-            }
-        }
-        entries.sort();
-        entries.dedup_by_key(|(hash, _)| *hash);
-        entries.truncate(MAX_RECALLED);
-        let mut common = sizes(&common?);
-        common.truncate(MAX_PIECES);
-        (!entries.is_empty() || !common.is_empty()).then(|| WordTemplate {
-            offset: *offset,
-            access: *access,
-            template: Template::Table {
-                key: key.clone().unwrap_or_default(),
-                seen: entries,
-                common,
-            },
-        })
-    };
-    words.iter().filter_map(table).collect()
-}
-
-/// Offset and bytes of pieces that are given by begin and end.
-fn sizes(pieces: &[(i64, i64)]) -> Vec<(i64, u64)> {
-    pieces.iter().map(|(a, b)| (*a, b.abs_diff(*a))).collect()
-}
-
-fn overlap(one: &[(i64, i64)], other: &[(i64, i64)]) -> Vec<(i64, i64)> {
-    let all = |pieces: &[(i64, i64)]| -> Vec<Span> { pieces.iter().map(|piece| up(*piece)).collect() };
-    let down = |at: u64| at.wrapping_sub(1 << 63) as i64;
-    ranges::common(&all(one), &all(other))
-        .iter()
-        .map(|(a, b)| (down(*a), down(*b)))
-        .collect()
 }

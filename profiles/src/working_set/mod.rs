@@ -20,6 +20,7 @@ mod habits;
 mod launch;
 mod predict;
 mod ranges;
+mod recall;
 pub mod recording;
 mod region;
 mod table;

@@ -14,7 +14,7 @@ pub(super) const MAX_KEY: usize = 16;
 /// Numbers that are tried at most, those with the fewest different values first.
 const MAX_TRIED: usize = 512;
 
-/// Upper halves of addresses in programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux: such a number says nothing about what is touched.
+/// Upper halves of addresses in programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux: such a number says nothing about what is touched, if a great lower half shows that it is one.
 const HOST: std::ops::Range<u32> = 0x5000..0x8000;
 
 /// Numbers above this go along with what is touched by chance: parts of addresses, floating point.
@@ -67,6 +67,8 @@ struct Candidate {
     term: Term,
     values: Vec<u64>,
     different: usize,
+    /// All below [`SMALL`], and none may be half of a host's address.
+    small: bool,
 }
 
 /// The numbers that tell what `launches` touched: two launches that agree in them have the same `outcome`. `None` where there are none such, because what is touched depends on
@@ -80,12 +82,13 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     while wrong > 0 {
         let next = |one: &Candidate| {
             let split = split(&groups, &one.values);
-            (strays(&split, outcomes), one.different, split)
+            (strays(&split, outcomes), !one.small, one.different, split)
         };
         let tried = candidates.iter().filter(|one| !chosen.contains(&one.term));
-        let (found, (left, _, split)) = tried
+        // A great number only where no small one tells as much: half of an old address in a gap would be another one in each process.
+        let (found, (left, .., split)) = tried
             .map(|one| (one, next(one)))
-            .min_by_key(|(_, (left, different, _))| (*left, *different))?;
+            .min_by_key(|(_, (left, great, different, _))| (*left, *great, *different))?;
         if left >= wrong || chosen.len() >= MAX_KEY {
             return None;
         }
@@ -102,7 +105,7 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     // What goes along with them tells sizes that were never seen from those that were, and costs no launch its entry.
     let count = groups.iter().max().map_or(0, |most| most + 1);
     for one in &candidates {
-        let known = one.values.iter().all(|value| *value < SMALL) && !chosen.contains(&one.term);
+        let known = one.small && !chosen.contains(&one.term);
         if known && chosen.len() < MAX_KEY && one.different <= count && follows(&groups, &one.values) {
             chosen.push(one.term);
         }
@@ -124,6 +127,18 @@ pub(super) fn hash(launch: &Launch, key: &[Term]) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
+/// Whether launches whose keys have the same hash have the same outcome.
+pub(super) fn tells(hashes: &[u64], outcomes: &[usize]) -> bool {
+    let mut first: HashMap<u64, usize> = HashMap::new();
+    let mut pairs = hashes.iter().zip(outcomes);
+    pairs.all(|(hash, outcome)| *first.entry(*hash).or_insert(*outcome) == *outcome)
+}
+
+/// Whether the 64-bit word there ends as an address of the host does.
+fn is_host(launch: &Launch, long: u16) -> bool {
+    launch.word32(long + 4).is_some_and(|upper| HOST.contains(&upper))
+}
+
 /// Numbers that differ between the launches.
 fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<Candidate> {
     let Some(first) = launches.first() else {
@@ -132,7 +147,9 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<Candidate> {
     let shapes = (0..3).flat_map(|axis| [Term::Grid(axis), Term::Block(axis)]);
     let number = |offset: &u16| {
         let long = *offset / 8 * 8;
-        let host = |launch: &Launch| launch.word32(long + 4).is_some_and(|upper| HOST.contains(&upper));
+        // Two small numbers of a list may look like it: an address whose lower half is small, too, is rare.
+        let lower = |launch: &Launch| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
+        let host = |launch: &Launch| is_host(launch, long) && lower(launch);
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
     };
     let words = first.word_offsets().filter(number).map(Term::Word32);
@@ -149,9 +166,14 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<Candidate> {
             let mut sorted = values.clone();
             sorted.sort_unstable();
             sorted.dedup();
+            let may_be_host = match term {
+                Term::Word32(offset) => launches.iter().any(|launch| is_host(launch, offset / 8 * 8)),
+                _ => false,
+            };
             Some(Candidate {
                 term,
                 different: sorted.len(),
+                small: !may_be_host && sorted.last().is_some_and(|most| *most < SMALL),
                 values,
             })
         })
@@ -239,5 +261,34 @@ mod tests {
         assert_eq!(key(&[launches[0], launches[0]], &[0, 0], &[]), Some(Vec::new()));
         // Each by itself: any number would tell them.
         assert_eq!(key(&launches[..3], &[0, 1, 2], &[]), None);
+    }
+
+    #[test]
+    fn half_of_an_old_address_is_no_key_where_a_small_number_tells_as_much() {
+        // A size, and an address of the host in a gap, whose upper half something else overwrote: the same in this process by chance, another one in the next.
+        let old = 0x64b0_7740;
+        let rows = buffers(&[&[3, 9, old, 1], &[4, 9, 0, 1], &[5, 9, old, 1]]);
+        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        assert_eq!(
+            key(&launches, &[0, 1, 0, 0, 1, 0], &[]),
+            Some(vec![Term::Word32(0)]),
+            "not the one of fewer values"
+        );
+        // Where nothing else tells, it may be a great number.
+        let rows = buffers(&[&[3, 9, old, 1], &[3, 9, 0, 1]]);
+        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        assert_eq!(key(&launches, &[0, 1, 0, 1], &[]), Some(vec![Term::Word32(8)]));
+    }
+
+    #[test]
+    fn two_sizes_that_look_like_an_address_are_sizes() {
+        // A list of sizes: 27 744 elements are 0x6c60, as the upper half of an address of the host may be.
+        let rows = buffers(&[&[110_976, 27_744], &[55_488, 27_744], &[55_488, 9_000]]);
+        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        let found = key(&launches, &[0, 1, 2, 0, 1, 2], &[]);
+        assert_eq!(found, Some(vec![Term::Word32(0), Term::Word32(4)]));
+        let rows = buffers(&[&[0x64b0_7740, 27_744], &[0x64b0_7740, 9_000]]);
+        let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
+        assert_eq!(key(&launches, &[0, 1, 0, 1], &[]), None, "an address");
     }
 }

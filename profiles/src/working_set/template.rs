@@ -12,7 +12,7 @@ pub(super) const MAX_RECALLED: usize = 512;
 pub(super) const MAX_PIECES: usize = 64;
 
 /// Pointer words of one kernel at most; PyTorch's fused optimisers have some hundreds.
-pub(super) const MAX_WORDS: usize = 512;
+pub(super) const MAX_WORDS: usize = 1024;
 
 /// Kernels at most, as in a profile.
 const MAX_KERNELS: usize = crate::MAX_KERNELS;

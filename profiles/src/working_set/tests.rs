@@ -364,6 +364,98 @@ fn adjacent_tensors_are_told_apart() {
     }
 }
 
+/// A launch of one block.
+fn plain(parameters: &[u8]) -> Launch<'_> {
+    Launch {
+        kernel: 5,
+        parameters,
+        grid: [1; 3],
+        block: [512, 1, 1],
+    }
+}
+
+/// A list of tensors, first all of them and then the first alone, whose parameters end with what their memory held before: the begin of one of the tensors in some launches.
+fn listed(base: u64, all: bool, noise: u64) -> (Vec<u8>, Vec<Touched>) {
+    let tensors: Vec<u64> = (0..40).map(|n| base + n * 65_536).collect();
+    let sizes = (0..40u32).map(|n| 100 + (n * 37) % 23);
+    let words: Vec<u32> = [if all { 40 } else { 1 }, 0].into_iter().chain(sizes.clone()).collect();
+    let mut parameters = parameters(&tensors, &words);
+    parameters.extend(noise.to_le_bytes());
+    let used = if all { 40 } else { 1 };
+    let touches = tensors.iter().zip(sizes).take(used);
+    let touches = touches.map(|(tensor, size)| touched(*tensor, u64::from(size) * 4, Access::Write));
+    (parameters, touches.collect())
+}
+
+#[test]
+fn a_list_is_recalled_whatever_lies_behind_it() {
+    let mut live = Allocations::new();
+    live.add(0x7f00_0000_0000, 1 << 30);
+    let mut fitter = Fitter::default();
+    for step in 0..6u64 {
+        let base = 0x7f00_0000_0000 + (step << 24);
+        let noise = [7, base + 65_536 * 3, base + 65_536 * 7 + 40][step as usize % 3];
+        for all in [true, false] {
+            let (parameters, touches) = listed(base, all, noise);
+            fitter.observe(&plain(&parameters), &live, &touches);
+        }
+    }
+    let mut predictor = Predictor::new(fitter.fit());
+    for all in [true, false] {
+        let (parameters, touches) = listed(0x7f00_3000_0000, all, 9);
+        let launches = [(plain(&parameters), &touches[..])];
+        let found = evaluate(&mut predictor, &live, 4, launches);
+        assert_eq!(
+            (found.false_negative_bytes, found.false_positive_bytes),
+            (0, 0),
+            "{all}"
+        );
+    }
+}
+
+#[test]
+fn a_gap_that_held_a_used_pointer_in_some_launch_is_no_operand() {
+    // A gap behind an operand: nothing, or the operand's own begin, which an earlier launch left there. Later it is another tensor's.
+    let job = Job::new(1);
+    let base = 0x7f00_0000_0000u64;
+    let launch = |n: u64, gap: u64| {
+        let parameters = parameters(&[base, gap], &[n as u32]);
+        (parameters, vec![touched(base, n * 4, Access::Write)])
+    };
+    let mut fitter = Fitter::default();
+    for (n, gap) in [(100, 7), (300, base), (500, 7), (700, base)] {
+        let (parameters, touches) = launch(n, gap);
+        fitter.observe(&plain(&parameters), &job.live, &touches);
+    }
+    let mut predictor = Predictor::new(fitter.fit());
+    for gap in [7, base, base + (1 << 20)] {
+        let (parameters, touches) = launch(400, gap);
+        let found = evaluate(&mut predictor, &job.live, 1, [(plain(&parameters), &touches[..])]);
+        let wrong = (found.false_negative_bytes, found.false_positive_bytes);
+        assert_eq!(wrong, (0, 0), "{gap:x}");
+    }
+}
+
+#[test]
+fn what_holds_for_some_launches_by_chance_is_tried_on_all() {
+    // Bytes are 4 n m; k is n m in all launches but one in sixty.
+    let mut live = Allocations::new();
+    live.add(0x7f00_0000_0000, 1 << 30);
+    let launch = |number: u32| {
+        let (n, m) = (3 + number % 29, 5 + number % 31);
+        let k = if number % 60 == 59 { 1 } else { n * m };
+        (parameters(&[0x7f00_0000_0000], &[k, n, m]), u64::from(n * m) * 4)
+    };
+    let mut fitter = Fitter::default();
+    for number in 0..800 {
+        let (parameters, bytes) = launch(number);
+        let touches = [touched(0x7f00_0000_0000, bytes, Access::Read)];
+        fitter.observe(&plain(&parameters), &live, &touches);
+    }
+    let sets = fitter.fit();
+    assert_eq!(sets.counts(), [0, 1, 0, 0], "{sets:?}");
+}
+
 #[test]
 fn guesses_count_for_nothing_beside_what_is_exact() {
     let job = Job::new(1);
