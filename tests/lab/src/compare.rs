@@ -174,6 +174,7 @@ impl Bench {
         };
         let most = oracle::most(run, &mut analysis);
         let gated = oracle::gated(run, &analysis);
+        let own = oracle::own(run, &analysis);
         let why = why(run, &analysis.windows);
         let batch = run
             .jobs
@@ -208,6 +209,7 @@ impl Bench {
             filled_ms: ms(analysis.filled),
             oracle_ms: ms(most),
             gated_ms: ms(gated),
+            own_ms: ms(own),
             efficiency: if most == 0 {
                 1.0
             } else {
@@ -296,6 +298,8 @@ pub struct Figures {
     pub oracle_ms: f64,
     /// What it could have if fillers launched in gaps only.
     pub gated_ms: f64,
+    /// What it could have if nothing that the run did outside of gaps were done for it.
+    pub own_ms: f64,
     /// Filled over the packer's.
     pub efficiency: f64,
     /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
@@ -363,6 +367,15 @@ impl Figures {
             0.0
         } else {
             self.filled_ms / self.gap_ms
+        }
+    }
+
+    /// The packer's that does all of it itself, over the packer's.
+    pub fn own_share(&self) -> f64 {
+        if self.oracle_ms == 0.0 {
+            1.0
+        } else {
+            self.own_ms / self.oracle_ms
         }
     }
 

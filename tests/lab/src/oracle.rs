@@ -4,21 +4,28 @@
 //!
 //! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a time-sliced device it may be stopped and go on in the next
 //!   gap, and each gap loses one switch.
-//! * A filler's launches keep their order, and each comes when its host has got there: a job that reads its loss after every step waits for it here too. Nobody
-//!   waits at a gate, and nobody is ever more than just in time.
+//! * A filler's launches keep their order (in each stream, and behind events), and each comes when its host has got there: host time between calls passes, who waits for the device waits
+//!   here too, and a call that puts work on the device returns after [`DEFER`] or what a launch takes, if that is less: no sooner can a program be told that it is launched, whoever
+//!   launches it. Nobody waits at a gate, and nobody is ever more than just in time.
 //! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran on over the end of a gap it owes only the part inside.
 //!
 //! By the last rule the run's own schedule is one that the packer may choose, so its result is at least the run's ([`most`] is an upper bound for any
-//! policy; the tests compare it with every policy and with brute force). For one filler with one stream it is also exact: starting each kernel as soon as it fits
-//! never makes a later one late, because its end comes no later and nothing follows from an end coming early but earlier launches. Several fillers, and several streams of one,
-//! are each given all gaps for themselves; together they get no more than the gaps' length.
+//! policy; the tests compare it with every policy, with and without a launch queue, and with brute force). Proof, for one filler with one stream: let any schedule under these rules
+//! and the packer's be given. By induction over the calls none is made later by the packer, and no kernel of it ends later. A call comes when the one before it has returned and
+//! its host time is over; a return follows from the call, or from ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that a policy holds up
+//! comes when it is done, and is not woken); a kernel may start when it is launched and the one before it has ended, and the
+//! packer takes the first place from then on into which it fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any schedule has completed by the last
+//! gap, the packer has too: it is also exact. Several fillers, and several streams of one, are each given all gaps for themselves; together they get no more than the gaps' length.
+//!
+//! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on over a gap's end, the minimum share) is free, so a policy that does more there has a higher
+//! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no bound for a policy that delays the holder, and exact for one that never does.
 #![forbid(unsafe_code)]
 
 use weft_profiles::trace::Until;
 
 use crate::job::{Job, NONE, Play};
 use crate::measure::{Analysis, NOT_RUN, bucket};
-use crate::world::{Run, SYNC_RETURN};
+use crate::world::{DEFER, Run, SYNC_RETURN};
 use crate::{Ns, job::Op};
 
 use simgpu_engine::Mode;
@@ -96,15 +103,27 @@ pub struct Used(pub Vec<Ns>);
 /// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate then, as weft's do. No bound for anybody; what lies between the two
 /// is what hosts would gain by running ahead while the holder works.
 pub fn gated(run: &Run, analysis: &Analysis) -> Ns {
+    together(run, analysis, |filler| filler.gated = true)
+}
+
+/// The same packer where nothing is done for it: every kernel runs within gaps from its begin to its end. The most for any policy that never delays the holder, and less than one may
+/// get that does.
+pub fn own(run: &Run, analysis: &Analysis) -> Ns {
+    together(run, analysis, |filler| filler.inside = &[])
+}
+
+fn together(run: &Run, analysis: &Analysis, change: impl Fn(&mut Filler<'_>)) -> Ns {
     let gaps = Gaps::of(run, analysis);
     let mut used = Used(vec![0; gaps.windows.len()]);
-    let sum: Ns = fillers(run, analysis, true)
-        .map(|filler| filler.most(&gaps, &mut used))
-        .sum();
+    let mut sum = 0;
+    for mut filler in fillers(run, analysis) {
+        change(&mut filler);
+        sum += filler.most(&gaps, &mut used);
+    }
     sum.min(gaps.length())
 }
 
-fn fillers<'a>(run: &'a Run, analysis: &'a Analysis, gated: bool) -> impl Iterator<Item = Filler<'a>> {
+fn fillers<'a>(run: &'a Run, analysis: &'a Analysis) -> impl Iterator<Item = Filler<'a>> {
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let jobs = run.jobs.iter().enumerate();
     jobs.filter(move |(_, job)| job.job.priority != first)
@@ -114,7 +133,7 @@ fn fillers<'a>(run: &'a Run, analysis: &'a Analysis, gated: bool) -> impl Iterat
             seed: run.seed,
             inside: &analysis.inside[number],
             launch_latency: run.device.launch_latency,
-            gated,
+            gated: false,
         })
 }
 
@@ -122,9 +141,7 @@ fn fillers<'a>(run: &'a Run, analysis: &'a Analysis, gated: bool) -> impl Iterat
 pub fn most(run: &Run, analysis: &mut Analysis) -> Ns {
     let gaps = Gaps::of(run, analysis);
     let mut used = Used(vec![0; gaps.windows.len()]);
-    let sum: Ns = fillers(run, analysis, false)
-        .map(|filler| filler.most(&gaps, &mut used))
-        .sum();
+    let sum: Ns = fillers(run, analysis).map(|filler| filler.most(&gaps, &mut used)).sum();
     let lost = if gaps.preemptive { run.device.switch } else { 0 };
     for ((from, to), used) in gaps.windows.iter().zip(&used.0) {
         analysis.spent[bucket(to - from + lost)].packer += (*used).min(to - from);
@@ -248,7 +265,7 @@ impl Filler<'_> {
                 let (end, placed) = gaps.place(&mut stream.at, ready, owed, preemptive, used);
                 stream.end = end;
                 *done += placed;
-                called + self.job.program.launch_cost
+                called + self.job.program.launch_cost.min(DEFER)
             }
             Play::Copy {
                 stream,
@@ -262,7 +279,7 @@ impl Filler<'_> {
                 if waits {
                     stream.end + SYNC_RETURN
                 } else {
-                    called + self.job.program.launch_cost
+                    called + self.job.program.launch_cost.min(DEFER)
                 }
             }
             Play::Sync(until) => {
@@ -271,7 +288,8 @@ impl Filler<'_> {
                     Until::Stream(stream) => streams[usize::from(stream)].end,
                     Until::Event(event) => events[usize::from(event)],
                 };
-                if end > called { end + SYNC_RETURN } else { called }
+                // Who comes when it is done already is told at once, and who is held up on the way there may come just then: no time to be woken.
+                end.max(called)
             }
             Play::Record { event, stream } => {
                 events[usize::from(event)] = streams[usize::from(stream)].end;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use simgpu_engine::{Mode, Settings};
-use weft_lab::compare::Bench;
+use weft_lab::compare::{Bench, Tuning};
 use weft_lab::generate;
 use weft_lab::job::{Arrivals, Jitter, Job, Program};
 use weft_lab::oracle::{Filler, Gaps, Used};
 use weft_lab::rule::Rule;
 use weft_lab::world::Hosts;
 use weft_lab::{Ns, US};
+use weft_profiles::trace::Call;
 
 fn still(trace: &weft_profiles::trace::Trace) -> Job {
     Job {
@@ -20,21 +21,41 @@ fn still(trace: &weft_profiles::trace::Trace) -> Job {
     }
 }
 
-/// The most that can be packed, by trying every start on the grid: kernel `next` may begin once the one before it has ended and its host was told.
-fn brute(times: &[Ns], sync_every: usize, wake: Ns, gaps: &[(Ns, Ns)], next: usize, ready: Ns) -> Ns {
-    let Some(time) = times.get(next) else { return 0 };
-    let mut best = 0;
-    for (from, to) in gaps {
-        for start in (*from).max(ready)..*to {
-            if start + time > *to {
-                break;
+/// A small job: device time and host time before each kernel, and after how many the host waits for the device.
+struct Small<'a> {
+    kernels: &'a [(Ns, Ns)],
+    sync_every: usize,
+    /// From the end of work to the return of a host that waited for it.
+    wake: Ns,
+}
+
+impl Small<'_> {
+    /// The most that can be packed, by trying every start on the grid, and every moment up to its end at which the launch may return: kernel `next` may begin once the one before it
+    /// has ended (`ready`) and its host has come to it from `host` on.
+    fn brute(&self, gaps: &[(Ns, Ns)], next: usize, ready: Ns, host: Ns) -> Ns {
+        let Some((time, before)) = self.kernels.get(next) else {
+            return 0;
+        };
+        let called = host + before;
+        let mut best = 0;
+        for (from, to) in gaps {
+            for start in (*from).max(ready).max(called)..*to {
+                let end = start + time;
+                if end > *to {
+                    break;
+                }
+                for returned in called..=end {
+                    let syncs = (next + 1).is_multiple_of(self.sync_every);
+                    let host = match syncs && end > returned {
+                        true => end + self.wake,
+                        false => returned,
+                    };
+                    best = best.max(time + self.brute(gaps, next + 1, end, host));
+                }
             }
-            let told = if (next + 1).is_multiple_of(sync_every) { wake } else { 0 };
-            let rest = brute(times, sync_every, wake, gaps, next + 1, start + time + told);
-            best = best.max(time + rest);
         }
+        best
     }
-    best
 }
 
 proptest! {
@@ -42,7 +63,7 @@ proptest! {
 
     #[test]
     fn for_one_filler_it_is_the_best_there_is(
-        times in prop::collection::vec(1u64..5, 1..5),
+        kernels in prop::collection::vec((1u64..5, 0u64..4), 1..5),
         parts in prop::collection::vec((1u64..5, 1u64..7), 1..4),
         sync_every in 1usize..4,
     ) {
@@ -55,7 +76,7 @@ proptest! {
         // All in units that make launches and synchronisations cost nothing beside them, but for the return of a synchronisation: 2 us, two units.
         let mut builder = generate::Builder::new("filler");
         builder.step(0);
-        for (kernel, time) in times.iter().enumerate() {
+        for (kernel, (time, _)) in kernels.iter().enumerate() {
             builder.launch(kernel as u32, 0, *time * US);
             if (kernel + 1).is_multiple_of(sync_every) {
                 builder.sync();
@@ -63,10 +84,12 @@ proptest! {
         }
         let mut trace = builder.done();
         trace.launch_cost = 0;
-        for step in &mut trace.steps {
-            for operation in &mut step.operations {
-                operation.host_before = 0;
-            }
+        let mut hosts = kernels.iter().map(|(_, before)| *before * US);
+        for operation in trace.steps.iter_mut().flat_map(|step| &mut step.operations) {
+            operation.host_before = match operation.call {
+                Call::Launch { .. } => hosts.next().unwrap_or(0),
+                _ => 0,
+            };
         }
         // The step is played once: the next one thinks for ever.
         let mut job = still(&trace);
@@ -79,7 +102,7 @@ proptest! {
         let mut used = Used(vec![0; windows.len()]);
         let most = filler.most(&Gaps { windows, preemptive: false }, &mut used);
         prop_assert_eq!(used.0.iter().sum::<Ns>(), most);
-        let best = brute(&times, sync_every, 2, &gaps, 0, 0);
+        let best = Small { kernels: &kernels, sync_every, wake: 2 }.brute(&gaps, 0, 0, 0);
         prop_assert_eq!(most, best * US);
     }
 }
@@ -95,6 +118,7 @@ proptest! {
         time in 5u64..300,
         think in 0u64..4_000,
         chatty in any::<bool>(),
+        queue in prop::sample::select(vec![0usize, 3, 1_024]),
         fillers in prop::collection::vec((prop::collection::vec(3u64..900, 1..12), 0u64..50, 0u64..800, any::<bool>()), 1..4),
     ) {
         let bench = Bench {
@@ -103,7 +127,7 @@ proptest! {
             seed,
             requests: 40,
             warmup: 3,
-tuning: Default::default(),
+            tuning: Tuning { queue: Some(queue), ..Tuning::default() },
         };
         let trace = if chatty {
             generate::chatty(kernels, time * US, 20 * US, think * US)

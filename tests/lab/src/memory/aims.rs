@@ -18,7 +18,7 @@ fn link(duplex: bool) -> &'static str {
 }
 
 /// One aim over cases: (what, value, limit); the value is to be the limit at least.
-fn at_least(aim: &str, cases: Vec<(String, Option<f64>, f64)>) -> Aim {
+pub(super) fn at_least(aim: &str, cases: Vec<(String, Option<f64>, f64)>) -> Aim {
     let holds = |(_, value, limit): &&(String, Option<f64>, f64)| value.is_some_and(|value| value >= *limit);
     let held = cases.iter().filter(holds).count();
     Aim {

@@ -7,14 +7,14 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use simgpu_engine::memory::MemorySettings;
 
 use super::contender::ALL;
 use super::study::{Plan, Study};
 use super::workload::NAMES;
-use super::{aims, report, study};
+use super::{aims, priority, report, study};
 use crate::aims::Aim;
 use crate::{MS, Ns};
 
@@ -24,6 +24,7 @@ use crate::{MS, Ns};
 ///   scripts/lab memory --check --json target/lab/memory.json   exit 1 where an aim is missed
 ///   scripts/lab memory --quick                                 two workloads at 100 and 200 %: says whether it works
 ///   scripts/lab memory --workload decoders --share 200 --slice 100
+///   scripts/lab memory --only service                          a service beside a batch job, against XSched with paging
 ///   scripts/lab memory prediction --help                       how good templates are on recorded launches
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory", verbatim_doc_comment)]
@@ -40,6 +41,12 @@ struct Options {
     /// Two workloads, two shares, no plots
     #[arg(long)]
     quick: bool,
+    /// Only this part: jobs that take turns, or a service beside a batch job
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// Requests of the service that count
+    #[arg(long, default_value_t = 100)]
+    requests: usize,
     /// Only these workloads (decoders, vectors, rodinia, cnns, hybrid)
     #[arg(long)]
     workload: Vec<String>,
@@ -60,13 +67,23 @@ struct Options {
     threads: usize,
 }
 
+/// What may be run for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Jobs of one importance, in turns
+    Turns,
+    /// A service beside a batch job
+    Service,
+}
+
 /// What is written as JSON.
 #[derive(Debug, Serialize)]
 struct Results<'a> {
     command: String,
     aims: &'a [Aim],
     #[serde(flatten)]
-    study: &'a Study,
+    study: &'a Option<Study>,
+    service: &'a [priority::Row],
 }
 
 fn plan(options: &Options) -> Result<Plan> {
@@ -101,6 +118,9 @@ fn plan(options: &Options) -> Result<Plan> {
         plan.slice = Some((slice * MS as f64) as Ns);
     }
     plan.seeds = options.seeds.clone();
+    if options.requests == 0 {
+        bail!("--requests 0: at least one");
+    }
     if options.threads > 0 {
         plan.threads = options.threads;
     }
@@ -111,31 +131,53 @@ fn run(options: &Options) -> Result<bool> {
     let plan = plan(options)?;
     let start = Instant::now();
     let told = Mutex::new(Instant::now());
-    let study = study::make(&plan, &|what, done, of| {
+    let progress = |what: &str, done: usize, of: usize| {
         let Ok(mut told) = told.lock() else { return };
         if told.elapsed().as_secs() >= 5 || done == of {
             *told = Instant::now();
             eprintln!("{what}: {done} of {of} after {:.0} s", start.elapsed().as_secs_f64());
         }
-    });
-    let aims = aims::judge(&study);
+    };
+    let study = (options.only != Some(Part::Service)).then(|| study::make(&plan, &progress));
+    let mut aims = study.as_ref().map_or_else(Vec::new, aims::judge);
+    let chosen = !options.workload.is_empty() || !options.contender.is_empty() || !options.share.is_empty();
+    let mut service = Vec::new();
+    if options.only == Some(Part::Service) || (options.only.is_none() && !chosen) {
+        let of_service = priority::Plan {
+            memory: plan.memory,
+            device_slice: plan.device_slice,
+            requests: if options.quick {
+                options.requests.min(20)
+            } else {
+                options.requests
+            },
+            seeds: plan.seeds.clone(),
+            threads: plan.threads,
+        };
+        service = priority::make(&of_service, &|done, of| progress("the service", done, of));
+        aims.extend(priority::judge(&service));
+    }
     if let Some(path) = &options.json {
         let command = std::env::args().collect::<Vec<String>>().join(" ");
         let results = Results {
             command,
             aims: &aims,
             study: &study,
+            service: &service,
         };
         write(path, &serde_json::to_string_pretty(&results)?)?;
     }
-    if plan.curves {
-        for (share, svg) in report::plots(&study) {
-            let path = options.plots.join(format!("memory-{share}.svg"));
-            write(&path, &svg)?;
-            eprintln!("{}", path.display());
+    if let Some(study) = &study {
+        if plan.curves {
+            for (share, svg) in report::plots(study) {
+                let path = options.plots.join(format!("memory-{share}.svg"));
+                write(&path, &svg)?;
+                eprintln!("{}", path.display());
+            }
         }
+        print!("{}", report::text(study));
     }
-    print!("{}", report::text(&study));
+    print!("{}", priority::text(&service));
     println!();
     print!("{}", crate::report::text_of_aims(&aims));
     Ok(!options.check || aims.iter().all(|aim| aim.met))

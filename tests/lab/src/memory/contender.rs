@@ -4,6 +4,7 @@
 use serde::Serialize;
 use weft_broker::core::memory::{Options, Overlap, Victims};
 
+use super::machine::service::Rule;
 use crate::{MS, Ns};
 
 /// A way to run jobs that do not fit.
@@ -130,5 +131,71 @@ impl Contender {
     /// Whether the link's kind makes a difference to it.
     pub fn moves_ahead(self) -> bool {
         self.options().is_some() && self != Contender::Msched
+    }
+}
+
+/// How a service shares the device with a batch job that leaves it too little memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// The service has the device for itself.
+    Alone,
+    /// XSched's rule on a device that holds both.
+    XschedFits,
+    /// XSched's rule, the stock driver's demand paging.
+    Xsched,
+    /// The same with the density prefetcher's threshold at 1 %.
+    XschedTuned,
+    /// weft's rule, demand paging.
+    WeftPaging,
+    /// weft.
+    Weft,
+}
+
+/// All of them.
+pub const SIDES: [Side; 6] = [
+    Side::Alone,
+    Side::XschedFits,
+    Side::Xsched,
+    Side::XschedTuned,
+    Side::WeftPaging,
+    Side::Weft,
+];
+
+impl Side {
+    /// How it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Alone => "the service alone",
+            Side::XschedFits => "XSched, all fits",
+            Side::Xsched => "XSched, paging",
+            Side::XschedTuned => "XSched, paging, tuned",
+            Side::WeftPaging => "weft's rule, paging",
+            Side::Weft => "weft",
+        }
+    }
+
+    /// Who says whether the batch job may launch.
+    pub fn rule(self) -> Rule {
+        match self {
+            Side::Alone => Rule::Alone,
+            Side::XschedFits | Side::Xsched | Side::XschedTuned => Rule::Xsched,
+            Side::WeftPaging | Side::Weft => Rule::Weft,
+        }
+    }
+
+    /// Whether the device holds everything.
+    pub fn fits(self) -> bool {
+        matches!(self, Side::Alone | Side::XschedFits)
+    }
+
+    /// Whether memory moves by the broker's planner.
+    pub fn planned(self) -> bool {
+        self == Side::Weft
+    }
+
+    /// Whether the driver's prefetcher is tuned.
+    pub fn tuned(self) -> bool {
+        self == Side::XschedTuned
     }
 }

@@ -22,6 +22,8 @@ use super::contender::{Contender, Length};
 use super::workload::{Job, Workload};
 use crate::{MS, Ns, US};
 
+pub mod service;
+
 /// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a core that sleeps).
 const ORDER_LATENCY: Ns = 50 * US;
 
@@ -358,6 +360,11 @@ impl Machine {
             return;
         }
         while let Some(number) = self.pager.ledger().first_unready(owner, range, write) {
+            // A launch says where it stands.
+            if let Some(weft) = self.weft.as_mut().filter(|weft| weft.untold > 0) {
+                weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
+                weft.take_orders(self.now);
+            }
             let promised = self
                 .weft
                 .as_ref()

@@ -5,6 +5,8 @@
 //! | `workload.rs` | jobs and what their kernels touch |
 //! | `contender.rs` | what is compared |
 //! | `machine.rs` | turns, kernels, the page ledger of the simulated GPU, the broker's own planner |
+//! | `machine/service.rs` | the same with a service that somebody waits for, beside a batch job |
+//! | `priority.rs` | which runs are made of that, and what is to be reached |
 //! | `study.rs` | which runs are made, and the slice |
 //! | `aims.rs` | what is to be reached |
 //! | `report.rs` | tables and plots |
@@ -21,6 +23,7 @@ pub mod contender;
 pub mod machine;
 pub mod operands;
 pub mod prediction;
+pub mod priority;
 pub mod report;
 pub mod study;
 #[cfg(test)]

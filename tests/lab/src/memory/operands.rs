@@ -4,8 +4,8 @@
 //! the byte, whatever closed library it is from, and the framework knows where they are. A guessed launch becomes exact where *every* pointer among its parameters is explained:
 //!
 //! * it is the begin of one of the operation's tensors: the kernel touches that tensor, all of it (operations that choose by data what they read are not taken so);
-//! * or of memory that the library took for the operation and whose size another launch of the same operation states: a copy in another layout (cuDNN's `nchwToNhwcKernel` gives images, channels
-//!   and padded channels; without padding it is as large as what is copied), partial sums (cuBLAS's `splitKreduce_kernel` gives their stride and number, and the matrix product before it
+//! * or of memory that the library took for the operation and whose size this launch or the nearest before or after it states that uses it (one memory serves several steps, with other
+//!   sizes): a copy in another layout (cuDNN's `nchwToNhwcKernel` and `nhwcToNchwKernel` give images and the elements of one, with padded channels), partial sums (cuBLAS's `splitKreduce_kernel` gives their stride and number, and the matrix product before it
 //!   writes them instead of its result), the indices of a maximum (one of 64 bits an output, PyTorch's `max_pool_forward_nchw`);
 //! * or the kernel is one whose parameters have gaps with pointers that it does not use (PyTorch's concatenation, cuDNN's batch normalisation), it is the operation's only one, and all the operation's tensors
 //!   are among its pointers.
@@ -13,7 +13,7 @@
 //! All else stays a guess: workspaces whose use only the library knows.
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use anyhow::{Context, Result};
 use weft_profiles::working_set::recording::{Recorded, Recording};
@@ -51,9 +51,10 @@ pub fn explain(recording: &mut Recording, lines: &str) -> Result<usize> {
         let taken = Taken::of(recording, its, tensors);
         let found: Vec<Option<Vec<Touched>>> = its
             .iter()
-            .map(|launch| match launch.certainty {
+            .enumerate()
+            .map(|(number, launch)| match launch.certainty {
                 Certainty::Exact => None,
-                Certainty::Guessed => touched(recording, launch, its.len(), tensors, &taken),
+                Certainty::Guessed => touched(recording, its, number, tensors, &taken),
             })
             .collect();
         for (launch, found) in recording.launches[from..to].iter_mut().zip(found) {
@@ -81,31 +82,49 @@ fn pointers(launch: &Recorded, live: &Allocations) -> Vec<u64> {
         .collect()
 }
 
-/// What the library took for an operation.
-struct Taken {
-    /// Address and bytes.
-    sizes: HashMap<u64, u64>,
-    /// Those that are partial sums.
-    sums: HashSet<u64>,
+/// What a launch says of memory that the library took for the operation. The same memory serves one step of an operation after the other, each with another size.
+struct Stated {
+    /// Which of the operation's launches.
+    launch: usize,
+    address: u64,
+    bytes: u64,
+    /// It fills that memory; else it takes what was put there.
+    fills: bool,
+    /// Partial sums.
+    sums: bool,
 }
+
+/// What the library took for an operation, as its launches state it.
+struct Taken(Vec<Stated>);
 
 impl Taken {
     fn of(recording: &Recording, launches: &[Recorded], tensors: &[Tensor]) -> Taken {
-        let mut taken = Taken {
-            sizes: HashMap::new(),
-            sums: HashSet::new(),
-        };
-        for launch in launches {
-            let (symbol, view) = (name(recording, launch), launch.launch());
+        let mut taken = Vec::new();
+        for (launch, recorded) in launches.iter().enumerate() {
+            let (symbol, view) = (name(recording, recorded), recorded.launch());
             let word = |offset| view.word32(offset).map(u64::from);
+            let mut state = |address, bytes, fills, sums| {
+                taken.push(Stated {
+                    launch,
+                    address,
+                    bytes,
+                    fills,
+                    sums,
+                });
+            };
             if symbol.contains("nchwToNhwcKernelIfff") {
-                // Images, channels, padded channels, elements of an image; then source and result.
-                let shape = [word(0), word(4), word(8), word(12)];
-                if let ([Some(images), Some(channels), Some(padded), Some(image)], Some(result)) =
-                    (shape, view.word64(80))
+                // Images, and elements of an image of the result, padded channels and all; then source and result.
+                if let ([Some(images), Some(image)], Some(result)) = ([word(0), word(28)], view.word64(80)) {
+                    state(result, 4 * images * image, true, false);
+                }
+            } else if symbol.contains("nhwcToNchwKernelIfff") {
+                // Images, channels, channels of the source with its padding, and elements of an image of the source; then source and result.
+                let shape = [word(0), word(4), word(8), word(16)];
+                if let ([Some(images), Some(channels), Some(padded), Some(image)], Some(source)) =
+                    (shape, view.word64(72))
                     && channels == padded
                 {
-                    taken.sizes.insert(result, 4 * images * image);
+                    state(source, 4 * images * image, false, false);
                 }
             } else if symbol.contains("splitKreduce_kernel") && symbol.contains("EiffffL") {
                 // Rows, columns, batches, elements of one part, parts; then the parts.
@@ -114,8 +133,7 @@ impl Taken {
                     (shape, view.word64(64))
                     && rows * columns == part
                 {
-                    taken.sizes.insert(sums, 4 * part * parts);
-                    taken.sums.insert(sums);
+                    state(sums, 4 * part * parts, false, true);
                 }
             } else if symbol.contains("max_pool_forward_nchwIf")
                 && let (Some(result), Some(indices)) = (view.word64(80), view.word64(88))
@@ -123,32 +141,59 @@ impl Taken {
                 && tensors.iter().all(|(address, ..)| *address != indices)
                 && let [(0, bytes)] = runs[..]
             {
-                taken.sizes.insert(indices, 2 * bytes);
+                state(indices, 2 * bytes, true, false);
             }
         }
-        taken
+        Taken(taken)
+    }
+
+    /// What a launch of the operation has at this address: what it says itself, else what was put there before it, or is taken from there after it; nothing where these differ.
+    fn at(&self, launch: usize, address: u64) -> Option<&Stated> {
+        let mine = || self.0.iter().filter(|one| one.address == address);
+        let own = mine().find(|one| one.launch == launch);
+        let before = mine().rfind(|one| one.launch < launch).filter(|one| one.fills);
+        let after = mine().find(|one| one.launch > launch).filter(|one| !one.fills);
+        match (own, before, after) {
+            (Some(own), ..) => Some(own),
+            (None, Some(before), Some(after)) => (before.bytes == after.bytes).then_some(after),
+            (None, before, after) => before.or(after),
+        }
     }
 }
 
-/// What a launch touched, if all its pointers are explained.
+/// What one of an operation's launches touched, if all its pointers are explained.
 fn touched(
     recording: &Recording,
-    launch: &Recorded,
-    launches: usize,
+    its: &[Recorded],
+    number: usize,
     tensors: &[Tensor],
     taken: &Taken,
 ) -> Option<Vec<Touched>> {
+    let launch = its.get(number)?;
     let live = recording.allocations.get(launch.allocations)?;
     let symbol = name(recording, launch);
     let words = pointers(launch, live);
-    let gaps = launches == 1
+    let gaps = its.len() == 1
         && WITH_GAPS.iter().any(|name| symbol.contains(name))
         && tensors.iter().all(|(address, ..)| words.contains(address));
     // A product whose partial sums are added by another kernel leaves the result to that one.
-    let partial = !symbol.contains("splitKreduce_kernel") && words.iter().any(|word| taken.sums.contains(word));
+    let sums = |word: &u64| taken.at(number, *word).is_some_and(|one| one.sums);
+    let partial = !symbol.contains("splitKreduce_kernel") && words.iter().any(sums);
     let mut found = Vec::new();
     for word in words {
-        if let Some((_, access, runs)) = tensors.iter().find(|(address, ..)| *address == word) {
+        let stated = taken.at(number, word);
+        let tensor = tensors.iter().find(|(address, ..)| *address == word);
+        // A result may get the memory that an earlier step had: then its begin is that step's, too.
+        let tensor = match (stated, tensor) {
+            (Some(stated), Some((.., runs))) if runs[..] != [(0, stated.bytes)] => {
+                if stated.launch != number {
+                    return None;
+                }
+                None
+            }
+            (_, tensor) => tensor,
+        };
+        if let Some((_, access, runs)) = tensor {
             if partial && *access == 1 {
                 continue;
             }
@@ -162,10 +207,10 @@ fn touched(
                 bytes: *bytes,
                 access,
             }));
-        } else if let Some(bytes) = taken.sizes.get(&word) {
+        } else if let Some(one) = stated {
             found.push(Touched {
                 address: word,
-                bytes: *bytes,
+                bytes: one.bytes,
                 access: Access::ReadWrite,
             });
         } else if !gaps {
@@ -257,5 +302,51 @@ mod tests {
             "not the result"
         );
         assert_eq!(sizes(&recording.launches[1]), [(65536, 2400), (4096, 800)]);
+    }
+
+    #[test]
+    fn one_memory_serves_several_steps_each_with_its_own_size() {
+        let (space, input, result) = (BASE + 65536, BASE, BASE + 4096);
+        // 2 images, 5 channels, and 50 elements or 20; the result of the first step, which is in the same layout as its copy.
+        let to_nhwc = |elements: u64| {
+            let mut words = [0u64; 11];
+            (words[0], words[1], words[3]) = (2 | 5 << 32, 5 | elements << 32, 5 | elements << 32);
+            (words[9], words[10]) = (input, space);
+            words
+        };
+        let mut to_nchw = [0u64; 11];
+        (to_nchw[0], to_nchw[1], to_nchw[2]) = (2 | 5 << 32, 5 | 5 << 32, 30);
+        (to_nchw[9], to_nchw[10]) = (space, result);
+        let launches = vec![
+            launch(1, 1, &to_nhwc(50)),
+            launch(2, 3, &[space, result]),
+            launch(3, 1, &to_nhwc(20)),
+            launch(4, 3, &[space, result]),
+            launch(5, 2, &to_nchw),
+        ];
+        let names = [
+            (1, "_ZN5cudnn16nchwToNhwcKernelIfffLb0E"),
+            (2, "_ZN5cudnn16nhwcToNchwKernelIfffLb1E"),
+            (3, "a convolution"),
+        ];
+        let mut recording = recording(launches, &names);
+        let lines = format!("[0,5,\"aten::convolution\",true,[[{input},0,[[0,400]]],[{result},1,[[0,240]]]]]");
+        assert_eq!(explain(&mut recording, &lines).unwrap(), 4);
+        let space: Vec<Option<u64>> = recording
+            .launches
+            .iter()
+            .map(|launch| {
+                sizes(launch)
+                    .iter()
+                    .find(|(at, _)| *at == 65536)
+                    .map(|(_, bytes)| *bytes)
+            })
+            .collect();
+        assert_eq!(space, [Some(400), Some(400), Some(160), None, Some(240)]);
+        assert_eq!(
+            recording.launches[3].certainty,
+            Certainty::Guessed,
+            "reads what the third put there, or writes what the fifth takes"
+        );
     }
 }

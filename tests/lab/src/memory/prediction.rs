@@ -18,7 +18,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use serde::Serialize;
 use weft_profiles::working_set::recording::{Recorded, Recording};
-use weft_profiles::working_set::{Allocations, Certainty, Evaluation, Fitter, Predictor, Template};
+use weft_profiles::working_set::{
+    Allocations, Certainty, Evaluation, Fitter, Launch, Predictor, Region, Template, Touched, WorkingSets,
+};
 
 use super::operands;
 
@@ -48,7 +50,7 @@ struct Options {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// So many kernels that miss most are named, per model
+    /// So many kernels that miss most are named, per model, with what was learnt of them and behind which words of their parameters it is missed
     #[arg(long, default_value_t = 0)]
     worst: usize,
 }
@@ -155,16 +157,20 @@ fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize)
     let kernels = sets.kernels.len();
     let mut predictor = Predictor::new(sets);
     let (mut exact, mut guessed) = (Evaluation::default(), Evaluation::default());
-    let mut each: BTreeMap<(u64, bool), Evaluation> = BTreeMap::new();
+    let mut each: BTreeMap<(u64, bool), OfKernel> = BTreeMap::new();
     for launch in &judge.launches {
         let predicted = predictor.predict(&launch.launch(), held(judge, launch)?);
         let is_exact = launch.certainty == Certainty::Exact;
         let all = if is_exact { &mut exact } else { &mut guessed };
         all.add(predicted.known, predicted.regions, &launch.touched, PAGE);
         let one = each.entry((launch.kernel, is_exact)).or_default();
-        one.add(predicted.known, predicted.regions, &launch.touched, PAGE);
+        one.evaluation
+            .add(predicted.known, predicted.regions, &launch.touched, PAGE);
+        if worst > 0 {
+            one.behind(&launch.launch(), predicted.regions, &launch.touched);
+        }
     }
-    name_worst(model, judge, each, worst);
+    name_worst(model, (learn, judge), predictor.sets(), each, worst);
     let both = [&exact, &guessed];
     Ok(Row {
         model: model.to_string(),
@@ -178,16 +184,58 @@ fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize)
     })
 }
 
-/// Says of which kernels most is wrong, exact ones first.
-fn name_worst(model: &str, judge: &Recording, each: BTreeMap<(u64, bool), Evaluation>, worst: usize) {
-    let mut named: Vec<((u64, bool), Evaluation)> = each.into_iter().collect();
-    let wrong = |one: &Evaluation| one.false_negative_bytes + one.false_positive_bytes;
-    named.sort_by_key(|((_, exact), one)| std::cmp::Reverse((*exact, wrong(one))));
+/// What is wrong of one kernel.
+#[derive(Debug, Default)]
+struct OfKernel {
+    evaluation: Evaluation,
+    /// Bytes of pieces that no one region covers, by the words that point at their begin: offsets in the parameters.
+    behind: BTreeMap<Vec<u16>, u64>,
+}
+
+impl OfKernel {
+    fn wrong(&self) -> u64 {
+        self.evaluation.false_negative_bytes + self.evaluation.false_positive_bytes
+    }
+
+    fn behind(&mut self, launch: &Launch, regions: &[Region], touched: &[Touched]) {
+        for piece in touched {
+            let mut parts = regions.iter().flat_map(|region| region.parts());
+            if !parts.any(|part| part.address <= piece.address && piece.end() <= part.end()) {
+                let words = launch.pointer_offsets();
+                let words = words.filter(|offset| launch.word64(*offset) == Some(piece.address));
+                *self.behind.entry(words.collect()).or_default() += piece.bytes;
+            }
+        }
+    }
+
+    /// The words behind which most is missed.
+    fn worst_words(&self) -> String {
+        let mut words: Vec<_> = self.behind.iter().collect();
+        words.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+        let told = words.iter().take(4).map(|(words, bytes)| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            format!("{} KB at {}", *bytes >> 10, words.join("="))
+        });
+        told.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Says of which kernels most is wrong, exact ones first, and what was learnt of them.
+fn name_worst(
+    model: &str,
+    (learn, judge): (&Recording, &Recording),
+    sets: &WorkingSets,
+    each: BTreeMap<(u64, bool), OfKernel>,
+    worst: usize,
+) {
+    let mut named: Vec<((u64, bool), OfKernel)> = each.into_iter().collect();
+    named.sort_by_key(|((_, exact), one)| std::cmp::Reverse((*exact, one.wrong())));
     for wanted in [true, false] {
         let some = named
             .iter()
-            .filter(|((_, exact), one)| *exact == wanted && wrong(one) > 0);
-        for ((kernel, exact), one) in some.take(worst) {
+            .filter(|((_, exact), one)| *exact == wanted && one.wrong() > 0);
+        for ((kernel, exact), of) in some.take(worst) {
+            let one = &of.evaluation;
             println!(
                 "  {model}: {}: {} launches, {} unknown, {} KB touched, {:.3} % missed, {:.3} % too much: {kernel:016x} {}",
                 if *exact { "exact" } else { "guessed" },
@@ -198,7 +246,40 @@ fn name_worst(model: &str, judge: &Recording, each: BTreeMap<(u64, bool), Evalua
                 100.0 * one.false_positives(),
                 judge.names.get(kernel).map_or("", String::as_str)
             );
+            let learnt = |certainty| {
+                let of = learn.launches.iter().filter(|launch| launch.kernel == *kernel);
+                of.filter(|launch| launch.certainty == certainty).count()
+            };
+            println!(
+                "    learnt from {} exact launches and {} guesses: {}",
+                learnt(Certainty::Exact),
+                learnt(Certainty::Guessed),
+                words(sets, *kernel)
+            );
+            println!("    missed: {}", of.worst_words());
         }
+    }
+}
+
+/// A kernel's templates: how many words have each, and the first places in the parameters.
+fn words(sets: &WorkingSets, kernel: u64) -> String {
+    let mut by_name: BTreeMap<String, Vec<u16>> = BTreeMap::new();
+    for word in sets.kernel(kernel).into_iter().flat_map(|known| &known.words) {
+        let name = match &word.template {
+            Template::Table { seen, .. } if seen.is_empty() => "what all had in common".to_string(),
+            other => other.name().to_string(),
+        };
+        by_name.entry(name).or_default().push(word.offset);
+    }
+    let told = by_name.iter().map(|(name, offsets)| {
+        let first: Vec<String> = offsets.iter().take(4).map(ToString::to_string).collect();
+        format!("{} {name} (at {})", offsets.len(), first.join(", "))
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
+        "nothing".to_string()
+    } else {
+        told.join(", ")
     }
 }
 
@@ -340,7 +421,7 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use weft_profiles::working_set::{Access, Touched};
+    use weft_profiles::working_set::Access;
 
     use super::*;
 

@@ -129,17 +129,22 @@ impl Case {
     }
 }
 
-/// Runs cases on all threads; rows come in the cases' order.
-fn run_all(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+/// Runs cases on so many threads; rows come in the cases' order.
+pub(super) fn run_each<C: Sync, R: Send>(
+    cases: &[C],
+    threads: usize,
+    run: impl Fn(&C) -> R + Sync,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Vec<R> {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let rows: Mutex<Vec<(usize, Row)>> = Mutex::default();
+    let rows: Mutex<Vec<(usize, R)>> = Mutex::default();
     std::thread::scope(|scope| {
-        for _ in 0..plan.threads.max(1) {
+        for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(at) else { return };
-                    let row = case.run(plan);
+                    let row = run(case);
                     if let Ok(mut rows) = rows.lock() {
                         rows.push((at, row));
                     }
@@ -151,6 +156,10 @@ fn run_all(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)
     let mut rows = rows.into_inner().unwrap_or_default();
     rows.sort_by_key(|(at, _)| *at);
     rows.into_iter().map(|(_, row)| row).collect()
+}
+
+fn run_all(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+    run_each(cases, plan.threads, |case| case.run(plan), progress)
 }
 
 fn of_decoders(contender: Contender, share: u64, duplex: bool, slice: Ns) -> Case {

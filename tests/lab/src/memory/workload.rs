@@ -109,6 +109,23 @@ pub fn generate(name: &'static str, capacity: u64, share: u64, seed: u64) -> Wor
     }
 }
 
+/// A service of `service` bytes and a batch job of `batch` bytes, both in the likeness of ResNet152 (what MSched compares itself with XSched by); the batch job is another service's worth of pictures, or training.
+pub fn service(service: u64, batch: u64, training: bool, seed: u64) -> Workload {
+    Workload {
+        name: if training {
+            "beside training"
+        } else {
+            "beside inference"
+        },
+        decoders: false,
+        share: 0,
+        jobs: vec![
+            network(service, 0, false, place(seed, 0)),
+            network(batch, 0, training, place(seed, 1)),
+        ],
+    }
+}
+
 fn place(seed: u64, job: u64) -> [u64; 2] {
     [seed, job]
 }

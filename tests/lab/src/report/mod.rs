@@ -88,13 +88,13 @@ pub fn text(rows: &[Row]) -> String {
 /// The set in one line for each device, kind and rule.
 pub fn text_of_set(rows: &[Row]) -> String {
     let mut out = format!(
-        "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7}\n",
-        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff.", "gated"
+        "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7} {:>7}\n",
+        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff.", "gated", "own"
     );
     for group in Summary::of(rows) {
         let _ = writeln!(
             out,
-            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7.3} {:>7.3}",
+            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>7.3}",
             group.device,
             group.kind,
             group.rule,
@@ -105,7 +105,8 @@ pub fn text_of_set(rows: &[Row]) -> String {
             group.added_us,
             group.batch,
             group.efficiency,
-            group.gated
+            group.gated,
+            group.own
         );
     }
     out
@@ -204,6 +205,8 @@ pub(crate) struct Summary {
     pub(crate) efficiency: f64,
     /// What hosts that wait at a gate leave of the packer's.
     pub(crate) gated: f64,
+    /// What it gets of its own where nothing is done for it.
+    pub(crate) own: f64,
 }
 
 impl Summary {
@@ -236,6 +239,7 @@ impl Summary {
                     filled: mean(|row| row.figures.filled_share()),
                     efficiency: mean(|row| row.figures.efficiency),
                     gated: mean(|row| row.figures.gated_share()),
+                    own: mean(|row| row.figures.own_share()),
                     device,
                     kind,
                     rule,

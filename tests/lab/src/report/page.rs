@@ -111,7 +111,9 @@ fn section_aims(out: &mut String, aims: &[Aim]) {
 }
 
 fn section_rules(out: &mut String, rows: &[Row]) {
-    out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios).</p>");
+    out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios). <b>efficiency</b>: what was filled, over what a packer fills that knows all gaps and kernels in advance, keeps to the order and the host \
+         times of each job and is given what the run did outside of gaps; nobody can fill more. <b>gated packer</b> and <b>own packer</b>: of that, what is left where hosts launch in gaps \
+         only, and where nothing that was done outside of gaps is given.</p>");
     let summaries = Summary::of(rows);
     let mut kinds: Vec<(&str, &str)> = Vec::new();
     for summary in &summaries {
@@ -126,7 +128,7 @@ fn section_rules(out: &mut String, rows: &[Row]) {
         let _ = writeln!(
             out,
             "<h3>{device}: {kind}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th><th>gated packer</th></tr>",
+             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th><th>gated packer</th><th>own packer</th></tr>",
             crate::pairs::describe(kind)
         );
         for summary in summaries
@@ -135,7 +137,7 @@ fn section_rules(out: &mut String, rows: &[Row]) {
         {
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td></tr>",
                 summary.rule,
                 summary.cases,
                 summary.slowdown,
@@ -147,7 +149,8 @@ fn section_rules(out: &mut String, rows: &[Row]) {
                 summary.batch,
                 summary.filled,
                 summary.efficiency,
-                summary.gated
+                summary.gated,
+                summary.own
             );
         }
         out.push_str("</table>\n");

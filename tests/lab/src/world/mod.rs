@@ -13,6 +13,7 @@ mod broker;
 mod gate;
 mod play;
 mod process;
+mod rules;
 mod stand;
 
 use std::cmp::Reverse;
@@ -40,7 +41,7 @@ pub const AHEAD: usize = 1_000;
 pub const SYNC_RETURN: Ns = 2 * US;
 
 /// What it takes a host to leave a launch behind: its parameters are copied.
-const DEFER: Ns = US / 2;
+pub const DEFER: Ns = US / 2;
 
 /// How quick the host is.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -95,24 +95,19 @@ impl World {
         self.make(job, op, what.play);
     }
 
-    /// Whether the host may go on before this call is made: plain kernels, where the gate does not let them go at once.
+    /// Whether the host may go on before this call is made: plain kernels, where the gate does not let them go at once, and fills and copies on the device behind them.
     fn defers(&mut self, job: usize, play: &Play) -> bool {
-        let plain = matches!(
-            play,
-            Play::Compute {
-                graph: NONE,
-                bytes: 0,
-                ..
-            }
-        );
+        let Play::Compute { graph: NONE, bytes, .. } = *play else {
+            return false;
+        };
         let process = &self.processes[job];
-        if self.hosts.queue == 0 || !plain || process.queue.len() >= self.hosts.queue {
+        if process.queue.len() >= self.hosts.queue {
             return false;
         }
         match process.queue.back() {
             // Behind a call that blocks its thread: another thread's launch, which waits as it would at the gate.
             Some(before) => before.deferred,
-            None => !self.passes_at_once(job, play),
+            None => bytes == 0 && !self.passes_at_once(job, play),
         }
     }
 
