@@ -83,6 +83,8 @@ real! {
     fn cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
     /// Gives memory back; waits for what uses it.
     fn cuMemFree_v2(address: CuDevicePtr);
+    /// The allocation that an address lies in.
+    fn cuMemGetAddressRange_v2(start: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr);
     /// Advises about managed memory.
     fn cuMemAdvise(address: CuDevicePtr, bytes: usize, advice: u32, device: CuDevice);
     /// Moves managed memory, in stream order (CUDA 12.2).
@@ -103,6 +105,8 @@ real! {
     fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
     /// Ends a stream.
     fn cuStreamDestroy_v2(stream: CuStream);
+    /// The context of a stream.
+    fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
     /// Is a stream idle?
     fn cuStreamQuery(stream: CuStream);
     /// Waits for a stream.

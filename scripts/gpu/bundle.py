@@ -71,7 +71,7 @@ def packages(files):
 def build(files):
     """The release build of the packages that are needed, and no other."""
     wanted = [word for package in packages(files) for word in ("-p", package)]
-    # Without this feature the simulated driver refuses PyTorch (README, "The simulated GPU").
+    # Without this feature the simulated driver refuses PyTorch (tests/simgpu/README.md).
     command = ["cargo", "build", "--release", *wanted, "--features", "simgpu-driver/cuda-runtime"]
     print(" ".join(command), file=sys.stderr, flush=True)
     if subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=False).returncode:

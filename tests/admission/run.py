@@ -108,6 +108,18 @@ class Scene:
     def waits(self, job):
         self.until(f"{job.name} waits", lambda: job.pid in self.waiting())
 
+    def holder(self, name, memory):
+        """A job that said it takes so much, and has it."""
+        job = self.job(name, memory, weft=["--memory", memory])
+        self.until(f"{name} has its memory", lambda: self.has(name, "took"))
+        return job
+
+    def waiter(self, name, memory, stay=True):
+        """A job that said it takes so much, and waits for it."""
+        job = self.job(name, memory, weft=["--memory", memory], stay=stay)
+        self.waits(job)
+        return job
+
     def finish(self, job, code=0):
         got = job.wait(BOUND)
         assert not job.timed_out, f"{job.name} hangs\n{job.explain()}"
@@ -195,8 +207,7 @@ def a_run_teaches_what_the_job_takes(scene):
     done = scene.weft("profile", "keep", "--name", "taught")
     assert "3.0" in done.stderr and "--profile taught" in done.stderr, done
     # Said now by its profile: it begins when there are 3 GiB, and what it is told of the device is that.
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    holder = scene.holder("holder", "6GiB")
     again = scene.job("again", "1GiB", "2GiB", weft=["--profile", "taught"], stay=False)
     scene.go("again")
     scene.waits(again)
@@ -247,8 +258,7 @@ def a_job_that_can_never_fit_is_told_so_at_once(scene):
 
 @case
 def who_will_not_wait_does_not(scene):
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    holder = scene.holder("holder", "6GiB")
     # What it had in its buffers is not lost: it ends by itself.
     hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before"], without=("PYTHONUNBUFFERED",))
     scene.finish(hasty, 75)
@@ -266,8 +276,7 @@ def who_will_not_wait_does_not(scene):
     patient = scene.job("patient", "3GiB", weft=["--memory", "3GiB", "--wait", "1"])
     scene.finish(patient, 3)
     assert "within 1 s" in patient.stderr(), patient.stderr()
-    tired = scene.job("tired", "3GiB", weft=["--memory", "3GiB"])
-    scene.waits(tired)
+    tired = scene.waiter("tired", "3GiB")
     os.kill(tired.pid, signal.SIGINT)
     tired.wait(BOUND)
     # Python's own handler: KeyboardInterrupt.
@@ -281,8 +290,7 @@ def who_will_not_wait_does_not(scene):
 
 @case
 def odd_surroundings_change_nothing(scene):
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    holder = scene.holder("holder", "6GiB")
     # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to read from, no home.
     shell = ["/bin/sh", "-c", "trap '' INT; exec \"$@\" <&-", "sh"]
     odd = scene.job("odd", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
@@ -301,8 +309,7 @@ def odd_surroundings_change_nothing(scene):
 
 @case
 def a_broker_that_is_stuck_keeps_nobody_waiting(scene):
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    holder = scene.holder("holder", "6GiB")
     waiter = scene.job("waiter", "1GiB", weft=["--memory", "3GiB"], stay=False)
     scene.waits(waiter)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
@@ -318,12 +325,9 @@ def a_broker_that_is_stuck_keeps_nobody_waiting(scene):
 
 @case
 def a_job_killed_while_it_waits_is_forgotten(scene):
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
-    waiter = scene.job("waiter", "5GiB", weft=["--memory", "5GiB"])
-    scene.waits(waiter)
-    other = scene.job("other", "5GiB", weft=["--memory", "5GiB"], stay=False)
-    scene.waits(other)
+    holder = scene.holder("holder", "6GiB")
+    waiter = scene.waiter("waiter", "5GiB")
+    other = scene.waiter("other", "5GiB", stay=False)
     waiter.kill()
     scene.until("one waits", lambda: scene.waiting() == [other.pid])
     scene.release("holder")
@@ -358,10 +362,8 @@ def memory_of_a_killed_job_is_free_within_a_second(scene):
     """From the kill to the moment at which the broker, by its own clock, gave the memory to others; in the middle of five, and with what the machine itself held up left out."""
     late = []
     for round_ in range(5):
-        holder = scene.job(f"holder{round_}", "6GiB", weft=["--memory", "6GiB"])
-        scene.until("the holder has its memory", lambda n=f"holder{round_}": scene.has(n, "took"))
-        waiter = scene.job(f"waiter{round_}", "5GiB", weft=["--memory", "5GiB"], stay=False)
-        scene.waits(waiter)
+        holder = scene.holder(f"holder{round_}", "6GiB")
+        waiter = scene.waiter(f"waiter{round_}", "5GiB", stay=False)
         with Standstill() as standstill:
             killed = time.monotonic_ns()
             os.kill(holder.pid, signal.SIGKILL)
@@ -382,12 +384,9 @@ def memory_of_a_killed_job_is_free_within_a_second(scene):
 
 @case
 def a_suspended_waiter_holds_up_nobody(scene):
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
-    stopped = scene.job("stopped", "5GiB", weft=["--memory", "5GiB"], stay=False)
-    scene.waits(stopped)
-    other = scene.job("other", "5GiB", weft=["--memory", "5GiB"], stay=False)
-    scene.waits(other)
+    holder = scene.holder("holder", "6GiB")
+    stopped = scene.waiter("stopped", "5GiB", stay=False)
+    other = scene.waiter("other", "5GiB", stay=False)
     os.killpg(stopped.pid, signal.SIGSTOP)
     scene.release("holder")
     scene.finish(holder)
@@ -397,10 +396,8 @@ def a_suspended_waiter_holds_up_nobody(scene):
     row = next(row for row in scene.queue()["waiting"] if row["pid"] == stopped.pid)
     assert "suspended" in row["reason"] and row["begins_s"] is None, row
     # It goes on, before who came later.
-    again = scene.job("again", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("another holder has its memory", lambda: scene.has("again", "took"))
-    last = scene.job("last", "5GiB", weft=["--memory", "5GiB"], stay=False)
-    scene.waits(last)
+    again = scene.holder("again", "6GiB")
+    last = scene.waiter("last", "5GiB", stay=False)
     os.killpg(stopped.pid, signal.SIGCONT)
     scene.until("it is there again", lambda: "suspended" not in next(row for row in scene.queue()["waiting"] if row["pid"] == stopped.pid)["reason"])
     assert scene.waiting() == [stopped.pid, last.pid], scene.queue()
@@ -413,8 +410,7 @@ def a_suspended_waiter_holds_up_nobody(scene):
 
 @case
 def a_second_broker_says_that_there_is_one(scene):
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    holder = scene.holder("holder", "6GiB")
     seen = scene.queue()["running"]
     assert [row["pid"] for row in seen] == [holder.pid] and seen[0]["device"] == scene.queue()["devices"][0]["uuid"] != "", seen
     for _ in range(2):
@@ -429,10 +425,8 @@ def a_second_broker_says_that_there_is_one(scene):
 @case
 def killed_while_it_is_admitted_and_while_it_grows(scene):
     for round_ in range(4):
-        holder = scene.job(f"holder{round_}", "6GiB", weft=["--memory", "6GiB"])
-        scene.until("the holder has its memory", lambda n=f"holder{round_}": scene.has(n, "took"))
-        waiter = scene.job(f"waiter{round_}", "5GiB", weft=["--memory", "5GiB"])
-        scene.waits(waiter)
+        holder = scene.holder(f"holder{round_}", "6GiB")
+        waiter = scene.waiter(f"waiter{round_}", "5GiB")
         scene.release(f"holder{round_}")
         # Somewhere between the holder's end and the waiter's first memory.
         time.sleep(0.01 * round_)
@@ -482,17 +476,14 @@ def jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
 
 @case
 def a_new_broker_knows_who_holds_what(scene):
-    holder = scene.job("holder", "5GiB", weft=["--memory", "5GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
-    waiter = scene.job("waiter", "4GiB", weft=["--memory", "4GiB"], stay=False)
-    scene.waits(waiter)
+    holder = scene.holder("holder", "5GiB")
+    waiter = scene.waiter("waiter", "4GiB", stay=False)
     # Stopped, so that neither can come back to the new broker before the newcomer asks.
     for job in (holder, waiter):
         os.killpg(job.pid, signal.SIGSTOP)
     scene.broker.kill()
     scene.broker.start()
-    late = scene.job("late", "4GiB", weft=["--memory", "4GiB"], stay=False)
-    scene.waits(late)
+    late = scene.waiter("late", "4GiB", stay=False)
     seen = scene.queue()
     assert [row["pid"] for row in seen["running"]] == [holder.pid] and seen["running"][0]["share"] >= 5 << 30, seen
     assert scene.waiting() == [waiter.pid, late.pid], seen
@@ -517,8 +508,7 @@ def ranks_of_one_job_are_admitted_as_one(scene):
     scene.until("both ranks have their memory", lambda: scene.has("rank0", "took") and scene.has("rank1", "took"))
     running = scene.queue()["running"]
     assert len(running) == 1 and len(running[0]["clients"]) == 2, running
-    other = scene.job("other", "4GiB", weft=["--memory", "4GiB"], stay=False)
-    scene.waits(other)
+    other = scene.waiter("other", "4GiB", stay=False)
     (scene.folder / "ranks.stay").unlink()
     scene.finish(job)
     scene.finish(other)
@@ -527,8 +517,7 @@ def ranks_of_one_job_are_admitted_as_one(scene):
 @case
 def many_wait_over_a_restart_and_all_run_once(scene):
     count = scene.options.queued
-    holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"])
-    scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
+    holder = scene.holder("holder", "6GiB")
     names = [f"many{at}" for at in range(count)]
     running = [scene.job(name, "2GiB", weft=["--memory", "2GiB", "--duration", "short"], user=f"user{at % 5}", stay=False) for at, name in enumerate(names)]
     scene.until("all wait", lambda: len(scene.waiting()) == count, 4 * BOUND)

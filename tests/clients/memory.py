@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
 
-    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [--policy P] [--arms ARM...] [CASE...]
+    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [--policy P] [--arms ARM...] [--trace FOLDER] [CASE...]
 
     tests/clients/memory.py                      every case
     tests/clients/memory.py together --json F    two training jobs, with and without weft's planning; the ratio
+    tests/clients/memory.py together --arms weft --trace target/memory    the same with a trace for the Perfetto UI: what moved, and curves of what each
+                                                 job touches, has on the device, and had brought in by faults
     tests/clients/memory.py killed broker        faults
 
 Two jobs of one priority, and a broker with no options but the policy: the default one, or --policy. Under timeslice turns of 100 ms are asked for, which the others come to by themselves.
@@ -19,6 +21,8 @@ Cases:
   host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
   refused     the driver refuses every prefetch: both finish by demand paging, and it is counted
   unsupported managed memory is not supported: the job runs on device memory and says so once
+  segments    PyTorch's expandable segments (virtual memory management) on managed backing: they stay device memory, the job runs as without weft, and what it
+              holds is counted as taken of the device
 
 The last line is `N passed, N failed`. With --check the exit code is 1 where something failed.
 """
@@ -34,7 +38,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
 
-from harness import devicelog, jobs, paths  # noqa: E402
+from harness import devicelog, jobs, paths, perfetto  # noqa: E402
 
 MIB = 1 << 20
 # What a job of three layers holds: weights, gradients, two moments and the optimizer's temporaries of 64 MiB a layer, and activations (torch.cuda.max_memory_reserved: 990 MiB).
@@ -153,9 +157,13 @@ def reference(folder, steps=STEPS):
 # What the device says of managed memory, for each of its clients.
 LEDGER = ("faults", "faulted", "created", "prefetched", "returned", "evicted")
 
+# Of that and of what weft says, what a trace draws as curves.
+CURVES = ("resident", "faulted", "prefetched", "evicted")
 
-def watch(device, running, memory, host=None):
-    """Looks at the device while the jobs run. Returns what device and host held at most at any time (the ledger keeps that), and each job's last figures by pid."""
+
+def watch(device, running, memory, host=None, broker=None, curves=None):
+    """Looks at the device while the jobs run. Returns what device and host held at most at any time (the ledger keeps that), and each job's last figures by pid. With `curves`, a list, what a
+    trace draws is appended to it: (device time, pid, {what: bytes})."""
     most, last = {}, {}
     deadline = time.monotonic() + BOUND
     while any(job.running() for job in running) and time.monotonic() < deadline:
@@ -166,6 +174,11 @@ def watch(device, running, memory, host=None):
                 raise Failure(f"{status['memory']['used']} bytes on a device of {memory}")
             for client in status["clients"]:
                 last[client["pid"]] = {key: client["managed"][key] for key in LEDGER}
+                if curves is not None:
+                    curves.append((status["now"], client["pid"], {key: client["managed"][key] for key in CURVES}))
+            if curves is not None and broker:
+                for client in (broker.status() or {"clients": []})["clients"]:
+                    curves.append((status["now"], client["pid"], {"working set": client.get("working_set", 0)}))
         time.sleep(0.1)
     if not most:
         raise Failure("the device never said what it holds")
@@ -192,8 +205,8 @@ def pair(place, device, first, second, **more):
     return one, two
 
 
-# What --policy says.
-POLICY = None
+# What --policy says, and --trace.
+POLICY = TRACE = None
 
 
 def broker_for(place, device):
@@ -261,7 +274,8 @@ def run_arm(place, kind, percent, profiles):
             stack.enter_context(broker)
             extra = managed(jobs.preload(broker.variables(), profile="training" if profiles else None))
         one, two = pair(place, device, extra, extra, steps=LONG)
-        most, ledger = watch(device, (one, two), memory, HOST)
+        curves = [] if TRACE else None
+        most, ledger = watch(device, (one, two), memory, HOST, None if kind == "demand" else broker, curves)
         finish(one)
         finish(two)
         if kind != "demand":
@@ -269,6 +283,11 @@ def run_arm(place, kind, percent, profiles):
             for entry in broker.status()["ended"]:
                 moved[entry["last"]["pid"]] = {key: entry["last"][key] for key in MOVED}
     device.wait_gone()
+    if TRACE:
+        TRACE.mkdir(parents=True, exist_ok=True)
+        path = TRACE / f"memory-{kind}.json"
+        operations = perfetto.write(path, devicelog.read(place / "log"), {one.pid: "one", two.pid: "two"}, memory=curves)
+        print(f"{path}: {operations} operations, {len(curves)} points of curves", file=sys.stderr, flush=True)
     return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved, "long_turns": turns}, (one, two)
 
 
@@ -401,6 +420,31 @@ def unsupported(folder, _percent):
     return {"unmanaged": last["unmanaged"]}
 
 
+# PyTorch maps physical memory into one growing range instead of allocating blocks.
+SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+def segments(folder, _percent):
+    """Expandable segments."""
+    place = folder / "reference"
+    place.mkdir()
+    device = jobs.Device(place, log=place / "log")
+    finish(start(place, device, "job", SEGMENTS))
+    device.wait_gone()
+    device = jobs.Device(folder, log=folder / "log")
+    with broker_for(folder, device) as broker:
+        job = start(folder, device, "job", managed(jobs.preload(broker.variables()) | SEGMENTS))
+        finish(job)
+        last = broker.status()["ended"][0]["last"]
+    device.wait_gone()
+    same(kernels(place / "log"), folder / "log", job.pid)
+    # What is planned for others is what the device has but this (`Thread::beside` in the broker's memory thread).
+    plain = last["memory_peak"] - last["managed"]
+    if plain < JOB // 2:
+        raise Failure(f"{plain} bytes counted as device memory, of a job that holds some {JOB}")
+    return {"counted": plain, "unmanaged": last["unmanaged"], "said": [line for line in job.stderr().splitlines() if line.startswith("weft")]}
+
+
 CASES = {
     "alone": alone,
     "together": together,
@@ -409,6 +453,7 @@ CASES = {
     "host": host_short,
     "refused": prefetch_refused,
     "unsupported": unsupported,
+    "segments": segments,
 }
 
 
@@ -420,10 +465,11 @@ def main():
     parser.add_argument("--percent", type=int, default=150, help="of the device's room that both jobs want (default 150)")
     parser.add_argument("--policy", choices=("weft", "fikit", "exclusive", "timeslice"), help="the broker's (default: its own default)")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="what `together` compares (default: all of them)")
+    parser.add_argument("--trace", type=Path, metavar="FOLDER", help="`together` leaves a trace of each arm there, for the Perfetto UI")
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
     arguments = parser.parse_args()
-    global POLICY  # noqa: PLW0603
-    POLICY = arguments.policy
+    global POLICY, TRACE  # noqa: PLW0603
+    POLICY, TRACE = arguments.policy, arguments.trace
     figures, failed = {}, []
     for name in arguments.cases or CASES:
         begin = time.monotonic()

@@ -5,6 +5,7 @@
 
     tests/clients/prediction.py --only resnet50-infer gpt2-train   some of the models
     tests/clients/prediction.py --check --json prediction.json     all of them; exit 1 where an aim is missed
+    tests/clients/prediction.py --only resnet152-train --worst 5 --keep     why; judged again with `weft-lab memory prediction` on what is kept
 
 Each model (scripts/workloads/models.py: real PyTorch on the simulated GPU) runs twice in stage 1 on managed memory, each run with WEFT_EVIDENCE: every launch's parameters, and
 what the simulated GPU's ledger says it touched. `weft-lab memory prediction` fits templates to the first run and judges them on the second one, another process with its memory
@@ -79,7 +80,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="some of: " + ", ".join(MODELS))
     parser.add_argument("--requests", type=int, default=6, help="requests of each run (default 6)")
     parser.add_argument("--other-batch", action="store_true", help="also judge on a run with another batch, whose sizes were never seen (no aim)")
-    parser.add_argument("--worst", type=int, default=0, help="name so many kernels that miss most, per model")
+    parser.add_argument("--worst", type=int, default=0, help="name so many kernels that miss most, per model: what was learnt of them, what they miss")
     parser.add_argument("--keep", action="store_true", help="keep the recordings")
     arguments = parser.parse_args()
     lab = paths.TARGET / "release" / "weft-lab"

@@ -1,9 +1,10 @@
-"""A job that says which devices it sees, takes memory on one of them, works on it if it is told to, and stays until it is told to end.
+"""A job that says which devices it sees, takes memory on one of them or on two, works there if it is told to, and stays until it is told to end.
 
-  job.py RESULT [--device N] [--take 3GiB] [--work] [--before FILE] [--while FILE]
+  job.py RESULT [--device N] [--take 3GiB] [--also N:2GiB] [--work [--only N]] [--before FILE] [--while FILE]
 
 RESULT gets a line of JSON at each step: {"event": "sees", "devices": [UUID, ...], "memory": [BYTES, ...]}, then "begun", "took" or "none" (CUDA's out of memory), "ended". `--before FILE`:
-no context is made before FILE is there. `--work`: memsets, one after another, with a synchronisation every hundred.
+no context is made before FILE is there. `--also N:AMOUNT`: on device N as well, told as "also" (or "also none"; then it stays with the first). `--work`: memsets, one after another, with a
+synchronisation every hundred, on each of its devices in turn, or on device `--only` alone.
 """
 
 import argparse
@@ -24,12 +25,31 @@ def amount(text):
     return int(float(text[: len(text) - len(unit)] or 0) * UNITS[unit])
 
 
+def also(cuda, check, say, device, take):
+    """Memory on another device as well: the device, its context and the address, in a list that is empty where there was none."""
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(device))
+    if result == 0:
+        check(cuda.cuCtxSetCurrent(context))
+        result = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(amount(take)))
+    if result == OUT_OF_MEMORY:
+        say("also none")
+        return []
+    check(result)
+    check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    say("also", free=free.value, total=total.value)
+    return [(int(device), context, address)]
+
+
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("result")
     options.add_argument("--device", type=int, default=0)
     options.add_argument("--take", type=amount, default=0)
+    options.add_argument("--also")
     options.add_argument("--work", action="store_true")
+    options.add_argument("--only", type=int)
     options.add_argument("--before")
     options.add_argument("--while", dest="stay")
     options = options.parse_args()
@@ -72,9 +92,15 @@ def main():
         check(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(options.take)))
     check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
     say("took", free=free.value, total=total.value)
+    places = [(options.device, context, address)]
+    if options.also:
+        places += also(cuda, check, say, *options.also.split(":"))
+    places = [place for place in places if options.only in (None, place[0])]
     rounds = 0
     while options.stay and os.path.exists(options.stay) and time.monotonic() < end:
         if options.work:
+            _, context, address = places[rounds % len(places)]
+            check(cuda.cuCtxSetCurrent(context))
             for _ in range(100):
                 check(cuda.cuMemsetD8Async(address, ctypes.c_ubyte(rounds & 255), ctypes.c_size_t(1 << 20), None))
             check(cuda.cuCtxSynchronize())

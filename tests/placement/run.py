@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Several GPUs: where jobs land that let weft choose, and that jobs on different devices have nothing to do with one another.
+"""Several GPUs: where jobs land that let weft choose, that jobs on different devices have nothing to do with one another, and that what uses several is counted on each.
 
-  tests/placement/run.py                 all cases (under a minute; the one with PyTorch takes most of it)
+  tests/placement/run.py                 all cases (a minute; those with PyTorch take most of it)
   tests/placement/run.py instances       the cases with that word in their name
 
 The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
@@ -80,9 +80,14 @@ class Scene:
         done = subprocess.run([str(paths.WEFT), *words, "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def client(self, name):
+    def clients(self, name):
+        """What a job's process is to the broker: a client for each of its devices, in the order of their attaching."""
         job = next(job for job in self.jobs if job.name == name)
-        return next((client for client in (self.ask("status") or {"clients": []})["clients"] if client["pid"] == job.pid), None)
+        mine = [client for client in (self.ask("status") or {"clients": []})["clients"] if client["pid"] == job.pid]
+        return sorted(mine, key=lambda client: client["client"])
+
+    def client(self, name):
+        return next(iter(self.clients(name)), None)
 
     def until(self, what, condition, bound=BOUND):
         assert jobs.wait_until(condition, bound), f"{what}: not within {bound:.0f} s\n{json.dumps(self.ask('queue'), indent=1)}\n" + "\n".join(
@@ -182,6 +187,142 @@ def jobs_on_different_devices_do_not_gate_each_other(scene):
     assert modes == ["holder", "alone", "filler"], modes
     for name in ("here", "there", "beside"):
         scene.ends(name)
+
+
+@case.where(devices=TWO)
+def memory_counts_where_it_is_taken(scene):
+    both = scene.job("both", "--take", "1GiB", "--also", "1:2GiB")
+    scene.until("it has memory on both", lambda: scene.said("both", "also"))
+    rows = {row["device"]: row for row in scene.ask("queue")["running"]}
+    assert {device: row["held"] for device, row in rows.items()} == {LARGE: 1 << 30, SMALL: 2 << 30}, rows
+    assert {row["pid"] for row in rows.values()} == {both.pid}, rows
+    took, also = scene.said("both", "took"), scene.said("both", "also")
+    assert (took["total"], also["total"]) == (16 << 30, 8 << 30), (took, also)
+    # What it has on the second device is no other job's there, and all the rest of it is.
+    free = {row["uuid"]: row["free"] for row in scene.ask("queue")["devices"]}
+    beside = scene.job("beside", "--device", "1", "--take", "5GiB", weft=["--memory", "5GiB"])
+    scene.until("another has its memory beside it", lambda: scene.said("beside", "took"))
+    now = {row["uuid"]: row["free"] for row in scene.ask("queue")["devices"]}
+    assert now[LARGE] == free[LARGE] and now[SMALL] <= free[SMALL] - (5 << 30), (free, now)
+    late = scene.job("late", "--device", "1", "--take", "1GiB", weft=["--memory", "1GiB", "--no-wait"])
+    assert late.wait(BOUND) == 75, late.explain()
+    statuses = [client for client in scene.ask("status")["clients"] if client["pid"] == both.pid]
+    assert sorted(client["memory"] for client in statuses) == [1 << 30, 2 << 30], statuses
+    # On a device that is full a job that grows into it is told so, and keeps what it has elsewhere.
+    grows = scene.job("grows", "--take", "1GiB", "--also", "1:2GiB", weft=["--wait", "2"])
+    scene.until("it is told", lambda: scene.said("grows", "also none"))
+    for name in ("grows", "both", "beside"):
+        scene.ends(name)
+    scene.until("all is given back", lambda: not scene.ask("queue")["running"])
+    assert scene.ask("status")["clients"] == []
+
+
+@case.where(devices=TWO)
+def a_broker_that_follows_finds_a_job_on_both_devices(scene):
+    scene.job("both", "--take", "1GiB", "--also", "1:2GiB", "--work")
+    scene.until("it has memory on both", lambda: scene.said("both", "also"))
+
+    def rows():
+        return {row["device"]: (row["held"], row["share"] >= row["held"], len(row["clients"])) for row in (scene.ask("queue") or {"running": []})["running"]}
+
+    held = {LARGE: (1 << 30, True, 1), SMALL: (2 << 30, True, 1)}
+    scene.until("it is known on both", lambda: rows() == held)
+    scene.broker.kill()
+    scene.broker.start()
+    scene.until("it is known on both again", lambda: rows() == held)
+    before = [row["transfers"] for row in scene.clients("both")]
+    scene.until("it works on both", lambda: all(now["transfers"] > was + 200 for now, was in zip(scene.clients("both"), before, strict=True)))
+    scene.ends("both")
+    scene.until("all is given back", lambda: not scene.ask("queue")["running"])
+
+
+@case.where(devices=TWO)
+def launches_count_where_they_go(scene):
+    """A job on both devices is the holder of the first and, where a more important one works on the second, a filler there."""
+
+    def works(name, *words, priority, clients=1):
+        scene.job(name, "--take", "64MiB", *words, "--work", weft=["--memory", "1GiB", "--priority", str(priority)])
+        scene.until(f"{name} works", lambda: [row["transfers"] > 200 for row in scene.clients(name)] == [True] * clients)
+
+    works("both", "--also", "1:64MiB", priority=5, clients=2)
+    assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "alone"], scene.clients("both")
+    works("there", "--device", "1", priority=0)
+    # Of the two that the job on both devices has, one is beside the new one.
+    assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "filler"], scene.clients("both")
+    assert [row["mode"] for row in scene.clients("there")] == ["holder"]
+    works("here", "--device", "0", priority=9)
+    assert sorted(row["mode"] for row in scene.clients("both")) == ["filler", "holder"], scene.clients("both")
+    before = {name: [row["transfers"] for row in scene.clients(name)] for name in ("both", "there", "here")}
+    scene.until(
+        "all go on, on every device",
+        lambda: all(now["transfers"] > was + 100 for name in before for now, was in zip(scene.clients(name), before[name], strict=True)),
+    )
+    # Nobody has launched anything where he only holds memory.
+    scene.job("only", "--take", "64MiB", "--also", "1:64MiB", "--only", "1", "--work", weft=["--memory", "1GiB", "--priority", "7"])
+    scene.until("it works on one", lambda: sum(row["transfers"] for row in scene.clients("only")) > 200)
+    assert sorted(row["transfers"] for row in scene.clients("only"))[0] == 0, scene.clients("only")
+    for name in ("only", "here", "there", "both"):
+        scene.ends(name)
+
+
+@case.where(devices=TWO)
+def ranks_of_a_job_count_each_on_its_own_device(scene):
+    # As torchrun starts them: the second comes when the first has its memory.
+    stay = {name: scene.folder / f"{name}.stay" for name in ("first", "second")}
+    ranks = [
+        f"{sys.executable} {JOB} {scene.folder}/{name}.json --device {device} --take 3GiB --while {stay[name]} --before {before}"
+        for device, (name, before) in enumerate({"first": JOB, "second": scene.folder / "go"}.items())
+    ]
+    for file in stay.values():
+        file.touch()
+    environment = {**jobs.clean_environment(), **found_by(scene), "LOCAL_WORLD_SIZE": "2"}
+    job = jobs.Job([str(paths.WEFT), "run", "--memory", "12GiB", "--", "sh", "-c", f"{ranks[0]} & {ranks[1]} & wait"], environment=environment, folder=scene.folder, name="ranks")
+    scene.jobs.append(job)
+    scene.until("the first has its memory", lambda: scene.said("first", "took"))
+    assert [(row["device"], row["share"] >= 12 << 30) for row in scene.ask("queue")["running"]] == [(LARGE, True)]
+    (scene.folder / "go").touch()
+    scene.until("so has the second", lambda: scene.said("second", "took"))
+    rows = {row["device"]: row for row in scene.ask("queue")["running"]}
+    assert set(rows) == {LARGE, SMALL} and rows[LARGE]["pid"] != rows[SMALL]["pid"], rows
+    # Half of what was said on each, and the contexts.
+    for row in rows.values():
+        assert 6 << 30 <= row["share"] < 7 << 30 and row["held"] == 3 << 30, rows
+    # So another job fits beside the first rank that would not fit beside both, and one beside the second does not.
+    scene.job("large", "--device", "0", "--take", "8GiB", weft=["--memory", "8GiB"])
+    scene.until("a large one fits", lambda: scene.said("large", "took"))
+    late = scene.job("late", "--device", "1", "--take", "2GiB", weft=["--memory", "2GiB", "--no-wait"])
+    assert late.wait(BOUND) == 75, late.explain()
+    for file in stay.values():
+        file.unlink()
+    assert job.wait(BOUND) == 0, job.explain()
+    scene.ends("large")
+    scene.until("all is given back", lambda: not scene.ask("queue")["running"])
+
+
+@case.where(devices=TWO)
+def pytorch_is_told_of_each_device_what_it_may_have_there(scene):
+    if not paths.python("torch").exists():
+        print("left out: scripts/setup torch")
+        return
+    beside = scene.job("beside", "--device", "1", "--take", "5GiB", weft=["--memory", "5GiB"])
+    scene.until("one has most of the second device", lambda: scene.said("beside", "took"))
+    environment = {**jobs.clean_environment(), **found_by(scene)}
+    job = jobs.Job([str(paths.WEFT), "run", "--", str(paths.python("torch")), str(JOB.parent / "spread.py")], environment=environment, folder=scene.folder, name="torch")
+    scene.jobs.append(job)
+    code = job.wait(2 * BOUND)
+    assert not job.timed_out and code == 0, job.explain()
+    said = json.loads(job.stdout())
+    # A model's layers on both, as device_map="auto" lays them; what is asked for beyond what is free on the second is refused there and there alone.
+    assert said["free"][0] > 14 << 30 and 1 << 30 < said["free"][1] < 3 << 30, said
+    assert said["refused"] == [False, True] and said["after"] == [True, True], said
+    assert said["layers"] == ["cuda:0"] * 4 + ["cuda:1"] * 2, said
+    assert said["parallel"] == [64, 10], said
+    # One client for each device, each with the launches that went there.
+    ended = [row["last"] for row in scene.ask("status")["ended"] if row["last"]["pid"] == job.pid]
+    assert len(ended) == 2 and all(row["launches"] > 20 and row["memory_peak"] > 1 << 30 for row in ended), ended
+    assert sum(row["troubles"] for row in ended) == 0, ended
+    assert beside.running(), "the neighbour lives"
+    scene.ends("beside")
 
 
 @case.where(devices=TWO)

@@ -134,8 +134,9 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
         }
         if client.managed > 0 {
             lines.push(named(format!(
-                "{} managed, {} of it on the device; {} prefetched, {} evicted, {} discarded; {} moves refused, {} late",
+                "{} managed, {} of it touched, {} on the device; {} prefetched, {} evicted, {} discarded; {} moves refused, {} late",
                 text::size(client.managed),
+                text::size(client.working_set),
                 text::size(client.resident),
                 text::size(client.prefetched),
                 text::size(client.evicted),
@@ -143,6 +144,18 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
                 client.errands_refused,
                 client.errands_late,
             )));
+        }
+        if client.turn_ns > 0 || client.turns > 0 {
+            let now = match (client.has_turn, client.turn_ns) {
+                (true, _) => "has the memory's turn now",
+                (false, 0) => "finds room beside the others now",
+                (false, _) => "waits for the memory's turn",
+            };
+            let length = match client.turn_ns {
+                0 => String::new(),
+                length => format!(", turns of {}", text::duration(length)),
+            };
+            lines.push(named(format!("{now}{length}, had {}", client.turns)));
         }
         if client.unmanaged > 0 {
             lines.push(named(format!(
@@ -212,6 +225,10 @@ mod tests {
             unsplit: 9,
             managed: 5 << 30,
             resident: 3 << 30,
+            working_set: 4 << 30,
+            turn_ns: 120_000_000,
+            turns: 17,
+            has_turn: true,
             unmanaged: 2,
             ..ClientStatus::default()
         };
@@ -235,7 +252,8 @@ mod tests {
             "1.50 ms",
             "client 2: profile train: of another GPU",
             "client 2: 4 troubles",
-            "managed, 3.00 GiB of it on the device",
+            "managed, 4.00 GiB of it touched, 3.00 GiB on the device",
+            "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",
             "client 2: 9 launches in the middle of bursts",
             "vanished",

@@ -55,6 +55,8 @@ pub(super) struct ClientState {
     pub ended_at: Ns,
     /// Last sign of any work of its own.
     pub active_at: Ns,
+    /// What it found in gaps keeps it from starving until then.
+    pub fed_until: Ns,
     /// Credit used, on the scale by which turns are shared out.
     pub served: Ns,
     pub launches: u64,
@@ -118,6 +120,7 @@ impl ClientState {
             progress_at: now,
             ended_at: now,
             active_at: now,
+            fed_until: 0,
             served: 0,
             launches: 0,
             work: 0,
@@ -186,6 +189,18 @@ impl ClientState {
             return Err(silent);
         }
         Ok(room(now - end))
+    }
+
+    /// What it waits with and has no credit for: in the queue, or out of it because it is another one's turn.
+    pub(super) fn wants(&self) -> Option<Wait> {
+        self.wait.filter(|_| self.queued.is_some() || self.barred)
+    }
+
+    /// It launched so much in a gap: it does not starve for as much of that time (`lasts`) as this is of what is `enough`.
+    pub(super) fn fed(&mut self, work: Ns, now: Ns, enough: Ns, lasts: Ns) {
+        let most = now.saturating_add(lasts);
+        let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;
+        self.fed_until = self.fed_until.max(now).saturating_add(lasts).min(most);
     }
 
     /// The predicted time of the long kernel that it has on the device, or 0.

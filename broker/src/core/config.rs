@@ -132,9 +132,14 @@ pub struct Config {
     /// 0.02: a filler of 1 ms kernels that finds no gap launches one every 60 ms (switching there and back is charged to it). That is the price a
     /// holder pays.
     pub minimum_share: f64,
-    /// `weft`: nobody starves who waits for less than this: the minimum share comes in portions of what is due for such a time. A filler that
-    /// finds its gaps between two requests needs none.
+    /// `weft`: nobody starves who found a gap less than this ago, and had as much of it as the delay bound; who had less of it starves so much sooner.
+    ///
+    /// 500 ms: the minimum share takes the device from a holder that has work, and where the device switches between processes that costs it two switches more each time. A filler
+    /// that finds its gaps between two requests needs none of it, and a request of a language model takes a quarter of a second. Half of the longest wait at the gate (a second), at
+    /// which a launch goes through whoever has the device.
     pub starving_after: Ns,
+    /// `weft`: the minimum share comes in portions of what is due for such a time, so that switching there and back is paid once for many short kernels.
+    pub share_every: Ns,
     /// A filler that waits while its own earlier work does not end for so long is let through: some programs queue a kernel that spins until
     /// a later launch is queued. Measured from the last sign of progress, on top of twice the work outstanding.
     pub stuck_after: Ns,
@@ -170,7 +175,8 @@ impl Default for Config {
             open_unseen: MS,
             doubt: 0.25,
             minimum_share: 0.02,
-            starving_after: 25 * MS,
+            starving_after: 500 * MS,
+            share_every: 25 * MS,
             stuck_after: 5 * MS,
             write_off_after: 50 * MS,
             idle_grace: 10 * MS,
@@ -193,6 +199,7 @@ impl Config {
         scale(&mut self.open_after);
         scale(&mut self.open_unseen);
         scale(&mut self.starving_after);
+        scale(&mut self.share_every);
         scale(&mut self.stuck_after);
         scale(&mut self.write_off_after);
         scale(&mut self.idle_grace);

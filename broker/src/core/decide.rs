@@ -269,8 +269,7 @@ impl Core {
             }
             if outstanding == 0 {
                 // A thread that took credit and died or stands still before it says so, or a client that lies.
-                let waits = client.queued.is_some() || client.barred && client.wait.is_some();
-                if waits && (client.untold > 0 || client.unreported) {
+                if client.wants().is_some() && (client.untold > 0 || client.unreported) {
                     let due = lost.max(client.granted_at.saturating_add(write_off_after));
                     match now < due {
                         true => self.wake_at(Some(due)),
@@ -292,8 +291,7 @@ impl Core {
                 continue;
             }
             // Also of one whose turn it is not: its next launch may be what ends its work.
-            let wait = client.wait.filter(|_| client.queued.is_some() || client.barred);
-            let stuck = wait.map(|wait| {
+            let stuck = client.wants().map(|wait| {
                 let since = client.progress_at.max(client.granted_at).max(wait.since);
                 let out_of_turn = client.crowded.filter(|_| client.barred).unwrap_or(0) / 4;
                 let patience = stuck_after.saturating_add(outstanding.saturating_mul(2));
@@ -355,7 +353,7 @@ impl Core {
             return cost;
         }
         let config = &self.state.config;
-        let due = (config.starving_after as f64 * config.minimum_share) as Ns;
+        let due = (config.share_every as f64 * config.minimum_share) as Ns;
         let room = config.delay_bound.saturating_sub(self.state.exposure_before(slot));
         cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
     }

@@ -247,10 +247,14 @@ impl Core {
         if change.settled > 0 && self.state.foresees() {
             self.settled(slot, change.settled);
         }
+        let (bound, whole) = (self.state.config.delay_bound, self.state.config.starving_after);
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
         client.served = client.served.saturating_add(change.issued);
+        if client.bound {
+            client.fed(change.issued, now, bound, whole);
+        }
         if change.issued == 0 {
             return true;
         }

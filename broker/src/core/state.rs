@@ -186,10 +186,15 @@ impl State {
             return;
         };
         let long = self.long(slot, &wait);
-        let patience = self
-            .patience(long)
-            .max(if self.foresees() { self.config.starving_after } else { 0 });
+        let mut patience = self.patience(long);
+        let (mut fed_until, foresees) = (0, self.foresees());
+        if foresees {
+            patience = patience.max(self.config.share_every);
+        }
         let Some(client) = self.get_mut(slot) else { return };
+        if foresees {
+            fed_until = client.fed_until;
+        }
         let entry = Entry {
             slot,
             class: client.class,
@@ -197,11 +202,17 @@ impl State {
             long,
             since: wait.since,
             round: client.served / turn,
-            due: wait.since.saturating_add(patience),
+            due: wait.since.saturating_add(patience).max(fed_until),
         };
         client.queued = Some(entry);
         self.queue.insert(&entry);
         self.recount(slot);
+    }
+
+    /// Whether a filler will soon starve, if it finds no gap: it has the next one before those that are more important, and keeps what it gets.
+    pub(super) fn is_hungry(&self, slot: Slot, now: Ns) -> bool {
+        let soon = now.saturating_add(self.config.starving_after / 2);
+        self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
     }
 
     /// How long it takes until the minimum share has made room for a kernel that fits nowhere. The switch to it and back is charged to it: beside

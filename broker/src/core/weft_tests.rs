@@ -275,3 +275,36 @@ fn a_priority_that_changes_makes_a_filler_of_the_holder_and_back() {
     let quality = bench.core.snapshot().client(SERVICE).expect("attached").gaps;
     assert!(quality.error.is_none_or(|error| error < 0.2), "{quality:?}");
 }
+
+#[test]
+fn who_found_a_gap_is_not_let_through_beside_the_holder_for_a_while() {
+    let mut bench = Bench::new(profile(99, 500 * US));
+    bench.requests(12, 5 * MS);
+    bench.request();
+    assert!(is_grant(&bench.waits(500 * US)), "a gap");
+    bench.done(500 * US);
+    // From now on the holder never pauses.
+    let (begin, since) = (bench.now, bench.now);
+    let mut let_through = None;
+    while let_through.is_none() && bench.now < begin + 2_000 * MS {
+        let at = bench.now;
+        bench.tell(Event::Launched {
+            client: SERVICE,
+            kernel: 3,
+            cost: 200 * US,
+            at,
+        });
+        let out = bench.tell(Event::Waits {
+            client: TRAINING,
+            kernel: 99,
+            cost: 500 * US,
+            since,
+        });
+        let_through = (is_grant(&out) || bench.granted().is_some()).then_some(bench.now);
+        bench.now += 100 * US;
+    }
+    let waited = let_through.expect("nobody starves") - begin;
+    let whole = bench.core.config().starving_after;
+    assert!(waited.abs_diff(whole) <= whole / 50, "{waited}");
+    assert_eq!(bench.core.snapshot().counters.starvation_grants, 1);
+}

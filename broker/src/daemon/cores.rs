@@ -4,8 +4,8 @@
 //! good where it never says, it is with the device that was heard of first, so that on a machine with one device there is one core. Once there are several, who has not said yet is with
 //! nobody.
 //!
-//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and its going in that order. Of a client that uses several devices the first counts: its
-//! launches do not say where they go.
+//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and its going in that order. A process that uses several devices attaches once for each, so it
+//! is several clients here.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,6 +15,7 @@ use weft_profiles::Profile;
 
 use crate::core::{Client, Config, Core, Decision, Event, Snapshot};
 use crate::protocol::Ns;
+use crate::protocol::board::ROWS;
 
 /// No machine has more devices, instances included; what is beyond is with the first. A client that makes UUIDs up costs no more than that.
 const MOST: usize = 128;
@@ -98,18 +99,24 @@ impl Cores {
         }
     }
 
-    /// A client says its device. What it said first counts.
-    pub(super) fn says(&mut self, now: Ns, client: Client, uuid: &str, who: Newcomer, out: &mut Vec<Decision>) {
-        let Some(before) = self.of.get(&client).copied() else {
-            return;
-        };
+    /// A client says its device. What it said first counts. Answers the row of that device on the board, if it had said nothing before.
+    pub(super) fn says(
+        &mut self,
+        now: Ns,
+        client: Client,
+        uuid: &str,
+        who: Newcomer,
+        out: &mut Vec<Decision>,
+    ) -> Option<usize> {
+        let before = self.of.get(&client).copied()?;
         if uuid.is_empty() || self.said.contains_key(&client) {
-            return;
+            return None;
         }
         self.said.insert(client, uuid.to_string());
-        let at = Some(self.place(uuid));
+        let place = self.place(uuid);
+        let (at, row) = (Some(place), Some(place % ROWS));
         if before == at {
-            return;
+            return row;
         }
         self.core_of(client).handle(now, Event::Gone(client), out);
         self.of.insert(client, at);
@@ -119,6 +126,12 @@ impl Cores {
             profile: who.profile,
         };
         self.core_of(client).handle(now, event, out);
+        row
+    }
+
+    /// Rows of the board that are in use.
+    pub(super) fn rows(&self) -> usize {
+        self.all.len().min(ROWS)
     }
 
     fn place(&mut self, uuid: &str) -> usize {

@@ -16,6 +16,7 @@ use super::registry::{Entry, Newcomer, Registry};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use super::store;
+use crate::protocol::board;
 use crate::protocol::control::Refusal;
 use crate::protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use crate::protocol::{Ns, PRIORITIES};
@@ -196,7 +197,9 @@ impl Door {
 /// What a lane says before the scheduler knows of it.
 pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
     let orders = &lane.orders;
-    orders.priority.store(u32::from(priority), Ordering::Relaxed);
+    // The row of the device that was heard of first, until it says its own.
+    let sign = board::sign(0, usize::from(priority));
+    orders.sign.store(sign as u32, Ordering::Relaxed);
     let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
     orders.longest_wait.store(longest, Ordering::Relaxed);
     orders.unknown_cost.store(unknown_cost, Ordering::Relaxed);

@@ -12,6 +12,7 @@ use rustix::thread::futex;
 use super::registry::Entry;
 use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
+use crate::protocol::board;
 use crate::protocol::credit::Lease;
 use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells};
 use crate::protocol::{Ns, VERSION};
@@ -72,6 +73,8 @@ pub struct LaneWatch {
     entry: Arc<Entry>,
     reader: Reader,
     mode: Mode,
+    /// Of its device, on the board.
+    row: usize,
     /// Issued, settled, renewed.
     progress: (Ns, Ns, Ns),
     /// Kernel, cost and beginning of the wait that was told last. The beginning too: a filler that passed and waits again for
@@ -92,6 +95,7 @@ impl LaneWatch {
             entry,
             reader: Reader::default(),
             mode: Mode::Alone,
+            row: 0,
             progress: (0, 0, 0),
             waiting: None,
             told_at: 0,
@@ -318,11 +322,27 @@ impl LaneWatch {
     /// Tells the priority.
     pub fn tell_priority(&self, priority: u8) {
         self.entry.priority.store(priority, Ordering::Relaxed);
-        self.entry
-            .lane
-            .orders
-            .priority
-            .store(u32::from(priority), Ordering::Release);
+        self.tell_sign();
+    }
+
+    /// Tells the row of its device on the board.
+    pub fn tell_row(&mut self, row: usize) {
+        self.row = row;
+        self.tell_sign();
+    }
+
+    /// The row of its device on the board.
+    pub fn row(&self) -> usize {
+        self.row
+    }
+
+    /// Its sign on the board.
+    pub fn sign(&self) -> usize {
+        board::sign(self.row, usize::from(self.entry.priority.load(Ordering::Relaxed)))
+    }
+
+    fn tell_sign(&self) {
+        self.entry.lane.orders.sign.store(self.sign() as u32, Ordering::Release);
         self.ring();
     }
 

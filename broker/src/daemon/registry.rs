@@ -72,6 +72,14 @@ pub struct Figures {
     pub lost: AtomicU64,
     /// Managed memory that the planner believes to be on the device, bytes.
     pub resident: AtomicU64,
+    /// What the job is known to touch of its managed memory, bytes.
+    pub working_set: AtomicU64,
+    /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had, and whether it has one now.
+    pub turn: AtomicU64,
+    /// See above.
+    pub turns: AtomicU64,
+    /// See above.
+    pub has_turn: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -202,6 +210,10 @@ impl Entry {
             managed: read(&counters.managed),
             unmanaged: read(&counters.unmanaged),
             resident: read(&self.figures.resident),
+            working_set: read(&self.figures.working_set),
+            turn_ns: read(&self.figures.turn),
+            turns: read(&self.figures.turns),
+            has_turn: self.figures.has_turn.load(Ordering::Relaxed),
             prefetched: read(&counters.prefetched),
             evicted: read(&counters.evicted),
             discarded: read(&counters.discarded),

@@ -19,6 +19,7 @@ use super::status::Ending;
 use super::trace::{Line, Trace};
 use super::waiting::{Scene, Wait, Waiting};
 use crate::core::{Client, Config, Core, Decision, Event, Snapshot};
+use crate::protocol::board;
 use crate::protocol::lane::Mode;
 use crate::protocol::{Ns, PRIORITIES};
 use crate::transport::server::Host;
@@ -196,7 +197,8 @@ pub(super) struct Scheduler {
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
-    signs: [u64; PRIORITIES],
+    /// Of each row of the board, the sums above its priorities.
+    signs: Vec<[u64; PRIORITIES]>,
     last_record: Ns,
     stopping: bool,
     /// It napped last, and will probably do so again.
@@ -229,7 +231,7 @@ impl Scheduler {
             incoming,
             gauges,
             lanes: Vec::new(),
-            signs: [0; PRIORITIES],
+            signs: Vec::new(),
             last_record: 0,
             stopping: false,
             naps: false,
@@ -342,8 +344,11 @@ impl Scheduler {
                 lane.want_bell_in_nap(now);
             }
         }
-        for (priority, signs) in self.signs.iter_mut().enumerate() {
-            *signs = self.host.board.above(priority);
+        self.signs.resize(self.cores.rows(), [0; PRIORITIES]);
+        for (row, signs) in self.signs.iter_mut().enumerate() {
+            for (priority, signs) in signs.iter_mut().enumerate() {
+                *signs = self.host.board.above(board::sign(row, priority));
+            }
         }
         let mut turn = Turn::default();
         while let Ok(notice) = self.incoming.try_recv() {
@@ -425,7 +430,10 @@ impl Scheduler {
                         priority: entry.priority.load(Ordering::Relaxed),
                         profile: entry.loaded.clone(),
                     };
-                    self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
+                    let row = self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
+                    if let (Some(row), Some(lane)) = (row, self.lane(Client(client))) {
+                        lane.tell_row(row);
+                    }
                 }
             }
             Notice::Crowded(client, turn) => {
@@ -521,10 +529,11 @@ impl Scheduler {
                 left.map(|left| Event::Revoked { client, left })
             }
             Decision::Grant { client, credit, bound } => {
-                let signs = self.signs;
-                let lane = self.lane(client)?;
+                let at = self.lanes.iter().position(|lane| lane.client() == client)?;
+                let lane = self.lanes.get(at)?;
                 let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
-                let reading = signs.get(priority).copied().unwrap_or(0);
+                let row = self.signs.get(lane.row());
+                let reading = row.and_then(|row| row.get(priority)).copied().unwrap_or(0);
                 let left = lane.grant(credit, bound.then_some(reading));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {

@@ -142,6 +142,14 @@ pub struct ClientStatus {
     pub unmanaged: u64,
     /// Managed memory on the device, bytes: what the planner believes.
     pub resident: u64,
+    /// What the job is known to touch of its managed memory, bytes.
+    pub working_set: u64,
+    /// How long its turns with the device's memory are, ns; 0 where it finds room beside the others and takes none.
+    pub turn_ns: u64,
+    /// Such turns that it had.
+    pub turns: u64,
+    /// Whether it has one now.
+    pub has_turn: bool,
     /// Bytes brought to the device ahead of their use.
     pub prefetched: u64,
     /// Bytes moved to the host to make room.

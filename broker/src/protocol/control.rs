@@ -60,7 +60,7 @@ pub enum ToBroker {
         /// Hashes of its kernel nodes.
         kernels: Vec<u64>,
     },
-    /// The device the process uses.
+    /// The device that the process uses by this attachment.
     Device {
         /// As `cuDeviceGetName` says.
         name: String,
@@ -137,7 +137,11 @@ pub struct Wants {
     pub uuid: String,
     /// Its bytes.
     pub total: u64,
-    /// Bytes that the job takes at its peak, if it was said.
+    /// 0: the first device of this process; else one that it came to use besides, for which it attached once more.
+    pub further: u32,
+    /// How many devices the process sees.
+    pub devices: u32,
+    /// Bytes that the job takes at its peak on all its devices together, if it was said.
     pub memory: Option<u64>,
     /// How long it runs, if it was said: `short`, `medium` or `long`.
     pub duration: Option<String>,

@@ -67,7 +67,7 @@ impl Orders {
                 return false;
             }
             if self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_SIGNS != 0 {
-                let above = board.above(self.priority.load(Ordering::Relaxed) as usize);
+                let above = board.above(self.sign.load(Ordering::Relaxed) as usize);
                 if above != self.signs.load(Ordering::Acquire) {
                     return false;
                 }
@@ -113,7 +113,7 @@ impl Orders {
     #[inline]
     pub fn holds(&self, board: &Board) -> bool {
         self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_SIGNS == 0
-            || board.above(self.priority.load(Ordering::Relaxed) as usize) == self.signs.load(Ordering::Acquire)
+            || board.above(self.sign.load(Ordering::Relaxed) as usize) == self.signs.load(Ordering::Acquire)
     }
 
     /// Client: work of its own was seen to end, and that is reported. Under a lease that still holds, as much credit comes back. Counted first: whoever reads what was
@@ -209,7 +209,7 @@ mod tests {
     fn credit_comes_back_once_and_only_while_the_sign_stands() {
         let (lane, board) = (Box::<Lane>::default(), Box::<Board>::default());
         let (orders, reports) = (&lane.orders, &lane.reports);
-        orders.priority.store(5, Ordering::Relaxed);
+        orders.sign.store(5, Ordering::Relaxed);
         reports.settled.store(250, Ordering::Relaxed);
         assert!(!orders.renew(reports, &board), "no lease");
         orders.let_out(Some(LEASE));

@@ -82,8 +82,8 @@ pub struct Orders {
     pub flags: AtomicU32,
     /// Counts every change of an order. A waiting filler sleeps on it as a shared futex.
     pub bell: AtomicU32,
-    /// The client's priority now (`weft set` changes it while it runs).
-    pub priority: AtomicU32,
+    /// The client's [`sign`](super::board::sign): its priority now (`weft set` changes it while it runs) on its device.
+    pub sign: AtomicU32,
     /// Work the filler may still issue, predicted GPU nanoseconds. May go below zero by the one kernel it was given for.
     pub credit: AtomicI64,
     /// The board's signs that the credit is bound to.

@@ -264,7 +264,7 @@ impl Client {
         lane.counters.launches.fetch_add(1, Ordering::Relaxed);
         self.board
             .get()
-            .raise(lane.orders.priority.load(Ordering::Relaxed) as usize);
+            .raise(lane.orders.sign.load(Ordering::Relaxed) as usize);
         self.record(Kind::Launch, kernel, cost, 0);
     }
 
@@ -283,8 +283,8 @@ impl Client {
         use weft_broker::protocol::lane::flags::CREDIT_BOUND_TO_SIGNS;
         let orders = &self.lane().orders;
         let bound = orders.flags.load(Ordering::Acquire) & CREDIT_BOUND_TO_SIGNS != 0;
-        let priority = orders.priority.load(Ordering::Relaxed) as usize;
-        let void = bound && orders.signs.load(Ordering::Acquire) != self.board.get().above(priority);
+        let sign = orders.sign.load(Ordering::Relaxed) as usize;
+        let void = bound && orders.signs.load(Ordering::Acquire) != self.board.get().above(sign);
         orders.credit.load(Ordering::Acquire) > 0 && !void
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{capture, hooks, written};
 use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
-use crate::session::{self, Device};
+use crate::session::{self, Device, Sight};
 use crate::trouble::guarded;
 use crate::{memory, real, session::Stream, table};
 
@@ -21,7 +21,7 @@ fn uses(device: CuDevice) {
         return;
     }
     if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        guarded(|| session::device_seen(&describe(device)));
+        guarded(|| session::device_seen(device, &describe(device)));
     }
 }
 
@@ -52,21 +52,28 @@ fn describe(device: CuDevice) -> Device {
 }
 
 fn made(device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
-    let enter = || session::enter(|| (!capture::any()).then(|| size(device)));
+    let enter = || session::enter(device, || (!capture::any()).then(|| sight(device)));
     if guarded(enter) == Some(session::Entry::NoMemory) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let result = session::patiently(real);
+    let result = session::patiently(session::of_device(device), real);
     if result.ok() {
         uses(device);
     }
     result
 }
 
-/// The device's UUID and bytes.
-fn size(device: CuDevice) -> (String, u64) {
+fn sight(device: CuDevice) -> Sight {
     let about = describe(device);
-    (about.uuid, about.memory)
+    let mut count = 0;
+    // What the driver does not answer counts as one.
+    // SAFETY: the out-parameter is valid.
+    let _ = unsafe { real::cuDeviceGetCount(&mut count) };
+    Sight {
+        uuid: about.uuid,
+        total: about.memory,
+        devices: u32::try_from(count).unwrap_or(0).max(1),
+    }
 }
 
 fn ending(real: impl FnOnce() -> CuResult) -> CuResult {
@@ -74,6 +81,7 @@ fn ending(real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(memory::context_ending);
     let result = real();
     guarded(memory::context_ended);
+    guarded(session::forget_contexts);
     result
 }
 

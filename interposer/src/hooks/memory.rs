@@ -17,29 +17,51 @@ use crate::memory::backing::{self, Taken};
 use crate::memory::ranges::Origin;
 use crate::memory::{self, pool};
 use crate::real;
-use crate::session::{self, Stream, StreamOp};
+use crate::session::{self, Stream, StreamOp, Where};
 use crate::trouble::guarded;
 
-/// Bytes behind each address that the process got.
-static ADDRESSES: LazyLock<DashMap<u64, u64>> = LazyLock::new(DashMap::new);
-/// Bytes behind each handle of physical memory.
-static HANDLES: LazyLock<DashMap<u64, u64>> = LazyLock::new(DashMap::new);
+/// What the process took.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    bytes: u64,
+    /// On which of its devices.
+    at: Where,
+}
 
-fn taken(map: &'static LazyLock<DashMap<u64, u64>>, key: u64, bytes: u64) {
+type Blocks = LazyLock<DashMap<u64, Block>>;
+
+/// What is behind each address that the process got.
+static ADDRESSES: Blocks = LazyLock::new(DashMap::new);
+/// What is behind each handle of physical memory.
+static HANDLES: Blocks = LazyLock::new(DashMap::new);
+
+fn taken(map: &'static Blocks, key: u64, block: Block) {
     guarded(|| {
-        let before = map.insert(key, bytes).unwrap_or(0);
-        plain_changed(key, before, bytes);
-        change(bytes, before);
+        let before = map.insert(key, block);
+        plain_changed(key, before.map_or(0, |before| before.bytes), block.bytes);
+        match before {
+            Some(before) if before.at == block.at => change(block.at, block.bytes, before.bytes),
+            Some(before) => {
+                change(before.at, 0, before.bytes);
+                change(block.at, block.bytes, 0);
+            }
+            None => change(block.at, block.bytes, 0),
+        }
     });
 }
 
-fn given_back(map: &'static LazyLock<DashMap<u64, u64>>, key: u64) {
+fn given_back(map: &'static Blocks, key: u64) {
     guarded(|| {
-        if let Some((_, bytes)) = map.remove(&key) {
-            plain_changed(key, bytes, 0);
-            change(0, bytes);
+        if let Some((_, block)) = map.remove(&key) {
+            plain_changed(key, block.bytes, 0);
+            change(block.at, 0, block.bytes);
         }
     });
+}
+
+/// The place of what is about to be given back.
+fn place(map: &'static Blocks, key: u64) -> Option<Block> {
+    map.get(&key).map(|block| *block)
 }
 
 /// Bytes that a job on managed memory holds as device memory all the same.
@@ -62,46 +84,47 @@ fn plain_changed(key: u64, before: u64, after: u64) {
     }
 }
 
-fn change(taken: u64, given_back: u64) {
+fn change(at: Where, taken: u64, given_back: u64) {
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    session::memory_changed(signed(taken).saturating_sub(signed(given_back)));
+    session::memory_changed(at, signed(taken).saturating_sub(signed(given_back)));
 }
 
 /// # Safety
 /// `address` is the out-parameter of `real`.
-unsafe fn allocate(address: *const CuDevicePtr, bytes: u64, real: impl Fn() -> CuResult) -> CuResult {
-    within_share(bytes, || {
+unsafe fn allocate(at: Where, address: *const CuDevicePtr, bytes: u64, real: impl Fn() -> CuResult) -> CuResult {
+    within_share(at, bytes, || {
         let result = real();
         if result.ok() {
             // SAFETY: the driver wrote the address.
             if let Some(address) = unsafe { written(address) } {
-                taken(&ADDRESSES, address, bytes);
+                taken(&ADDRESSES, address, Block { bytes, at });
             }
         }
         result
     })
 }
 
-/// Takes memory if the job may have so much more; else there is none, as CUDA says it. `take` counts what it took.
-fn within_share(bytes: u64, take: impl Fn() -> CuResult) -> CuResult {
+/// Takes memory there if the job may have so much more; else there is none, as CUDA says it. `take` counts what it took.
+fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult) -> CuResult {
     if memory::managed() {
         return take();
     }
     // A trouble of ours forbids nothing.
-    if !guarded(|| session::claim(bytes)).unwrap_or(true) {
+    if !guarded(|| session::claim(at, bytes)).unwrap_or(true) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let moving = guarded(session::moving);
-    let result = session::patiently(take);
+    let moving = guarded(|| session::moving(at));
+    let result = session::patiently(at, take);
     drop(moving);
-    guarded(|| session::unclaim(bytes));
-    if result.ok() && !capture::any() {
+    guarded(|| session::unclaim(at, bytes));
+    // What is free is asked of the current context's device.
+    if result.ok() && !capture::any() && session::here() == at {
         // With the first memory of a process its context is there too: what nobody is known to hold is the context's.
-        if let Some(look) = guarded(session::looks).flatten() {
+        if let Some(look) = guarded(|| session::looks(at)).flatten() {
             let (mut free, mut total) = (0, 0);
             // SAFETY: both out-parameters are valid.
             if unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
-                guarded(|| session::looked(look, free as u64));
+                guarded(|| session::looked(at, look, free as u64));
             }
         }
     }
@@ -122,7 +145,12 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
         Taken::At(at) => {
             // SAFETY: the caller's promise.
             unsafe { address.write(at) };
-            taken(&ADDRESSES, at, bytes);
+            // A managed job has one place for all its devices.
+            let block = Block {
+                bytes,
+                at: Where::FIRST,
+            };
+            taken(&ADDRESSES, at, block);
             Some(CuResult::SUCCESS)
         }
     }
@@ -158,23 +186,23 @@ unsafe fn allocate_on(
         return result;
     }
     // SAFETY: the caller's promise.
-    unsafe { allocate(address, bytes as u64, real) }
+    unsafe { allocate(session::of_stream(stream), address, bytes as u64, real) }
 }
 
 fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
-    let _moving = guarded(session::moving);
     // Before the call: after it, another thread may get this address anew.
-    let bytes = ADDRESSES.get(&address).map(|bytes| *bytes);
+    let block = place(&ADDRESSES, address);
+    let _moving = guarded(|| session::moving(block.map_or(Where::FIRST, |block| block.at)));
     let own = OWN_MANAGED.remove(&address).is_some();
     given_back(&ADDRESSES, address);
     let result = real();
     if !result.ok()
-        && let Some(bytes) = bytes
+        && let Some(block) = block
     {
         if own {
             OWN_MANAGED.insert(address, ());
         }
-        taken(&ADDRESSES, address, bytes);
+        taken(&ADDRESSES, address, block);
     }
     result
 }
@@ -199,7 +227,7 @@ hooks! {
             return result;
         }
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate(address, bytes as u64, real) }
+        unsafe { allocate(session::here(), address, bytes as u64, real) }
     }
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32) |real| {
         let result = real();
@@ -207,7 +235,8 @@ hooks! {
             // SAFETY: the driver wrote the address.
             if let Some(address) = unsafe { written(address.cast_const()) } {
                 guarded(|| OWN_MANAGED.insert(address, ()));
-                taken(&ADDRESSES, address, bytes as u64);
+                let (bytes, at) = (bytes as u64, session::here());
+                taken(&ADDRESSES, address, Block { bytes, at });
             }
         }
         result
@@ -232,12 +261,14 @@ hooks! {
         }
         // The driver rounds each row up to some hundred bytes.
         let least = (width as u64).saturating_mul(height as u64);
-        within_share(least, || {
+        let at = session::here();
+        within_share(at, least, || {
             let result = real();
             if result.ok() {
                 // SAFETY: the driver wrote both.
                 if let (Some(address), Some(pitch)) = (unsafe { written(address) }, unsafe { written(pitch) }) {
-                    taken(&ADDRESSES, address, (pitch as u64).saturating_mul(height as u64));
+                    let bytes = (pitch as u64).saturating_mul(height as u64);
+                    taken(&ADDRESSES, address, Block { bytes, at });
                 }
             }
             result
@@ -270,15 +301,16 @@ hooks! {
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) |real| {
         // SAFETY: the client's promise to the driver, which reads them next.
         let properties = unsafe { written(properties) };
-        let on_device = properties.is_some_and(|properties| properties.location_kind == LOCATION_DEVICE);
-        if !on_device {
+        let Some(properties) = properties.filter(|properties| properties.location_kind == LOCATION_DEVICE) else {
             return real();
-        }
-        within_share(bytes as u64, || {
+        };
+        let at = session::of_device(properties.location_id);
+        within_share(at, bytes as u64, || {
             let result = real();
             // SAFETY: the driver wrote the handle.
             if result.ok() && let Some(handle) = unsafe { written(handle.cast_const()) } {
-                taken(&HANDLES, handle, bytes as u64);
+                let bytes = bytes as u64;
+                taken(&HANDLES, handle, Block { bytes, at });
                 static SAID: AtomicBool = AtomicBool::new(false);
                 unmanageable("what the job maps itself (cuMemCreate)", &SAID);
             }
@@ -286,12 +318,12 @@ hooks! {
         })
     }
     fn cuMemRelease(handle: u64) |real| {
-        let _moving = guarded(session::moving);
-        let bytes = HANDLES.get(&handle).map(|bytes| *bytes);
+        let block = place(&HANDLES, handle);
+        let _moving = guarded(|| session::moving(block.map_or(Where::FIRST, |block| block.at)));
         given_back(&HANDLES, handle);
         let result = real();
-        if !result.ok() && let Some(bytes) = bytes {
-            taken(&HANDLES, handle, bytes);
+        if !result.ok() && let Some(block) = block {
+            taken(&HANDLES, handle, block);
         }
         result
     }

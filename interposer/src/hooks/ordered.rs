@@ -5,9 +5,9 @@
 //! table says they stand, or from the structure it is given.
 
 use super::{capture, per_thread};
-use crate::abi::{Copy2d, Copy3d, MEMORY_HOST};
+use crate::abi::{Copy2d, Copy3d, CuResult, MEMORY_HOST};
 use crate::memory::{self, touch};
-use crate::queue;
+use crate::queue::{self, Fill};
 use crate::session::{self, StreamOp};
 use crate::table::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 
@@ -41,25 +41,44 @@ impl Arguments {
 /// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments on the stack.
 pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const usize) -> *mut () {
     let at = at as usize;
+    let arguments = Arguments { registers, stack };
     if queue::busy()
-        && let Some(error) = queue::settle()
+        && let Some(answer) = left_behind(at, arguments)
     {
-        return queue::failed(error).cast_mut();
+        return queue::failed(answer).cast_mut();
     }
     if let Some(entry) = ENTRIES.get(at) {
-        tell(entry, Arguments { registers, stack });
+        tell(entry, arguments);
     }
     real_bound(at)
 }
 
-/// Tells the session about a call.
-pub fn tell(entry: &Entry, arguments: Arguments) {
+/// A call while launches are in the queue: it may go in behind them, or they go first. What it answers if it is not to be made.
+#[cold]
+#[inline(never)]
+fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
+    let fill = ENTRIES.get(at).and_then(|entry| {
+        let stream = stream_of(entry, arguments);
+        let words = [0, 1, 2, 3].map(|at| arguments.get(entry, at));
+        let (_, bytes) = what(entry, arguments);
+        Fill::new(at, words, bytes, stream, capture::on(stream))
+    });
+    queue::fill(fill)
+}
+
+/// The stream that a call goes to, as the plain entry points take it; 0 where it names none.
+fn stream_of(entry: &Entry, arguments: Arguments) -> usize {
     let stream = if entry.stream == NOWHERE {
         0
     } else {
         arguments.get(entry, entry.stream)
     };
-    let stream = if entry.per_thread { per_thread(stream) } else { stream };
+    if entry.per_thread { per_thread(stream) } else { stream }
+}
+
+/// Tells the session about a call.
+pub fn tell(entry: &Entry, arguments: Arguments) {
+    let stream = stream_of(entry, arguments);
     // What goes into a capture takes no place among the launches now.
     if !capture::on(stream) {
         let (op, bytes) = what(entry, arguments);

@@ -15,8 +15,9 @@ use std::time::Duration;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
 
+use super::learn::Learner;
 use super::pool::Spare;
-use super::{away, learn, pool, ranges, touch};
+use super::{away, pool, ranges, touch};
 use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
 use crate::hooks::capture;
 use crate::session::MemorySession;
@@ -168,6 +169,8 @@ struct Mover {
     touched: Option<Vec<u64>>,
     /// The broker does not know of the job's period yet.
     tells_again: bool,
+    /// In stage 1.
+    learner: Option<Learner>,
 }
 
 impl Mover {
@@ -184,6 +187,7 @@ impl Mover {
             told: 0,
             touched: None,
             tells_again: true,
+            learner: None,
         }
     }
 
@@ -192,7 +196,7 @@ impl Mover {
         // SAFETY: the mode is an int that the call exchanges.
         let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
         if self.session.is_profiling() {
-            learn::begin();
+            self.learner = Some(Learner::begin());
         }
         loop {
             let errands = self.session.errands();
@@ -263,9 +267,8 @@ impl Mover {
             self.session.touched(touched.clone());
             self.touched = touched;
         }
-        if learn::on() {
-            learn::write_evidence();
-            for set in learn::news() {
+        if let Some(learner) = self.learner.as_mut() {
+            for set in learner.news() {
                 self.session.working_set(set);
             }
         }

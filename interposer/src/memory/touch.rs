@@ -102,7 +102,7 @@ impl Noted {
                 let tracker = tracker();
                 let Some(tracker) = tracker.as_ref() else { return };
                 let launch = launch_of(&kernel, word, &parameters);
-                learn::launched(&launch, kernel.function, &tracker.live);
+                learn::launched(&launch, kernel.function, &tracker.live, tracker.version);
             });
         }
         result

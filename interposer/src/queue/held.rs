@@ -185,7 +185,8 @@ impl Mix {
     }
 }
 
-fn current() -> Option<CuContext> {
+/// The context that is current, if there is one.
+pub fn current() -> Option<CuContext> {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
     let asked = unsafe { real::cuCtxGetCurrent(&mut context) };

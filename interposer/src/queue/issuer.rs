@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
 
-use super::held::{self, Held};
+use super::left::Left;
 use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
 use crate::abi::{CuContext, CuResult, CuStream};
@@ -25,7 +25,7 @@ const NAP: Ns = 100_000_000;
 /// Who waits for the queue looks again after this long.
 const LOOK: Ns = 1_000_000;
 
-static LINE: Mutex<Line<Held>> = Mutex::new(Line::new());
+static LINE: Mutex<Line<Left>> = Mutex::new(Line::new());
 
 /// Held by whoever issues.
 static ISSUING: Mutex<()> = Mutex::new(());
@@ -45,19 +45,19 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 /// Nothing is left behind any more: the thread could not be had, or something of ours has failed.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-fn line() -> MutexGuard<'static, Line<Held>> {
+fn line() -> MutexGuard<'static, Line<Left>> {
     LINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts a launch at the end. False if it has to be made directly.
-pub fn push(held: Held) -> bool {
+/// Puts a call at the end. False if it has to be made directly.
+pub fn push(left: Left) -> bool {
     if BROKEN.load(Ordering::Relaxed) || !started() {
         return false;
     }
     let weight = Weight {
-        stream: held.info.stream,
-        bytes: held.bytes(),
-        work: session::cost_of(&held.info),
+        stream: left.stream(),
+        bytes: left.bytes(),
+        work: left.work(),
     };
     let longest = session::longest_wait();
     let mut inside = line();
@@ -70,7 +70,7 @@ pub fn push(held: Held) -> bool {
             return false;
         }
     }
-    inside.push(weight, held);
+    inside.push(weight, left);
     // Under the lock, so that whoever takes it out counts it down after this.
     let before = STATE.fetch_add(1, Ordering::AcqRel) & !FAILED;
     drop(inside);
@@ -140,10 +140,10 @@ fn issue_all(_issuing: &MutexGuard<'_, ()>) {
     loop {
         // No longer than this is the line locked.
         let next = line().pop();
-        let Some(held) = next else { break };
+        let Some(left) = next else { break };
         let going = Going;
-        own.enter(held.context);
-        let result = held::go(&held);
+        own.enter(left.context());
+        let result = left.go();
         if !result.ok() {
             fail(result);
         }

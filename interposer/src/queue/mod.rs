@@ -7,8 +7,9 @@
 //! What holds:
 //! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process, whatever it does, first sees it emptied ([`settle`]), except
 //!   those of a short list that cannot tell the difference ([`harmless`]). Launches of any thread and stream go in the order in which they were made.
-//! * Only what can be expected to succeed is left behind ([`held`]): a kernel that this process has launched before in this shape, with parameters whose layout the driver
-//!   told, to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that empties the queue returns its error.
+//! * Only what can be expected to succeed is left behind: a kernel that this process has launched before in this shape, with parameters whose layout the driver
+//!   told ([`held`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]); to a stream that is no thread's own, outside captures. Should it fail all
+//!   the same, the next call that empties the queue returns its error.
 //! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. A job that
 //!   ends in good order, and one whose broker dies, issues what is left without waiting.
 //! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
@@ -16,10 +17,12 @@
 //!
 //! `WEFT_QUEUE=on` turns it on. Without that nothing is ever left behind, and calls without a hook lead straight to the driver as ever.
 
+mod fill;
 mod harmless;
 mod held;
 mod issuer;
 mod known;
+mod left;
 mod line;
 
 use std::cell::Cell;
@@ -27,6 +30,7 @@ use std::ffi::c_void;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
 use crate::abi::{CuResult, CuStream};
@@ -104,11 +108,28 @@ unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
     let Some(held) = (unsafe { held::copy(info, launch) }) else {
         return Offered::Declined;
     };
-    if issuer::push(held) {
+    if issuer::push(left::Left::Launch(held)) {
         session::left_behind();
         Offered::Taken
     } else {
         Offered::Declined
+    }
+}
+
+/// A fill or a copy on the device comes while launches are in the queue: it goes in behind them, or they go first, as before any other call. What it answers if it is not to be made.
+pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
+    if let Some(error) = issuer::failure() {
+        return Some(error);
+    }
+    let taken = guarded(|| {
+        let info = fill.as_ref().map(Fill::info);
+        let may = on() && info.is_some_and(|info| session::may_leave_behind(&info));
+        let fill = fill.filter(|_| may)?.ready()?;
+        issuer::push(left::Left::Fill(fill)).then(session::left_behind)
+    });
+    match taken {
+        Some(Some(())) => Some(CuResult::SUCCESS),
+        _ => settle(),
     }
 }
 

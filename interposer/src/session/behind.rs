@@ -8,9 +8,9 @@ use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::{Mode, flags};
 
 use super::sampler::Look;
-use super::state::Session;
+use super::state::{DEVICE_BANDWIDTH, Session};
 use super::step::Step;
-use super::{LaunchInfo, Ticket, clock, helper, session, turn};
+use super::{LaunchInfo, Ticket, clock, devices, helper, session, turn};
 
 impl Session {
     /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.
@@ -51,57 +51,64 @@ impl Session {
 
 /// See [`Session::may_leave_behind`].
 pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
+    // A job on several devices leaves nothing behind: each device's gate opens by itself, and what was left keeps its order over all of them.
     session().is_some_and(|session| session.may_leave_behind(launch))
 }
 
 /// What a launch is predicted to take.
 pub fn cost_of(launch: &LaunchInfo) -> Ns {
-    session().map_or(0, |session| {
+    devices::first().map_or(0, |session| {
         session.cost(launch.kernel_hash, launch.kind, launch.cost_hint)
     })
 }
 
+/// What a fill or copy of so many bytes on the device is predicted to take.
+pub fn cost_of_bytes(bytes: u64) -> Ns {
+    devices::first().map_or(0, |session| session.slowed(bytes / DEVICE_BANDWIDTH))
+}
+
 /// A launch was left behind.
 pub fn left_behind() {
-    if let Some(session) = session() {
+    if let Some(session) = devices::first() {
         session.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A launch that nobody asked the session about goes into the queue: it is counted like any other.
 pub fn counted() {
-    if let Some(session) = session() {
+    if let Some(session) = devices::first() {
         session.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A launch that was left behind has failed.
 pub fn held_failed() {
-    if let Some(session) = session() {
+    if let Some(session) = devices::first() {
         session.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// As [`super::before_launch`] for one that was left behind, or that has to wait. It waits at the gate, within a bound.
 pub fn before_held(launch: &LaunchInfo) -> Ticket {
-    Ticket(session().map_or(Step::NOTHING, |session| session.before_waiting(launch)))
+    let session = session().or_else(|| devices::at(devices::here()));
+    Ticket(session.map_or(Step::NOTHING, |session| session.before_waiting(launch)))
 }
 
 /// How long a launch waits at the gate at most.
 pub fn longest_wait() -> Ns {
-    session().map_or(0, Session::longest_wait)
+    devices::first().map_or(0, Session::longest_wait)
 }
 
 /// From this time on the gate is open, because somebody waits for the queue.
 pub fn hurry_by(time: Ns) {
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.hurry.fetch_min(time, Ordering::Relaxed);
     }
 }
 
 /// Nobody does any more.
 pub fn no_hurry() {
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.hurry.store(Ns::MAX, Ordering::Relaxed);
     }
 }

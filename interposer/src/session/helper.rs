@@ -162,7 +162,10 @@ impl Helper {
         done();
         let mut next = Instant::now() + LATER;
         loop {
-            self.comparison.go_on();
+            if self.session.further == 0 {
+                // One line for the process, and one who draws it.
+                self.comparison.go_on();
+            }
             self.carry();
             if self.channel.is_some() {
                 self.watch();

@@ -11,6 +11,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `devices` | which session a call is for, where a process uses several devices |
 //! | `state`, `step` | the session: what each call does in each mode; what is left to do after a launch |
 //! | `gate`, `turn` | where fillers wait, and in which order |
 //! | `behind` | what the launch queue asks |
@@ -30,6 +31,7 @@ mod bell;
 mod busy;
 mod clock;
 mod costs;
+mod devices;
 mod driver;
 mod farewell;
 mod fork;
@@ -161,7 +163,7 @@ pub struct Device {
     pub driver: u32,
 }
 
-/// The session, once there is one. Never freed.
+/// The session, once there is one. Never freed. Null as well where there are several: see [`devices`].
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 
 /// Whether a session was begun: 0 = no, 1 = yes (or weft is off here).
@@ -210,6 +212,7 @@ fn begin() {
             fork::watch(in_child);
             farewell::watch(at_end);
             let session: &'static Session = Box::leak(Box::new(session));
+            devices::begin(session);
             SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
             helper::start(session, weft_broker::transport::path::socket());
         }
@@ -221,13 +224,15 @@ fn begin() {
 extern "C" fn at_end() {
     /// What the lane's state says after a clean end.
     const LEFT: u32 = 2;
-    if let Some(session) = session() {
+    if devices::first().is_some() {
         crate::queue::at_exit();
+    }
+    for session in devices::all() {
         guarded(|| session.sampler.farewell(session));
         session.lane.reports.state.store(LEFT, Ordering::Release);
-        if session.place.turned_away() {
-            interrupt::end_with(seat::TRY_AGAIN);
-        }
+    }
+    if devices::all().any(|session| session.place.turned_away()) {
+        interrupt::end_with(seat::TRY_AGAIN);
     }
 }
 
@@ -235,13 +240,8 @@ extern "C" fn at_end() {
 extern "C" fn in_child() {
     crate::memory::forget();
     crate::queue::forget();
-    let parents = SESSION.swap(ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: as in `session`.
-    if let Some(parents) = unsafe { parents.as_ref() } {
-        // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
-        parents.lane_place.clear();
-        parents.board_place.clear();
-    }
+    SESSION.store(ptr::null_mut(), Ordering::Release);
+    devices::forget();
     forget_begun();
 }
 
@@ -250,23 +250,35 @@ extern "C" fn in_child() {
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
         Some(session) => session.before_launch(launch),
-        None => Step::NOTHING,
+        // By single words: a launch whose address is taken would lie on the stack of every hook.
+        None => devices::before_launch(
+            launch.kernel_hash,
+            launch.stream,
+            launch.kind,
+            launch.cost_hint,
+            launch.capturing,
+        ),
     })
 }
 
 /// The launch to `stream` came back from the driver with `result` (0 = success).
 #[inline(always)]
 pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
-    if let (false, Some(session)) = (ticket.0.is_nothing(), session()) {
-        session.after_launch(ticket.0, stream, result);
+    if ticket.0.is_nothing() {
+        return;
+    }
+    match session() {
+        Some(session) => session.after_launch(ticket.0, stream, result),
+        None => devices::after_launch(ticket.0, stream, result),
     }
 }
 
 /// A stream-ordered call that is no launch is about to go to the driver. `bytes` is what it moves, 0 where it moves nothing.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
-    if let Some(session) = session() {
-        session.before_stream_op(op, bytes, stream);
+    match session() {
+        Some(session) => session.before_stream_op(op, bytes, stream),
+        None => devices::before_stream_op(op, bytes, stream),
     }
 }
 
@@ -277,8 +289,9 @@ pub fn before_sync() {}
 /// A synchronising call returned without error.
 #[inline(always)]
 pub fn synced(what: Synced) {
-    if let Some(session) = session() {
-        session.synced(what);
+    match session() {
+        Some(session) => session.synced(what),
+        None => devices::synced(what),
     }
 }
 
@@ -296,7 +309,8 @@ fn tell(session: &Session, message: ToBroker) {
 /// The first launch of an identity. Slow path: may allocate, never waits.
 pub fn kernel_seen(hash: u64, id: &KernelId) {
     trace::kernel_seen(hash, id);
-    if let Some(session) = session() {
+    // Names are the job's, whatever device they are launched on.
+    if let Some(session) = devices::first() {
         tell(session, ToBroker::Kernel { hash, id: id.clone() });
     }
 }
@@ -304,8 +318,10 @@ pub fn kernel_seen(hash: u64, id: &KernelId) {
 /// A graph was instantiated or changed: the hashes of its kernels in launch order. Slow path.
 pub fn graph_seen(hash: u64, kernels: &[u64]) {
     trace::graph_seen(hash, kernels);
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.learn_graph(hash, kernels);
+    }
+    if let Some(session) = devices::first() {
         let kernels = kernels.iter().take(GRAPH_TOLD).copied().collect();
         tell(session, ToBroker::Graph { hash, kernels });
     }
@@ -314,10 +330,10 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
 /// Kernels of a graph that the broker is told: a message must fit one packet of the channel.
 const GRAPH_TOLD: usize = 8192;
 
-/// The device the process uses became known. Slow path.
-pub fn device_seen(device: &Device) {
+/// A device that the process uses, by its ordinal, became known. Slow path.
+pub fn device_seen(ordinal: i32, device: &Device) {
     trace::device_seen(device);
-    if let Some(session) = session() {
+    if let Some(session) = devices::at(devices::of_device(ordinal)) {
         tell(
             session,
             ToBroker::Device {
@@ -330,58 +346,64 @@ pub fn device_seen(device: &Device) {
     }
 }
 
-/// Device memory was taken (`delta` > 0) or given back, bytes.
-pub fn memory_changed(delta: i64) {
-    if let Some(session) = session() {
+/// Memory of a device was taken (`delta` > 0) or given back, bytes.
+pub fn memory_changed(at: Where, delta: i64) {
+    if let Some(session) = devices::at(at) {
         session.memory_changed(delta);
     }
 }
 
 pub use behind::{
-    before_held, cost_of, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind, no_hurry, pause,
-    spawn, time,
+    before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
+    no_hurry, pause, spawn, time,
 };
+pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
-pub use seat::Entry;
+pub use seat::{Entry, Sight};
 
-/// A context is about to be made on this device (its UUID, its bytes). Waits until there is memory for the job, if it must.
-pub fn enter(about: impl FnOnce() -> Option<(String, u64)>) -> Entry {
-    let Some(session) = session().filter(|session| !session.place.entered()) else {
+/// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
+pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
+    if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.place.entered()) {
+        return Entry::Begin;
+    }
+    // Nothing is asked, and so nothing said, while somebody captures.
+    let Some(about) = about() else {
         return Entry::Begin;
     };
-    match about() {
-        Some((uuid, total)) => session.enter(uuid, total),
-        None => Entry::Begin,
+    match devices::of_new(ordinal) {
+        Some(session) if !session.place.entered() => session.enter(about),
+        _ => Entry::Begin,
     }
 }
 
-/// What the process holds is about to change. What it returns is dropped when the driver has answered and the change is counted.
-pub fn moving() -> Option<Moving> {
-    session().map(Session::moving)
+/// What the process holds there is about to change. What it returns is dropped when the driver has answered and the change is counted.
+pub fn moving(at: Where) -> Option<Moving> {
+    devices::at(at).map(Session::moving)
 }
 
-/// Whether to look at what is free on the device now that a context is there.
-pub fn looks() -> Option<Looking> {
-    session().and_then(Session::looks)
+/// Whether to look at what is free on the device of the current context.
+pub fn looks(at: Where) -> Option<Looking> {
+    devices::at(at).and_then(Session::looks)
 }
 
 /// So much was free.
-pub fn looked(look: Looking, free: u64) {
-    if let Some(session) = session() {
+pub fn looked(at: Where, look: Looking, free: u64) {
+    if let Some(session) = devices::at(at) {
         session.looked(look, free);
     }
 }
 
-/// May the job take so much device memory? Every yes is followed by [`unclaim`] when the driver has answered.
-pub fn claim(bytes: u64) -> bool {
-    session().is_none_or(|session| session.claim(bytes))
+/// May the job take so much memory there? Every yes is followed by [`unclaim`] when the driver has answered.
+pub fn claim(at: Where, bytes: u64) -> bool {
+    devices::at(at).is_none_or(|session| session.claim(bytes))
 }
 
-/// Makes a call that takes memory. Right after a job was let in that had to wait, the memory of the one that ended may not be the driver's yet: an "out of
+/// Makes a call that takes memory there. Right after a job was let in that had to wait, the memory of the one that ended may not be the driver's yet: an "out of
 /// memory" then is asked about again, for two seconds at most.
-pub fn patiently(take: impl Fn() -> CuResult) -> CuResult {
+pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
-    while result == CuResult::OUT_OF_MEMORY && session().is_some_and(|session| session.place.fresh(clock::now())) {
+    let fresh = || devices::at(at).is_some_and(|session| session.place.fresh(clock::now()));
+    while result == CuResult::OUT_OF_MEMORY && fresh() {
         std::thread::sleep(Duration::from_millis(5));
         result = take();
     }
@@ -389,15 +411,15 @@ pub fn patiently(take: impl Fn() -> CuResult) -> CuResult {
 }
 
 /// The driver has answered.
-pub fn unclaim(bytes: u64) {
-    if let Some(session) = session() {
+pub fn unclaim(at: Where, bytes: u64) {
+    if let Some(session) = devices::at(at) {
         session.unclaim(bytes);
     }
 }
 
-/// (free, total) of the device as the job is to see it, if it is not what the driver says.
+/// (free, total) of the current context's device as the job is to see it, if it is not what the driver says.
 pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
-    session()?.view(free, total)
+    devices::at(here())?.view(free, total)
 }
 
 /// Tells streams apart: threads' default streams share a handle, and the legacy one has two.
@@ -574,21 +596,21 @@ pub fn left_unmanaged() {
 
 /// A module or library was loaded: auto-tuners time kernels right after it.
 pub fn module_loaded() {
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.tuning.code_loaded(clock::now());
     }
 }
 
 /// A capture began on `stream` (any mode). While any capture is on, the session makes no driver call of its own.
 pub fn capture_began(_stream: Stream) {
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.captures.fetch_add(1, Ordering::AcqRel);
     }
 }
 
 /// A capture on `stream` ended or was invalidated.
 pub fn capture_ended(_stream: Stream) {
-    if let Some(session) = session() {
+    for session in devices::all() {
         // Never below zero: the session may have begun in the middle of a capture.
         let _ = session
             .captures
@@ -600,21 +622,21 @@ pub fn capture_ended(_stream: Stream) {
 pub fn context_ending() {
     trace::context_ending();
     crate::queue::forget_known();
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.context_ending();
     }
 }
 
 /// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
 pub fn stream_ending(stream: Stream) {
-    if let Some(session) = session() {
+    for session in devices::all() {
         session.stream_ending(stream);
     }
 }
 
 /// Counts an internal trouble that a hook answered by passing the call through.
 pub fn trouble() {
-    if let Some(session) = session() {
+    if let Some(session) = devices::first() {
         session.lane.counters.troubles.fetch_add(1, Ordering::Relaxed);
     }
 }

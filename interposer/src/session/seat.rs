@@ -56,6 +56,17 @@ pub enum Entry {
     NoMemory,
 }
 
+/// A device that a context is to be made on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    /// As `cuDeviceGetUuid` says, in hexadecimal.
+    pub uuid: String,
+    /// Bytes.
+    pub total: u64,
+    /// How many devices the process sees.
+    pub devices: u32,
+}
+
 /// The seat as the client keeps it.
 #[derive(Debug, Default)]
 pub struct Place {
@@ -128,7 +139,7 @@ impl Session {
     }
 
     /// The process is about to make a context on this device. Waits until it may.
-    pub fn enter(&self, uuid: String, total: u64) -> Entry {
+    pub fn enter(&self, about: Sight) -> Entry {
         let place = &self.place;
         while !place.entered() {
             if place.turned_away() {
@@ -140,7 +151,7 @@ impl Session {
                 .is_ok()
             {
                 let _turn = Asking(&place.asking);
-                let entry = self.ask_and_wait(uuid, total);
+                let entry = self.ask_and_wait(about);
                 place.entered.store(entry == Entry::Begin, Ordering::Release);
                 return entry;
             }
@@ -149,12 +160,14 @@ impl Session {
         Entry::Begin
     }
 
-    fn ask_and_wait(&self, uuid: String, total: u64) -> Entry {
-        self.place.total.store(total, Ordering::Relaxed);
+    fn ask_and_wait(&self, about: Sight) -> Entry {
+        self.place.total.store(about.total, Ordering::Relaxed);
         let settings = &self.settings;
         let wants = Wants {
-            uuid,
-            total,
+            uuid: about.uuid,
+            total: about.total,
+            further: self.further,
+            devices: about.devices,
             memory: settings.memory,
             duration: settings.duration.clone(),
             gang: settings.gang.clone(),

@@ -35,7 +35,7 @@ const SMALL_TRANSFER: u64 = 64 * 1024;
 const HOST_BANDWIDTH: u64 = 20;
 
 /// Bytes a nanosecond on the device, read and written: about half of an A100's 1.5 TB/s.
-const DEVICE_BANDWIDTH: u64 = 700;
+pub(super) const DEVICE_BANDWIDTH: u64 = 700;
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -75,6 +75,8 @@ pub struct Session {
     pub messages: Messages,
     /// Brokers attached to so far: each has errands of its own.
     pub attachments: AtomicU64,
+    /// 0: of the process's first device; else of one that it uses besides.
+    pub further: u32,
     /// Captures under way in the process.
     pub captures: AtomicU32,
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
@@ -115,6 +117,7 @@ impl Session {
             bell: Bell::default(),
             messages: Messages::default(),
             attachments: AtomicU64::new(0),
+            further: 0,
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
             free_at: AtomicU64::new(0),
@@ -274,7 +277,7 @@ impl Session {
         let orders = &self.lane.orders;
         let slowly = || self.hold(kernel, stream, LaunchKind::Kernel, 0);
         let Some(now) = clock::at_once() else { return slowly() };
-        let priority = orders.priority.load(Ordering::Relaxed) as usize;
+        let sign = orders.sign.load(Ordering::Relaxed) as usize;
         let unknown = orders.unknown_cost.load(Ordering::Relaxed);
         let Some(cost) = self.costs.at_once(kernel, unknown) else {
             return slowly();
@@ -287,7 +290,7 @@ impl Session {
             return slowly();
         };
         self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
-        self.board.raise(priority);
+        self.board.raise(sign);
         if ends_silence && self.wants_ring() {
             return self.end_silence();
         }
@@ -320,11 +323,11 @@ impl Session {
         trip("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
-        let priority = self.lane.orders.priority.load(Ordering::Relaxed) as usize;
+        let sign = self.lane.orders.sign.load(Ordering::Relaxed) as usize;
         // Before the record: another thread's synchronisation in between must not tell that nothing is left.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
-        self.board.raise(priority);
+        self.board.raise(sign);
         if ends_silence {
             self.ring();
         }
@@ -511,7 +514,7 @@ impl Session {
     }
 
     /// What takes so long on a real device, on this one.
-    fn slowed(&self, real: Ns) -> Ns {
+    pub(super) fn slowed(&self, real: Ns) -> Ns {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => real,
             dilation => real.saturating_mul(u64::from(dilation)) / u64::from(DILATION_ONE),

@@ -31,7 +31,7 @@ ENOUGH, QUICK_ENOUGH = 100, 3
 # What a condition takes on a machine with a real GPU: start of two jobs, the measured time, the end.
 CONDITION_SECONDS = 24.0
 
-# The simulated device runs slower by so much: two cores run two jobs, the broker and the device (README, "The simulated GPU").
+# The simulated device runs slower by so much: two cores run two jobs, the broker and the device (tests/simgpu/README.md).
 DILATION, QUICK_DILATION = 10, 2
 
 # A simulated service needs more wall time for as many requests.

@@ -172,7 +172,7 @@ impl Process {
         self.threads.iter().find_map(|thread| match thread.stage {
             Stage::Asleep(sleep) => {
                 let bound = orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_SIGNS != 0;
-                let void = bound && orders.signs.load(Ordering::Relaxed) != self.host.board.above(self.priority());
+                let void = bound && orders.signs.load(Ordering::Relaxed) != self.host.board.above(self.sign());
                 let covered =
                     orders.credit.load(Ordering::Relaxed) >= i64::try_from(sleep.launch.cost).unwrap_or(i64::MAX);
                 (void || !covered).then_some(sleep)
@@ -190,8 +190,8 @@ impl Process {
         Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
-    pub(crate) fn priority(&self) -> usize {
-        self.lane.orders.priority.load(Ordering::Relaxed) as usize
+    pub(crate) fn sign(&self) -> usize {
+        self.lane.orders.sign.load(Ordering::Relaxed) as usize
     }
 
     pub(crate) fn cost(&self, kernel: u64) -> Ns {

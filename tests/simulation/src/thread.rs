@@ -128,7 +128,7 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
     let stage = match process.threads[at].stage {
         Stage::Next => begin(process, at, now, &mut next, &mut stepped),
         Stage::Told { launch, ends_silence } => {
-            process.host.board.raise(process.priority());
+            process.host.board.raise(process.sign());
             if ends_silence {
                 stepped.rings = process.ring();
             }

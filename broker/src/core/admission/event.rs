@@ -33,6 +33,8 @@ pub enum Event {
     Holds(Ask, DeviceId, u64),
     /// A running job turns out to have so many bytes beyond its share. A fact as well.
     Has(Job, u64),
+    /// A running job gives back so much of its share: a process of it came to another device.
+    Gives(Job, u64),
     /// A further process of a job that is known has come.
     Joins(Job),
     /// A process of a job has gone; with its last one the job ends.

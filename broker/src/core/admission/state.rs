@@ -156,6 +156,11 @@ impl Admission {
                     running.share = running.share.saturating_add(bytes);
                 }
             }
+            Event::Gives(job, bytes) => {
+                if let Some(running) = self.running.get_mut(&job) {
+                    running.share = running.share.saturating_sub(bytes);
+                }
+            }
             Event::Joins(job) => self.joins(job, out),
             Event::Leaves(job) => self.leaves(job),
             Event::Grows(job, bytes) => {

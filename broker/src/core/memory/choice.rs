@@ -137,8 +137,9 @@ impl Planner {
                 continue;
             };
             if place == 0 {
+                let room = self.room_for(client);
                 let held = &mut self.clients[client].1;
-                let length = planned_length(held, turn.length, self.config.capacity);
+                let length = planned_length(held, turn.length, room);
                 held.order_after(length);
                 choice.planned = Some((client, length, length < turn.length));
                 choice.visits.push(Visit {
@@ -184,6 +185,13 @@ impl Planner {
             used_ones: false,
         }));
         self.choice = choice;
+    }
+
+    /// Granules that a client may fill: what pinned ones keep is not to be had.
+    fn room_for(&self, client: usize) -> u64 {
+        let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
+        let kept: u64 = others.map(|(_, (_, held))| held.kept()).sum();
+        self.config.capacity.saturating_sub(kept)
     }
 
     /// Which visits the link works for.
@@ -254,7 +262,7 @@ impl Planner {
 
     fn may_go(&self, held: &Held, slot: usize) -> bool {
         let it = &held.slots[slot];
-        it.place == Place::Device && it.moving == Moving::No && !it.refused && !held.pinned
+        it.place == Place::Device && it.moving == Moving::No && !it.refused && !held.keeps(slot)
     }
 
     /// The first victim of one client, if it has one left.
@@ -267,10 +275,11 @@ impl Planner {
                     let held = &self.clients[client].1;
                     let due = held.now.next[rank];
                     if self.may_go(held, due.slot as usize) {
+                        // What a pinned client does not use goes behind what others do not use: it may know better than we do.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
-                            key: self.future(client, due.away),
+                            key: self.future(client, due.away).saturating_sub(Ns::from(held.pinned)),
                         });
                     }
                     self.choice.tails[client].left = rank;
@@ -478,31 +487,57 @@ impl Planner {
             Overlap::Ahead | Overlap::AtSwitch => self.config.in_flight as usize,
         };
         let mut batch = Batch::default();
+        self.give_back(&mut batch, into);
         while self.choice.wanted.len() < ahead {
             let Some(need) = self.next_need() else { break };
-            let claimed = self.choice.wanted.len() as u64;
+            // What is there beyond the capacity has to go before anything finds room.
+            let claimed = self.choice.wanted.len() as u64 + self.beyond();
             if self.room() + self.totals.leaving > claimed {
                 self.take_need(need);
                 continue;
             }
             let Some((victim, what)) = self.victim_for(need) else {
-                self.choice.starved |= need.visit == 0 && (claimed == 0 || self.options().overlap == Overlap::Nothing);
+                self.choice.starved |=
+                    need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
                 break;
             };
-            if what == What::Evict && !self.link_takes_out() {
+            // Whether that is room for the need, or only less too much, is seen the next time round.
+            if !self.send_out(victim, what, &mut batch, into) {
                 break;
             }
-            self.change(victim.client, victim.slot, |slot| {
-                slot.moving = if what == What::Discard {
-                    Moving::Dropped
-                } else {
-                    Moving::Out
-                };
-            });
-            self.add_to(&mut batch, victim.client, victim.slot, what, into);
-            self.take_need(need);
         }
         self.flush(&mut batch, into);
+    }
+
+    /// Sends out what came in by faults beyond the capacity, whoever needs it last first. Else the driver makes room itself for the next fault, by taking what was used longest ago: of a service
+    /// that comes round its memory again that is what it will use next, and all of it follows.
+    fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
+        let nobody = Need {
+            client: usize::MAX,
+            slot: 0,
+            at: 0,
+            visit: 0,
+        };
+        while self.beyond() > self.totals.leaving
+            && let Some((victim, what)) = self.victim_for(nobody)
+            && self.send_out(victim, what, batch, into)
+        {}
+    }
+
+    /// Orders a victim out. False where the link has enough to carry.
+    fn send_out(&mut self, victim: Victim, what: What, batch: &mut Batch, into: &mut Vec<Order>) -> bool {
+        if what == What::Evict && !self.link_takes_out() {
+            return false;
+        }
+        self.change(victim.client, victim.slot, |slot| {
+            slot.moving = if what == What::Discard {
+                Moving::Dropped
+            } else {
+                Moving::Out
+            };
+        });
+        self.add_to(batch, victim.client, victim.slot, what, into);
+        true
     }
 
     fn fetch(&mut self, into: &mut Vec<Order>) {
@@ -562,12 +597,18 @@ impl Planner {
     }
 }
 
-/// How much of a turn is planned at once. A client whose set does not fit the device gives up its own granules on the way round its period, so what it uses
-/// before it comes back to them must fit: half the capacity's worth, so that the other half can be under way.
-fn planned_length(held: &Held, length: Ns, capacity: u64) -> Ns {
-    if held.used <= capacity {
+/// How much of a turn is planned at once. A client whose set does not fit its room gives up its own granules on the way round its period, so what it uses
+/// before it comes back to them must fit: until it has used half of the room's worth, so that the other half can be under way. (By what it uses, not by time: the forward half of a training step
+/// uses most of it in a third of the time.)
+fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
+    if held.used <= room {
         return length;
     }
-    let part = u128::from(held.period) * u128::from(capacity) / (2 * u128::from(held.used.max(1)));
-    length.min(part.max(1) as Ns)
+    let next = &held.now.next;
+    let rank = usize::try_from(room / 2).unwrap_or(usize::MAX);
+    let half = next.get(rank).map_or(length, |due| due.away);
+    // The kernel in progress at least, however much of the room it takes.
+    let kernel = next.partition_point(|due| due.away == 0);
+    let first = next.get(kernel).map_or(length, |due| due.away);
+    length.min(half.max(first).max(1))
 }

@@ -27,6 +27,8 @@ pub(super) struct Slot {
     pub moving: Moving,
     /// On the device, with a good copy on the host.
     pub copy: bool,
+    /// The client is known to use it.
+    pub used: bool,
     /// The client uses it and never writes it.
     pub unwritten: bool,
     /// The driver was told that it is mostly read.
@@ -198,6 +200,7 @@ impl Held {
         for (slot, (used, written)) in self.slots.iter_mut().zip(touched) {
             self.used += u64::from(used);
             self.written += u64::from(written);
+            slot.used = used;
             slot.unwritten = used && !written;
             if used && written {
                 slot.copy = false;
@@ -205,6 +208,34 @@ impl Held {
         }
         self.now.forget();
         self.after.forget();
+    }
+
+    /// Whether a slot stays on the device whoever needs room: of a pinned client what it is known to use, and all while nothing is known of it.
+    pub fn keeps(&self, slot: usize) -> bool {
+        self.pinned && (self.used == 0 || self.slots[slot].used)
+    }
+
+    /// Granules that [`Held::keeps`] keeps.
+    pub fn kept(&self) -> u64 {
+        match (self.pinned, self.used) {
+            (false, _) => 0,
+            (true, 0) => self.slots.len() as u64,
+            (true, used) => used,
+        }
+    }
+
+    /// Moves its position to the begin of the kernel that it is in by now. What it has run of that one stays in `ran`. By how much it moved.
+    pub fn run_on(&mut self) -> Ns {
+        let period = self.period.max(1);
+        let at = self.position.saturating_add(self.ran) % period;
+        let begun = self.uses.partition_point(|one| one.at <= at);
+        let into = begun.checked_sub(1).map_or(0, |last| at - self.uses[last].at);
+        // Not back: what it said it stands at may be in the middle of one.
+        let into = into.min(self.ran);
+        let by = self.ran - into;
+        self.position = (at + period - into % period) % period;
+        self.ran = into;
+        by
     }
 
     /// Brings `now` up to date; its order of last uses only if that is asked for.

@@ -25,7 +25,7 @@
 //! * Granules on the device, and those on their way in, are never more than [`Config::capacity`]; what is on its way out counts until it is out.
 //! * Orders out in each direction are never more than [`Config::in_flight`] granules, on a one-way link both directions together.
 //! * A granule comes in only for one that is needed later than it: otherwise the link would work for nothing.
-//! * A pinned client's granules are never evicted. Host memory is never promised beyond [`Config::host_limit`].
+//! * What a pinned client is known to use is never evicted. Host memory is never promised beyond [`Config::host_limit`].
 //! * Every granule is on the device, on the host, or on its way: none is lost, whatever callers say.
 #![forbid(unsafe_code)]
 

@@ -70,6 +70,12 @@ impl Planner {
         }
     }
 
+    /// Plans with so many granules less from now on.
+    pub fn leave_free(&mut self, granules: u64) {
+        self.config.capacity = self.config.capacity.saturating_sub(granules);
+        self.replan();
+    }
+
     /// What it is set to.
     pub fn config(&self) -> &Config {
         &self.config
@@ -203,7 +209,7 @@ impl Planner {
         }
     }
 
-    /// A pinned client's granules are not evicted: the holder's, unless it is idle for long.
+    /// What a pinned client is known to use is not evicted: the holder's, unless it is idle for long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned
@@ -220,8 +226,10 @@ impl Planner {
         let before = self.timeline.first().map(|turn| turn.client);
         self.timeline.clear();
         for turn in timeline {
-            if self.index(turn.client).is_some() {
-                self.timeline.push(*turn);
+            if let Some(at) = self.index(turn.client) {
+                // From the begin of the kernel that its last turn ended in.
+                let length = turn.length.saturating_add(self.clients[at].1.ran);
+                self.timeline.push(Turn { length, ..*turn });
             }
         }
         let running = self.timeline.first().map(|turn| turn.client);
@@ -274,16 +282,15 @@ impl Planner {
         self.plan();
     }
 
-    /// Moves everybody's position on by what it ran, and shortens the present turn by it.
+    /// Moves everybody's position on by what it ran, and shortens the present turn by it: to the begin of the kernel in progress, which needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
         for (client, held) in &mut self.clients {
-            if held.ran == 0 {
+            let by = held.run_on();
+            if by == 0 {
                 continue;
             }
-            let by = std::mem::take(&mut held.ran);
-            held.position = held.position.saturating_add(by) % held.period.max(1);
             ran += by;
             held.ended = self.clock + ran;
             if running == Some(*client)
@@ -301,6 +308,11 @@ impl Planner {
         self.totals.count(slot, u64::saturating_sub);
         how(slot);
         self.totals.count(slot, u64::wrapping_add);
+    }
+
+    /// Granules beyond the capacity that lie on the device or are on their way to it: faults ask nobody.
+    pub(super) fn beyond(&self) -> u64 {
+        (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
 
     /// Granules of the device that nothing lies in and nothing is on its way to.

@@ -156,7 +156,8 @@ pub(in crate::core) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -
         };
         let stale = silent_at(state, client);
         // Credit that is not bound was given so that its client does not starve.
-        if (class_of(other) > class && client.bound) || now >= stale {
+        let yields = class_of(other) > class && client.bound && !state.is_hungry(other, now);
+        if yields || now >= stale {
             return Verdict::Revoke(other);
         }
         again = again.min(stale);

@@ -7,7 +7,7 @@
 //! * Who waited and does not come back within [`RETURN`] waits no more; who ran keeps its share for as long as it runs, attached or not, since it keeps its memory.
 #![forbid(unsafe_code)]
 
-use super::book::{Book, Gang, Member};
+use super::book::{Book, Gang, Member, stated};
 use super::ledger::{Ledger, Page};
 use super::process::Process;
 use crate::core::admission::{Admission, Config, DeviceId, Event, Job};
@@ -52,6 +52,9 @@ impl Book {
             });
             let gang = Gang {
                 name: kept.name,
+                device: kept.device,
+                family: kept.family,
+                asked: kept.asked,
                 user: kept.user,
                 stated: kept.stated,
                 managed: kept.managed,
@@ -82,9 +85,10 @@ impl Book {
         book
     }
 
-    /// The job that a process belonged to before.
-    pub fn back_from(&self, process: &Process) -> Option<Job> {
-        let belonged = |gang: &Gang| gang.absent.iter().any(|absent| absent.process == *process);
+    /// The job that a process belonged to before, on this device.
+    pub fn back_from(&self, process: &Process, device: DeviceId) -> Option<Job> {
+        let belonged =
+            |gang: &Gang| gang.device == device && gang.absent.iter().any(|absent| absent.process == *process);
         self.gangs.iter().find(|(_, gang)| belonged(gang)).map(|(job, _)| *job)
     }
 
@@ -110,7 +114,7 @@ impl Book {
             }
             (Some(has), None) => {
                 // It waited, and began while there was no broker.
-                let ask = self.ask(job, &entry, wants, device);
+                let ask = self.ask(job, &entry, wants, device, stated(&entry, wants));
                 let fixed = self.fixed(wants, device, has);
                 self.tell(Event::Holds(ask, device, fixed));
                 self.carry_out();

@@ -41,10 +41,15 @@ pub struct Member {
     pub seated: Seated,
 }
 
-/// A job.
+/// The processes of a job on one device. What a job has on several devices is admitted for each by itself: see [`super::kin`].
 #[derive(Debug)]
 pub struct Gang {
     pub name: String,
+    pub device: DeviceId,
+    /// Its job's first gang, whose number it goes by over all devices: itself, as a rule.
+    pub family: Job,
+    /// Bytes that were asked for, contexts left out.
+    pub asked: u64,
     pub user: String,
     pub stated: bool,
     pub managed: bool,
@@ -153,22 +158,22 @@ impl Book {
             process: Process::of(entry.pid),
             seated: Seated::default(),
         };
-        let known = self
-            .gangs
-            .iter()
-            .find(|(_, gang)| !wants.gang.is_empty() && gang.name == wants.gang)
-            .map(|(job, _)| *job);
-        if let Some(job) = self.back_from(&member.process) {
+        let kin = self.kin(&member.process, &wants);
+        let known = kin.iter().find(|(_, on)| *on == device).map(|(job, _)| *job);
+        if let Some(job) = self.back_from(&member.process, device) {
             self.clients.insert(entry.client, job);
             self.comes_back(job, member, &wants, device);
         } else if let Some(job) = known {
+            if wants.runs.is_none() {
+                self.brings(job, stated(entry, &wants), &wants);
+            }
             self.clients.insert(entry.client, job);
             if let Some(gang) = self.gangs.get_mut(&job) {
                 gang.members.insert(entry.client, member);
             }
             match wants.runs {
                 Some(share) => {
-                    let ask = self.ask(job, entry, &wants, device);
+                    let ask = self.ask(job, entry, &wants, device, stated(entry, &wants));
                     let fixed = self.fixed(&wants, device, share);
                     self.tell(Event::Holds(ask, device, fixed));
                     self.carry_out();
@@ -181,23 +186,35 @@ impl Book {
                 }
             }
         } else {
-            self.comes_first(member, &wants, device);
+            self.comes_first(member, &wants, device, kin.first().map(|(job, _)| *job));
         }
     }
 
-    /// The first process of a job.
-    fn comes_first(&mut self, member: Member, wants: &Wants, device: DeviceId) {
+    /// The first process of a job on a device. `kin`: a gang of it on another one.
+    fn comes_first(&mut self, member: Member, wants: &Wants, device: DeviceId, kin: Option<Job>) {
         self.next += 1;
         let job = Job(self.next);
         let entry = Arc::clone(&member.entry);
-        let ask = self.ask(job, &entry, wants, device);
+        let mut said = stated(&entry, wants);
+        let family = kin.and_then(|kin| self.gangs.get(&kin)).map(|gang| gang.family);
+        if let Some(family) = family.filter(|_| wants.runs.is_none()) {
+            said = self.part_elsewhere(family, said, wants);
+        }
+        let mut ask = self.ask(job, &entry, wants, device, said);
+        if family.is_some() {
+            // Who else comes here is not known before it has come.
+            ask.need.processes = 1;
+        }
         let gang = Gang {
             name: wants.gang.clone(),
+            device,
+            family: family.unwrap_or(job),
+            asked: ask.need.peak,
             user: wants.user.clone(),
-            stated: stated(&entry, wants).is_some(),
+            stated: said.is_some(),
             managed: wants.managed,
             processes: ask.need.processes,
-            took: Some(Took::begin(&entry, &wants.user)),
+            took: Some(Took::begin(&entry, &wants.user, family.unwrap_or(job))),
             members: BTreeMap::from([(entry.client, member)]),
             absent: Vec::new(),
             still: Still::default(),
@@ -223,9 +240,15 @@ impl Book {
         }
     }
 
-    /// What a job asks for.
-    pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId) -> Ask {
-        let peak = stated(entry, wants).unwrap_or(wants.total / UNKNOWN);
+    /// What a job asks for, of whose memory so much was said.
+    pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, stated: Option<u64>) -> Ask {
+        let mut peak = stated.unwrap_or(wants.total / UNKNOWN);
+        let processes = wants.processes.clamp(1, 1024);
+        if wants.devices > 1 {
+            // What does not fit here goes to its other devices.
+            let context = self.about(device).map_or(0, |it| it.context);
+            peak = peak.min(wants.total.saturating_sub(context.saturating_mul(u64::from(processes))));
+        }
         let said = match wants.duration.as_deref() {
             Some("short") => Some(Class::Short.expected()),
             Some("long") => Some(Class::Long.expected()),
@@ -245,7 +268,7 @@ impl Book {
             priority: entry.priority.load(Ordering::Relaxed),
             need: Need {
                 peak,
-                processes: wants.processes.clamp(1, 1024),
+                processes,
                 expected: said.unwrap_or(Class::Medium.expected()),
                 backing,
             },
@@ -390,17 +413,7 @@ impl Book {
                     }
                 }
                 Decision::Refuse { job, why } => {
-                    let Some(gang) = self.gangs.remove(&job) else { continue };
-                    for (client, member) in gang.members {
-                        self.clients.remove(&client);
-                        log::warn!("client {client} can never run here: {why}");
-                        let _ = member
-                            .sender
-                            .send(ToClient::Said(format!("this job can never run here: {why}")));
-                        let seat = &member.entry.lane.seat;
-                        seat.standing.store(Standing::Refused as u32, Ordering::Release);
-                        wake(&seat.standing);
-                    }
+                    self.turns_away(job, &format!("this job can never run here: {why}"));
                 }
                 Decision::Grant { .. } => {}
                 Decision::Deny { job, bytes, free } => {
@@ -410,6 +423,19 @@ impl Book {
                     log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
                 }
             }
+        }
+    }
+
+    /// A job gets no memory, and its processes hear why.
+    pub fn turns_away(&mut self, job: Job, why: &str) {
+        let Some(gang) = self.gangs.remove(&job) else { return };
+        for (client, member) in gang.members {
+            self.clients.remove(&client);
+            log::warn!("client {client} is turned away: {why}");
+            let _ = member.sender.send(ToClient::Said(why.to_string()));
+            let seat = &member.entry.lane.seat;
+            seat.standing.store(Standing::Refused as u32, Ordering::Release);
+            wake(&seat.standing);
         }
     }
 
@@ -427,6 +453,9 @@ impl Book {
         let kept = |(job, gang): (&Job, &Gang)| KeptJob {
             job: *job,
             name: gang.name.clone(),
+            device: gang.device,
+            family: gang.family,
+            asked: gang.asked,
             user: gang.user.clone(),
             stated: gang.stated,
             managed: gang.managed,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use weft_profiles::Gpu;
 
 use super::rows::LearntRow;
-use crate::core::admission::Class;
+use crate::core::admission::{Class, Job};
 use crate::daemon::registry::Entry;
 use crate::protocol::Ns;
 
@@ -22,6 +22,8 @@ const MOST: usize = 32;
 /// What a job took.
 #[derive(Debug, Clone)]
 pub struct Took {
+    /// The job, over all its devices.
+    pub family: Job,
     /// Its first process.
     pub pid: u32,
     /// The command line of that.
@@ -40,8 +42,9 @@ pub struct Took {
 
 impl Took {
     /// Of a job whose first process this is.
-    pub fn begin(entry: &Arc<Entry>, user: &str) -> Took {
+    pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> Took {
         Took {
+            family,
             pid: entry.pid,
             command: entry.command.clone(),
             user: user.to_string(),
@@ -71,6 +74,13 @@ impl Learnt {
     /// A job has ended.
     pub fn add(&mut self, took: Took) {
         if took.peak == 0 {
+            return;
+        }
+        // What it took on several devices is one job's; the processes of its first device came first.
+        if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
+            known.peak = known.peak.saturating_add(took.peak);
+            known.ran = known.ran.max(took.ran);
+            known.denied |= took.denied;
             return;
         }
         if self.0.len() == MOST {

@@ -14,10 +14,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::process::{self, Process};
-use crate::core::admission::{Job, Kept};
+use crate::core::admission::{DeviceId, Job, Kept};
 
 /// Of the format. Another one is not read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A file of some tens of kilobytes in a folder that mostly lies in memory takes well under a millisecond.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -51,13 +51,19 @@ pub struct Page {
     pub sums: [u64; 4],
 }
 
-/// A job that waits or runs.
+/// A job that waits or runs, on one device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KeptJob {
     /// Its number.
     pub job: Job,
     /// What its processes have in common.
     pub name: String,
+    /// Where.
+    pub device: DeviceId,
+    /// The first gang of its job.
+    pub family: Job,
+    /// Bytes that it asked for, contexts left out.
+    pub asked: u64,
     /// Whose.
     pub user: String,
     /// Its memory was said beforehand.
@@ -210,7 +216,7 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::admission::{Admission, Ask, Config, Decision, Device, DeviceId, Event, Need, User};
+    use crate::core::admission::{Admission, Ask, Config, Decision, Device, Event, Need, User};
 
     const GB: u64 = 1 << 30;
 
@@ -278,7 +284,7 @@ mod tests {
         for bad in [
             String::new(),
             good[..good.len() / 2].to_string(),
-            good.replace("\"format\":1", "\"format\":2"),
+            good.replace("\"format\":2", "\"format\":1"),
             good.replace(&process::boot(), "another"),
         ] {
             std::fs::write(&path, bad).expect("a file");

@@ -2,6 +2,7 @@
 //!
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
 //! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them;
+//! * [`kin`]: jobs on several devices;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
 //! * [`places`]: places for jobs that let weft choose their device;
@@ -27,6 +28,7 @@ use crate::transport::server::ToTheClient;
 mod back;
 mod book;
 mod devices;
+mod kin;
 mod learnt;
 mod ledger;
 mod look;
@@ -162,6 +164,7 @@ impl Desk {
         if book.machine.count().0 == 0 {
             return;
         }
+        book.untie();
         book.beat += 1;
         let beat = book.beat;
         if book.machine.next_wake().is_some_and(|at| at <= clock::now()) {

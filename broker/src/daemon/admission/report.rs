@@ -80,10 +80,12 @@ impl Book {
                 }
                 (None, None) => "its turn has not come".to_string(),
             };
+            let device = row.ask.devices.first().and_then(|id| self.devices.get(id.0 as usize));
             WaitingRow {
                 position: row.position as u64,
                 clients,
                 pid,
+                device: device.cloned().unwrap_or_default(),
                 user,
                 command,
                 priority: row.ask.priority,

@@ -120,6 +120,9 @@ pub struct WaitingRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
+    /// The device, as the driver says.
+    #[serde(default)]
+    pub device: String,
     /// Who.
     pub user: String,
     /// 0 to 9.

@@ -79,6 +79,15 @@ impl Book {
         }
     }
 
+    /// What a job's processes were given, their contexts with it.
+    pub fn given(&self, job: Job, context: u64) -> u64 {
+        let members = self.gangs.get(&job).into_iter().flat_map(|gang| gang.members.values());
+        let parts = members.map(Member::part).filter(|part| *part > 0);
+        parts
+            .map(|part| part.saturating_add(context))
+            .fold(0, u64::saturating_add)
+    }
+
     /// So much of what is wanted can this process have out of its job's share: what nobody was given, and what its siblings were given beyond `least` and do not hold. It is not given yet.
     fn gather(&self, client: u64, job: Job, wanted: u64, least: u64) -> u64 {
         let Some((gang, (device, share))) = self.gangs.get(&job).zip(self.machine.share(job)) else {

@@ -50,6 +50,22 @@ impl Broker {
         }
     }
 
+    /// A client of this process attaches.
+    fn newcomer(&mut self, pid: u32, command: String) -> Arc<Entry> {
+        self.clients += 1;
+        Arc::new(Entry::new(Newcomer {
+            client: self.clients,
+            pid,
+            command,
+            profile: None,
+            loaded: None,
+            trouble: None,
+            profiling: false,
+            priority: 5,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        }))
+    }
+
     /// A client of this process wants (or has: `runs`) so much of a device of 8 GiB.
     fn comes(&mut self, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
         self.comes_to("gpu", pid, gang, memory, runs)
@@ -57,18 +73,7 @@ impl Broker {
 
     /// The same on the device with this UUID.
     fn comes_to(&mut self, uuid: &str, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
-        self.clients += 1;
-        let entry = Arc::new(Entry::new(Newcomer {
-            client: self.clients,
-            pid,
-            command: format!("job {gang}"),
-            profile: None,
-            loaded: None,
-            trouble: None,
-            profiling: false,
-            priority: 5,
-            lane: Arc::new(SharedLane::lane().expect("a lane")),
-        }));
+        let entry = self.newcomer(pid, format!("job {gang}"));
         let wants = Wants {
             uuid: uuid.into(),
             total: 8 * GB,
@@ -382,4 +387,173 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     broker.desk.more(second.client, 2 * GB);
     assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
     assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), Standing::Waits);
+}
+
+/// A process of a job of two that says that both take 6 GiB, or one process on a further device.
+fn wants_on(broker: &mut Broker, uuid: &str, pid: u32, about: Wants) -> Arc<Entry> {
+    let entry = broker.newcomer(pid, format!("process {pid} on {uuid}"));
+    let wants = Wants {
+        uuid: uuid.into(),
+        total: 8 * GB,
+        processes: about.processes.max(1),
+        devices: 2,
+        ..about
+    };
+    broker.desk.wants(&entry, &ToTheClient::nobody(), wants);
+    entry
+}
+
+/// Devices, shares and processes of those who run.
+fn running(broker: &Broker) -> Vec<(String, u64, usize)> {
+    let mut rows: Vec<_> = broker.desk.queue().running;
+    rows.sort_by(|a, b| (&a.device, a.pid).cmp(&(&b.device, b.pid)));
+    rows.into_iter()
+        .map(|row| (row.device, row.share, row.clients.len()))
+        .collect()
+}
+
+fn share(entry: &Entry) -> u64 {
+    entry.lane.seat.share.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_rank_that_comes_to_another_device_takes_its_part_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let mut broker = Broker::begin(Some(&file));
+    let rank = |memory| Wants {
+        memory: Some(memory),
+        gang: "ranks".into(),
+        processes: 2,
+        ..Wants::default()
+    };
+    let (here, there) = (Somebody::new(), Somebody::new());
+    let first = wants_on(&mut broker, "a", here.pid(), rank(6 * GB));
+    assert_eq!(standing(&first), Standing::Admitted);
+    assert_eq!(
+        running(&broker),
+        [("a".into(), 6 * GB, 1)],
+        "where the others go is not known yet"
+    );
+    let second = wants_on(&mut broker, "b", there.pid(), rank(6 * GB));
+    assert_eq!(standing(&second), Standing::Admitted);
+    assert_eq!(running(&broker), [("a".into(), 3 * GB, 1), ("b".into(), 3 * GB, 1)]);
+    assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
+    // What is left on each is others'.
+    assert_eq!(
+        standing(&broker.comes_to("a", 3, "x", 5 * GB, None)),
+        Standing::Admitted
+    );
+    let waiter = broker.comes_to("b", 4, "y", 6 * GB, None);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    broker.desk.gone(waiter.client);
+    // A broker that follows knows both, and each comes back to its own.
+    let mut after = Broker::begin(Some(&file));
+    let back = |memory| Wants {
+        runs: Some(3 * GB),
+        ..rank(memory)
+    };
+    let second = wants_on(&mut after, "b", there.pid(), back(6 * GB));
+    let first = wants_on(&mut after, "a", here.pid(), back(6 * GB));
+    assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
+    assert_eq!(
+        running(&after)
+            .iter()
+            .filter(|row| row.2 > 0 && row.1 == 3 * GB)
+            .count(),
+        2,
+        "{:?}",
+        running(&after)
+    );
+    after.desk.gone(second.client);
+    assert_eq!(running(&after).iter().filter(|(device, ..)| device == "b").count(), 0);
+}
+
+#[test]
+fn a_job_of_ranks_that_waits_asks_for_less_when_one_of_them_comes_elsewhere() {
+    let mut broker = Broker::begin(None);
+    let other = broker.comes_to("a", 1, "x", 4 * GB, None);
+    let rank = Wants {
+        memory: Some(6 * GB),
+        gang: "ranks".into(),
+        processes: 2,
+        ..Wants::default()
+    };
+    let first = wants_on(&mut broker, "a", 2, rank.clone());
+    assert_eq!(standing(&first), Standing::Waits, "all of it does not fit");
+    let second = wants_on(&mut broker, "b", 3, rank);
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Admitted, Standing::Admitted)
+    );
+    assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
+    drop(other);
+}
+
+#[test]
+fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_the_other() {
+    let mut broker = Broker::begin(None);
+    let said = |memory, further| Wants {
+        memory: Some(memory),
+        further,
+        ..Wants::default()
+    };
+    let first = wants_on(&mut broker, "a", 7, said(6 * GB, 0));
+    let second = wants_on(&mut broker, "b", 7, said(6 * GB, 1));
+    assert_eq!((share(&first), share(&second)), (6 * GB, GB / 8));
+    assert_eq!(
+        second.lane.seat.stated.load(Ordering::Relaxed),
+        0,
+        "of that device nothing was said"
+    );
+    broker.desk.more(second.client, 3 * GB);
+    assert_eq!(
+        running(&broker),
+        [("a".into(), 6 * GB, 1), ("b".into(), 3 * GB + GB / 8, 1)]
+    );
+    // More than one device has: the rest is asked of the next.
+    let mut broker = Broker::begin(None);
+    let first = wants_on(&mut broker, "a", 8, said(12 * GB, 0));
+    let second = wants_on(&mut broker, "b", 8, said(12 * GB, 1));
+    assert_eq!((share(&first), share(&second)), (8 * GB, 4 * GB));
+    assert_eq!(standing(&broker.comes_to("b", 9, "x", 5 * GB, None)), Standing::Waits);
+    broker.desk.gone(first.client);
+    broker.desk.gone(second.client);
+    assert_eq!(running(&broker), [("b".into(), 5 * GB, 1)]);
+}
+
+#[test]
+fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
+    let mut broker = Broker::begin(None);
+    let said = |memory, further| Wants {
+        memory: Some(memory),
+        further,
+        ..Wants::default()
+    };
+    // Each has a device and wants half of the other's.
+    let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
+    let second = wants_on(&mut broker, "b", 8, said(12 * GB, 0));
+    let third = broker.comes_to("b", 9, "plain", GB, None);
+    let goes_on = wants_on(&mut broker, "b", 7, said(12 * GB, 1));
+    broker.desk.tick();
+    assert_eq!(
+        standing(&goes_on),
+        Standing::Waits,
+        "the one that is there waits for nothing"
+    );
+    let closes = wants_on(&mut broker, "a", 8, said(12 * GB, 1));
+    assert_eq!(standing(&closes), Standing::Waits);
+    broker.desk.tick();
+    assert_eq!(
+        (standing(&goes_on), standing(&closes)),
+        (Standing::Waits, Standing::Refused)
+    );
+    assert_eq!(standing(&third), Standing::Waits, "nobody else is turned away");
+    // The other one runs when this one ends.
+    broker.desk.gone(closes.client);
+    broker.desk.gone(second.client);
+    assert_eq!(
+        (standing(&first), standing(&goes_on)),
+        (Standing::Admitted, Standing::Admitted)
+    );
 }

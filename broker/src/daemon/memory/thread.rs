@@ -231,6 +231,11 @@ impl Thread {
         if let Some(before) = self.running.and_then(|(before, _)| self.clients.get_mut(&before)) {
             before.ran_at = Some(now);
         }
+        if self.turns.of(client).is_some()
+            && let Some(known) = self.clients.get(&client)
+        {
+            known.entry.figures.turns.fetch_add(1, Ordering::Relaxed);
+        }
         self.running = Some((client, now));
         if let (Some(planner), Some(known)) = (&mut self.planner, self.clients.get_mut(&client))
             && let Some(at) = known.forecast.position(&known.entry.lane.errands)
@@ -482,7 +487,13 @@ impl Thread {
         let Some(planner) = &self.planner else { return };
         for row in planner.rows() {
             if let Some(known) = row.client.and_then(|client| self.clients.get(&client.0)) {
-                known.entry.figures.resident.store(row.resident, Ordering::Relaxed);
+                let figures = &known.entry.figures;
+                figures.resident.store(row.resident, Ordering::Relaxed);
+                figures.working_set.store(row.working_set, Ordering::Relaxed);
+                let turn = self.turns.of(known.entry.client);
+                let runs = self.running.is_some_and(|(running, _)| running == known.entry.client);
+                figures.turn.store(turn.unwrap_or(0), Ordering::Relaxed);
+                figures.has_turn.store(turn.is_some() && runs, Ordering::Relaxed);
             }
         }
     }

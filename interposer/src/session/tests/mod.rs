@@ -88,7 +88,7 @@ fn attached(mode: Mode) -> (&'static Session, Broker) {
     session.board_place.put(&copy(broker.board.memory())).expect("mapped");
     session.lane_place.put(&copy(broker.lane.memory())).expect("mapped");
     let orders = &broker.lane.orders;
-    orders.priority.store(5, Ordering::Relaxed);
+    orders.sign.store(5, Ordering::Relaxed);
     orders.longest_wait.store(LONG / 2, Ordering::Relaxed);
     orders.unknown_cost.store(20_000, Ordering::Relaxed);
     orders.mode.store(mode as u32, Ordering::Release);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
-use super::super::{SESSION, StreamOp, Synced, in_child, session};
+use super::super::{SESSION, StreamOp, Synced, devices, in_child, session};
 use super::{attached, kernel, launch};
 
 #[test]
@@ -74,7 +74,7 @@ fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
 #[test]
 fn a_holder_raises_its_sign_and_records_and_never_waits() {
     let (session, mut broker) = attached(Mode::Holder);
-    broker.lane.orders.priority.store(2, Ordering::Relaxed);
+    broker.lane.orders.sign.store(2, Ordering::Relaxed);
     session.costs.set(7, 70_000);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
     session.bell.hang(bell.try_clone().expect("dup"));
@@ -146,6 +146,7 @@ fn memory_is_held_given_back_and_its_peak_kept() {
 fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     let (parents, mut broker) = attached(Mode::Holder);
     super::super::fork::watch(in_child);
+    devices::begin(parents);
     SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
     launch(parents, &kernel(7, 0));
     // SAFETY: the child makes system calls and atomic accesses only, then ends without running anything of the test's.
@@ -167,4 +168,5 @@ fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     assert_eq!(broker.launches().len(), 1);
     assert_eq!(broker.lane.counters.troubles.load(Ordering::Relaxed), 0);
     assert_eq!(parents.lane.orders.mode.load(Ordering::Relaxed), Mode::Holder as u32);
+    devices::forget();
 }

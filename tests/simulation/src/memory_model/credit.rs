@@ -15,7 +15,7 @@ const PRIORITY: usize = 1;
 
 fn lane_and_board() -> (Arc<Lane>, Arc<Board>) {
     let lane = Lane::default();
-    lane.orders.priority.store(PRIORITY as u32, Ordering::Relaxed);
+    lane.orders.sign.store(PRIORITY as u32, Ordering::Relaxed);
     (shared(lane), shared(Board::default()))
 }
 

@@ -166,7 +166,12 @@ impl World {
                 .max(process.lane().orders.unknown_cost.load(Ordering::Relaxed))
                 .max(400 * US)
         };
-        let mut limit: Ns = self.excuse + 20 * MS;
+        // Who found a gap does not starve for a while.
+        let fed = match config.policy {
+            weft_broker::core::PolicyName::Weft => config.starving_after,
+            _ => 0,
+        };
+        let mut limit: Ns = self.excuse + 20 * MS + fed;
         for process in &self.processes {
             let share = if process.lies { 10 * MS } else { dearest(process) };
             limit = limit.saturating_add(

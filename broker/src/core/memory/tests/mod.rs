@@ -8,9 +8,12 @@ mod world;
 
 use proptest::prelude::*;
 
-use self::world::World;
+use self::world::{World, begun};
 use super::*;
 use crate::{core::Client, protocol::Ns};
+
+/// Orders are taken so often where nothing else is to happen.
+const MOST_ROUNDS: usize = 100;
 
 /// A granule takes so long on the link, either way.
 const STEP: Ns = 100;
@@ -102,6 +105,128 @@ fn what_a_running_kernel_uses_is_not_taken_from_it() {
         world.run_until(world.now + 10_000);
     }
     assert!(!world.planner.is_there(Client(0), 0), "what it has passed goes");
+}
+
+/// A holder of twenty granules that uses ten of them, and a filler of twenty that uses all, on room for thirty.
+fn beside_a_holder() -> (World, Vec<Turn>) {
+    let mut world = World::new(
+        config(30, Options::default()),
+        vec![sweep(10, 100, Access::ReadWrite), sweep(20, 100, Access::ReadWrite)],
+    );
+    let unused = Range { first: 10, count: 10 };
+    world.planner.placed(Client(0), unused, Place::Device);
+    world.planner.pin(Client(0), true);
+    world.pinned.insert(Client(0));
+    let turn = |client| Turn {
+        client: Client(client),
+        length: 10_000,
+    };
+    (world, vec![turn(0), turn(1)])
+}
+
+#[test]
+fn what_a_holder_does_not_use_makes_room() {
+    let (mut world, timeline) = beside_a_holder();
+    world.pinned.clear();
+    world.turn(&timeline);
+    let turned = [timeline[1], timeline[0]];
+    world.turn(&turned);
+    world.turn(&turned);
+    let there = |client, granules: std::ops::Range<u64>| {
+        granules
+            .filter(|granule| world.planner.is_there(Client(client), *granule))
+            .count()
+    };
+    assert_eq!(there(0, 0..10), 10, "what the holder uses stays");
+    assert_eq!(there(0, 10..20), 0, "what it does not use goes");
+    assert_eq!(there(1, 0..20), 20, "and the filler finds room");
+}
+
+#[test]
+fn of_a_holder_of_whom_nothing_is_known_nothing_goes() {
+    let (mut world, timeline) = beside_a_holder();
+    world.planner.learn(Client(0), WorkingSet::default(), 0);
+    for granule in 0..10 {
+        let one = Range {
+            first: granule,
+            count: 1,
+        };
+        world.planner.placed(Client(0), one, Place::Device);
+    }
+    // `World::pump` sees that nothing of the pinned one leaves.
+    world.planner.switch(&[timeline[1], timeline[0]]);
+    world.pump();
+    world.run_until(100_000);
+    let there = |granule: &u64| world.planner.is_there(Client(0), *granule);
+    assert_eq!((0..20).filter(there).count(), 20);
+}
+
+#[test]
+fn what_came_by_faults_beyond_the_capacity_is_given_back() {
+    // More of it than orders may be out at a time.
+    let mut world = World::new(
+        config(40, Options::default()),
+        vec![sweep(40, 100, Access::ReadWrite), sweep(30, 100, Access::ReadWrite)],
+    );
+    let turn = |client| Turn {
+        client: Client(client),
+        length: 4_000,
+    };
+    world.turn(&[turn(0), turn(1)]);
+    for granule in 0..30 {
+        let one = Range {
+            first: granule,
+            count: 1,
+        };
+        world.planner.faulted(Client(1), one);
+    }
+    assert!(world.planner.taken() > 40 + u64::from(world.planner.config().in_flight));
+    let mut orders = Vec::new();
+    world.planner.switch(&[turn(1), turn(0)]);
+    for _ in 0..MOST_ROUNDS {
+        orders.clear();
+        world.planner.orders(&mut orders);
+        for order in &orders {
+            world.planner.done(order.id, Outcome::Done);
+        }
+        world.planner.ran(Client(1), 100);
+    }
+    assert!(world.planner.taken() <= 40, "{}", world.planner.taken());
+}
+
+#[test]
+fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
+    // Three kernels that use ten granules each, on room for fifteen: each has to give way to the next one.
+    let mut set = sweep(3, 9_000, Access::ReadWrite);
+    for one in &mut set.uses {
+        one.range = Range {
+            first: one.at / 9_000 * 10,
+            count: 10,
+        };
+    }
+    let mut world = World::new(config(15, Options::default()), vec![set]);
+    let turn = Turn {
+        client: Client(0),
+        length: 90_000,
+    };
+    world.planner.switch(&[turn]);
+    world.pump();
+    world.run_until(5_000);
+    for kernel in 0..9u64 {
+        for part in 0..9 {
+            // It says that it is so far, and that its set has changed nothing: the plan is made anew in the middle of the kernel.
+            world.planner.ran(Client(0), 1_000);
+            world.planner.replan();
+            world.pump();
+            world.run_until(world.now + 1_000);
+            let used = (kernel + u64::from(part == 8)) % 3 * 10;
+            if part < 8 {
+                let there = |granule| world.planner.is_there(Client(0), granule);
+                assert!((used..used + 10).all(there), "kernel {kernel}, part {part}");
+            }
+        }
+        world.run_until(world.now + 5_000);
+    }
 }
 
 #[test]
@@ -315,9 +440,11 @@ fn string(sets: &[WorkingSet], rounds: usize, length: Ns) -> Vec<(Client, u64)> 
     for _ in 0..rounds {
         for (number, set) in sets.iter().enumerate() {
             let mut left = length;
+            let mut begun = begun(set, positions[number]);
             while left > 0 {
                 let position = positions[number];
-                for one in set.uses.iter().filter(|one| one.at == position) {
+                let now = begun.take().unwrap_or(position);
+                for one in set.uses.iter().filter(|one| one.at == now) {
                     string.extend(one.range.granules().map(|granule| (Client(number as u64), granule)));
                 }
                 let next = set.uses.iter().map(|one| one.at).find(|at| *at > position);

@@ -27,6 +27,11 @@ pub struct World {
     pub asked: Vec<(Client, u64)>,
 }
 
+/// When the use began that goes on at this point of the period, if one does.
+pub fn begun(set: &WorkingSet, position: Ns) -> Option<Ns> {
+    set.uses.iter().map(|one| one.at).filter(|at| *at <= position).max()
+}
+
 impl World {
     pub fn new(config: Config, sets: Vec<WorkingSet>) -> World {
         let mut planner = Planner::new(config);
@@ -188,9 +193,12 @@ impl World {
         }
         let set = self.sets[&client].clone();
         let mut left = length;
+        // The kernel that its last turn ended in goes on, and needs its granules to its end.
+        let mut begun = begun(&set, self.position[&client]);
         while left > 0 {
             let position = self.position[&client];
-            for one in set.uses.iter().filter(|one| one.at == position) {
+            let now = begun.take().unwrap_or(position);
+            for one in set.uses.iter().filter(|one| one.at == now) {
                 for granule in one.range.granules() {
                     let begin = self.now;
                     let mut looks = 0;

@@ -1,0 +1,60 @@
+//! What is left behind, whatever it is.
+#![forbid(unsafe_code)]
+
+use weft_broker::protocol::Ns;
+
+use super::fill::Ready;
+use super::held::{self, Held};
+use crate::abi::{CuContext, CuResult, CuStream};
+use crate::session;
+
+/// A call that waits in the queue.
+#[derive(Debug)]
+pub enum Left {
+    /// A launch.
+    Launch(Held),
+    /// A fill, or a copy on the device.
+    Fill(Ready),
+}
+
+impl Left {
+    /// Where it goes.
+    pub fn stream(&self) -> CuStream {
+        match self {
+            Left::Launch(held) => held.info.stream,
+            Left::Fill(fill) => fill.stream(),
+        }
+    }
+
+    /// Memory that it takes here.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Left::Launch(held) => held.bytes(),
+            Left::Fill(_) => size_of::<Ready>(),
+        }
+    }
+
+    /// Predicted time on the device.
+    pub fn work(&self) -> Ns {
+        match self {
+            Left::Launch(held) => session::cost_of(&held.info),
+            Left::Fill(fill) => session::cost_of_bytes(fill.moved()),
+        }
+    }
+
+    /// The context that was current.
+    pub fn context(&self) -> CuContext {
+        match self {
+            Left::Launch(held) => held.context,
+            Left::Fill(fill) => fill.context(),
+        }
+    }
+
+    /// Takes it through the gate, to the driver, and tells the session. Its context is current.
+    pub fn go(&self) -> CuResult {
+        match self {
+            Left::Launch(held) => held::go(held),
+            Left::Fill(fill) => fill.go(),
+        }
+    }
+}
