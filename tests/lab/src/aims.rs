@@ -24,6 +24,13 @@ pub struct Aim {
     pub said: Vec<String>,
 }
 
+impl Aim {
+    /// Whether anything was run for it. What nothing was run for is neither met nor missed.
+    pub fn is_judged(&self) -> bool {
+        self.held.1 > 0
+    }
+}
+
 /// Worst cases that are told of each aim.
 const TOLD: usize = 5;
 
@@ -118,10 +125,11 @@ pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// All aims, with what was found.
+/// All aims, with what was found; those too that nothing was run for.
 pub fn judge(rows: &[Row], foresight: &[Foresight], speed: &[Speed]) -> Vec<Aim> {
     let cases = together(rows);
     let mut aims = Vec::new();
+    answered(&cases, &mut aims);
     delays(&cases, &mut aims);
     latencies(&cases, &mut aims);
     speed_up(&cases, &mut aims);
@@ -144,9 +152,41 @@ pub fn judge(rows: &[Row], foresight: &[Foresight], speed: &[Speed]) -> Vec<Aim>
         })
         .collect();
     aims.push(fast);
-    // What nothing was run for is neither met nor missed.
-    aims.retain(|aim| aim.held.1 > 0);
     aims
+}
+
+/// What a run says of the aims in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every aim that was judged is met.
+    Met,
+    /// One is missed.
+    Missed,
+    /// No aim was judged: nothing was run for any of them, so nothing holds.
+    Nothing,
+}
+
+impl Verdict {
+    /// Of these aims.
+    pub fn of(aims: &[Aim]) -> Verdict {
+        let judged: Vec<&Aim> = aims.iter().filter(|aim| aim.is_judged()).collect();
+        match judged.iter().all(|aim| aim.met) {
+            _ if judged.is_empty() => Verdict::Nothing,
+            true => Verdict::Met,
+            false => Verdict::Missed,
+        }
+    }
+}
+
+/// Figures of a run that was broken off are of fewer requests than they say.
+fn answered(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+    let mut all = Judge::new("every request is answered");
+    for case in cases {
+        all.at_most(f64::from(!case.weft.figures.finished), 0.0, || {
+            format!("{}: {} were", name(case.weft), case.weft.figures.latency.count)
+        });
+    }
+    aims.push(all.done());
 }
 
 fn delays(cases: &[Together<'_>], aims: &mut Vec<Aim>) {

@@ -75,7 +75,7 @@ pub struct Known {
     pub job: Job,
     /// Stage 1.
     pub profile: Arc<Profile>,
-    /// Latency of each request alone, warm-up included.
+    /// Latency of each request alone (or among its equals, see [`Bench::know_all`]), warm-up included.
     pub latencies: Vec<Ns>,
     /// The part of the time that the device works for it when it is alone.
     pub busy: f64,
@@ -129,6 +129,26 @@ impl Bench {
         }
     }
 
+    /// What is known of a set of jobs, the service first. Beside others of its own priority, which stand right behind it, the service is measured against what it has among
+    /// them: weft does not stand between equals, and is to add nothing to that.
+    pub fn know_all(&self, jobs: &[Job]) -> Vec<Known> {
+        let alone = |(place, job)| self.know(job, place, place == 0);
+        let mut known: Vec<Known> = jobs.iter().enumerate().map(alone).collect();
+        self.among_equals(&mut known);
+        known
+    }
+
+    /// See [`Bench::know_all`].
+    pub fn among_equals(&self, known: &mut [Known]) {
+        let service = &known[0].job;
+        let equals = known.iter().take_while(|one| one.job.priority == service.priority);
+        let jobs: Vec<_> = equals.map(|one| (one.job.clone(), None)).collect();
+        if jobs.len() > 1 {
+            let run = self.run_at(jobs, 0, self.requests + self.warmup, 0, self.seed);
+            known[0].latencies.clone_from(&run.jobs[0].latencies);
+        }
+    }
+
     fn run_at(&self, jobs: Vec<(Job, Option<Arc<Profile>>)>, place: usize, requests: u64, least: Ns, seed: u64) -> Run {
         let setup = Setup {
             device: self.device,
@@ -147,7 +167,10 @@ impl Bench {
     pub fn compare(&self, jobs: &[Known], rule: Rule) -> Figures {
         let setup = jobs
             .iter()
-            .map(|known| (known.job.clone(), Some(Arc::clone(&known.profile))))
+            .map(|known| {
+                let profile = known.job.profiled.then(|| Arc::clone(&known.profile));
+                (known.job.clone(), profile)
+            })
             .collect();
         let mut control = rule.control(&self.device);
         self.tuning.apply(&mut control);
@@ -181,7 +204,7 @@ impl Bench {
             .iter()
             .zip(jobs)
             .zip(&analysis.compute)
-            .skip(1)
+            .filter(|((_, known), _)| known.job.priority != service.job.priority)
             .map(|((_, known), compute)| *compute as f64 / analysis.span.max(1) as f64 / known.busy.max(1e-9))
             .collect::<Vec<f64>>();
         let us = |ns: f64| ns / 1e3;
@@ -282,7 +305,7 @@ pub struct Figures {
     pub forced_ms: f64,
     /// What no filling without preemption can avoid, per filled gap.
     pub floor: Floor,
-    /// Throughput of each batch job against alone.
+    /// Throughput of each job of lower priority than the service, against alone.
     pub batch: Vec<f64>,
     /// Of all together.
     pub batch_sum: f64,

@@ -339,6 +339,8 @@ pub struct Job {
     pub arrivals: Arrivals,
     /// How much its times vary.
     pub jitter: Jitter,
+    /// Whether weft has a profile of it when it comes (stage 1), or is to learn while it serves.
+    pub profiled: bool,
 }
 
 impl Job {
@@ -350,6 +352,7 @@ impl Job {
             program,
             arrivals: Arrivals::Closed { think: None },
             jitter: Jitter::default(),
+            profiled: true,
         }
     }
 

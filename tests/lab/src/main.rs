@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use simgpu_engine::Mode;
 
 use weft_lab::US;
-use weft_lab::aims::{self, Aim};
+use weft_lab::aims::{self, Aim, Verdict};
 use weft_lab::compare::Tuning;
 use weft_lab::foresight::{self, Foresight};
 use weft_lab::pairs::{self, Plan, Row};
@@ -43,7 +43,7 @@ struct Options {
     /// Every service beside every batch job, every case with every seed: hours
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Exit 1 where an aim is missed; which, with figures, comes last
+    /// Exit 1 where an aim is missed (which, with figures, comes last), 2 where nothing that was run is enough to judge any
     #[arg(long)]
     check: bool,
     /// Everything, for programs
@@ -130,9 +130,17 @@ fn main() -> ExitCode {
     if arguments.peek().is_some_and(|first| first == "memory") {
         return weft_lab::memory::command::main(arguments.skip(1));
     }
-    match run(&Options::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    let options = Options::parse();
+    match run(&options) {
+        Ok(_) if !options.check => ExitCode::SUCCESS,
+        Ok(Verdict::Met) => ExitCode::SUCCESS,
+        Ok(Verdict::Missed) => ExitCode::FAILURE,
+        Ok(Verdict::Nothing) => {
+            eprintln!(
+                "weft-lab: nothing was judged: no case of those asked for was run to its end that any aim speaks of"
+            );
+            ExitCode::from(2)
+        }
         Err(error) => {
             eprintln!("weft-lab: {error:#}");
             ExitCode::from(2)
@@ -140,36 +148,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<bool> {
+fn run(options: &Options) -> Result<Verdict> {
     match &options.scenario {
-        Some(path) => {
-            let scenario = Scenario::load(path)?;
-            let rows = one_scenario(&scenario);
-            print!("{}", report::text(&rows));
-            if options.why {
-                print!("{}", report::causes::text(&rows));
-            }
-            if let Some(path) = &options.json {
-                write(path, &serde_json::to_string_pretty(&rows)?)?;
-            }
-            Ok(true)
-        }
+        Some(path) => the_scenario(options, path),
         None => the_set(options),
     }
+}
+
+fn the_scenario(options: &Options, path: &Path) -> Result<Verdict> {
+    let start = Instant::now();
+    let scenario = Scenario::load(path)?;
+    let rows = one_scenario(&scenario);
+    let results = Results {
+        seeds: scenario.benches.iter().map(|bench| bench.seed).collect(),
+        requests: scenario.benches.first().map_or(0, |bench| bench.requests),
+        cases: (scenario.benches.len(), scenario.benches.len()),
+        seconds: start.elapsed().as_secs_f64(),
+        ..Results::of(rows, Vec::new(), Vec::new())
+    };
+    print!("{}", report::text(&results.rows));
+    tell(options, &results)
 }
 
 fn one_scenario(scenario: &Scenario) -> Vec<Row> {
     let mut rows = Vec::new();
     for bench in &scenario.benches {
-        let know = |(place, job)| bench.know(job, place, place == 0);
-        let known: Vec<_> = scenario.jobs.iter().enumerate().map(know).collect();
+        let known = bench.know_all(&scenario.jobs);
+        let (service, batch) = pairs::names(&scenario.jobs);
         for rule in &scenario.rules {
             eprintln!("{}: seed {}, {rule}", scenario.name, bench.seed);
             rows.push(Row {
                 kind: "scenario",
                 device: pairs::mode_name(bench.device.mode),
-                service: scenario.jobs[0].name.clone(),
-                batch: scenario.jobs[1..].iter().map(|job| job.name.clone()).collect(),
+                service: service.clone(),
+                batch: batch.clone(),
                 closed: scenario.jobs[0].arrivals.is_closed(),
                 figures: bench.compare(&known, *rule),
             });
@@ -194,9 +206,18 @@ fn plan(options: &Options) -> Result<Plan> {
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
-            (true, true) => ["pair", "several", "poisson", "shape", "predictor", "core"]
-                .map(String::from)
-                .to_vec(),
+            (true, true) => [
+                "pair",
+                "several",
+                "equals",
+                "unprofiled",
+                "poisson",
+                "shape",
+                "predictor",
+                "core",
+            ]
+            .map(String::from)
+            .to_vec(),
             _ => options.kind.clone(),
         },
         models: match (options.quick, options.model.is_empty()) {
@@ -223,7 +244,7 @@ fn plan(options: &Options) -> Result<Plan> {
     })
 }
 
-fn the_set(options: &Options) -> Result<bool> {
+fn the_set(options: &Options) -> Result<Verdict> {
     let start = Instant::now();
     let plan = plan(options)?;
     let models = pairs::models(&options.traces)?;
@@ -258,9 +279,6 @@ fn the_set(options: &Options) -> Result<bool> {
         })
         .collect::<std::collections::HashSet<_>>()
         .len();
-    if run < cases.len() {
-        eprintln!("{run} of {} cases were run in the time given", cases.len());
-    }
     let wants = |kind: &str| plan.kinds.is_empty() || plan.kinds.iter().any(|wanted| wanted == kind);
     let foresight: Vec<Foresight> = models
         .iter()
@@ -277,20 +295,39 @@ fn the_set(options: &Options) -> Result<bool> {
         .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
         .collect();
     let results = Results {
-        command: std::env::args().collect::<Vec<String>>().join(" "),
-        commit: commit(),
         seeds: plan.seeds.clone(),
         requests: plan.requests,
         cases: (run, cases.len()),
         seconds: start.elapsed().as_secs_f64(),
-        events: rows.iter().map(|row| row.figures.events).sum(),
-        aims: aims::judge(&rows, &foresight, &speed),
-        foresight,
-        speed,
-        rows,
+        ..Results::of(rows, foresight, speed)
     };
+    print!("{}", report::text_of_set(&results.rows));
+    tell(options, &results)
+}
+
+impl Results {
+    /// Of what was run, judged; what is known of the run itself is for the caller to say.
+    fn of(rows: Vec<Row>, foresight: Vec<Foresight>, speed: Vec<Speed>) -> Results {
+        Results {
+            command: std::env::args().collect::<Vec<String>>().join(" "),
+            commit: commit(),
+            seeds: Vec::new(),
+            requests: 0,
+            cases: (0, 0),
+            seconds: 0.0,
+            events: rows.iter().map(|row| row.figures.events).sum(),
+            aims: aims::judge(&rows, &foresight, &speed),
+            foresight,
+            speed,
+            rows,
+        }
+    }
+}
+
+/// Writes what is to be written, and says the rest: aims last.
+fn tell(options: &Options, results: &Results) -> Result<Verdict> {
     if let Some(path) = &options.json {
-        write(path, &serde_json::to_string(&results)?)?;
+        write(path, &serde_json::to_string(results)?)?;
     }
     if let Some(path) = &options.page {
         let made = report::Made {
@@ -311,10 +348,22 @@ fn the_set(options: &Options) -> Result<bool> {
     if options.why {
         print!("{}", report::causes::text(&results.rows));
     }
-    print!("{}", report::text_of_set(&results.rows));
+    if results.requests < report::ENOUGH && !results.rows.is_empty() {
+        println!(
+            "{} requests a figure, where the aims ask for {}: p99 and p99.9 rest on few of them",
+            results.requests,
+            report::ENOUGH
+        );
+    }
+    if results.cases.0 < results.cases.1 {
+        println!(
+            "{} of {} cases were run in the time given",
+            results.cases.0, results.cases.1
+        );
+    }
     print!("{}", report::text_of_aims(&results.aims));
     std::io::stdout().flush()?;
-    Ok(!options.check || results.aims.iter().all(|aim| aim.met))
+    Ok(Verdict::of(&results.aims))
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {

@@ -99,6 +99,7 @@ impl Analysis {
             ..Analysis::default()
         };
         let mut last_end: Option<Ns> = None;
+        let mut last_job = None;
         let mut pending: Vec<&Piece> = Vec::new();
         let mut gates = Gates::of(run, &holds);
         for piece in &run.pieces {
@@ -115,9 +116,12 @@ impl Analysis {
                 continue;
             }
             if let Some(last) = last_end {
-                analysis.holder_piece(piece, last, &pending, &mut gates);
+                // Between two holders nobody else had the device: what passes there is the device's own change from one to the other.
+                let own = pending.is_empty() && last_job != Some(piece.job);
+                analysis.holder_piece(piece, last, &pending, own, &mut gates);
             }
             pending.clear();
+            last_job = Some(piece.job);
             last_end = Some(last_end.map_or(piece.end, |last| last.max(piece.end)));
         }
         analysis
@@ -134,9 +138,9 @@ impl Analysis {
         }
     }
 
-    fn holder_piece(&mut self, piece: &Piece, last: Ns, pending: &[&Piece], gates: &mut Gates<'_>) {
+    fn holder_piece(&mut self, piece: &Piece, last: Ns, pending: &[&Piece], own: bool, gates: &mut Gates<'_>) {
         let from = piece.ready.max(last);
-        let wait = piece.start.saturating_sub(from);
+        let wait = if own { 0 } else { piece.start.saturating_sub(from) };
         self.direct += wait;
         self.direct_worst = self.direct_worst.max(wait);
         if piece.ready <= last || pending.iter().all(|filler| filler.visible >= piece.ready) {

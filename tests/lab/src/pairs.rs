@@ -5,6 +5,8 @@
 //! | `pair` | each model's inference, the next request after the last answer | each model's training | [`PAIR_RULES`] |
 //! | `table` | each model | one model's training, another for each | all, nvshare too |
 //! | `several` | each model | three trainings, two of equal priority | weft, fikit, default |
+//! | `equals` | every other model, and another model of the same priority | one training | weft, fikit, default |
+//! | `unprofiled` | each model; it, the training or both come without a profile, in turn | one training | weft, fikit, default |
 //! | `chatty` | each model, waiting after every kernel | one training | weft, fikit, default |
 //! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default |
 //! | `shape` | generated: decoding by graphs, long kernels, stalling data | generated | weft, fikit, default |
@@ -86,6 +88,12 @@ pub fn describe(kind: &str) -> &'static str {
             "Every policy on the same cases: each model's inference beside one other model's training. <b>default</b> is the device without weft: MPS, or time slicing."
         }
         "several" => "Each model's inference beside three trainings, two of them of equal priority.",
+        "equals" => {
+            "Two models of one priority as services beside one training. <i>Alone</i> is here what the first has beside the second, without the training."
+        }
+        "unprofiled" => {
+            "Jobs that weft has no profile of when they come: the service, the training or both. What it knows of them it learns while it serves."
+        }
         "chatty" => "Each model's inference, waiting for the device after every kernel, beside one training.",
         "poisson" => "Requests come on their own, at 40 % of what the service can bear.",
         "bursts" => "Requests come four at a time, at 40 % of what the service can bear.",
@@ -338,6 +346,14 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
             case("table", vec![first.clone(), batch(partner, 5)], &Rule::ALL);
             let several = vec![first.clone(), batch(at, 3), batch(at + 1, 5), batch(at + 2, 5)];
             case("several", several, &three);
+            if at % 2 == 0 && services.len() > 1 {
+                let peer = service(&services[(at + 1) % services.len()]);
+                case("equals", vec![first.clone(), peer, batch(at + 2, 5)], &three);
+            }
+            let (mut new, mut stranger) = (first.clone(), batch(partner, 5));
+            new.profiled = at % 3 == 1;
+            stranger.profiled = at % 3 == 0;
+            case("unprofiled", vec![new, stranger], &three);
             let mut slow = service(named);
             slow.name = format!("{} chatty", slow.name);
             slow.program = Arc::new(chatty(&named.1));
@@ -463,6 +479,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// What a set of jobs is called: those of the service's priority together, and each of the others; of whom there is no profile, with a word on it.
+pub fn names(jobs: &[Job]) -> (String, Vec<String>) {
+    let called = |job: &Job| match job.profiled {
+        true => job.name.clone(),
+        false => format!("{} (no profile)", job.name),
+    };
+    let first = jobs.first().map_or(0, |job| job.priority);
+    let (holders, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.priority == first);
+    let service: Vec<String> = holders.into_iter().map(called).collect();
+    (service.join(" & "), others.into_iter().map(called).collect())
+}
+
 fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>) -> Vec<Row> {
     let bench = Bench {
         device: device(case.mode),
@@ -472,19 +500,20 @@ fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>
         warmup: 20,
         tuning: plan.tuning,
     };
-    let known: Vec<Known> = case
+    let mut known: Vec<Known> = case
         .jobs
         .iter()
         .enumerate()
         .map(|(place, job)| {
             let key = format!(
-                "{} {:?} {} {place} {:?} {} {}",
+                "{} {:?} {} {place} {:?} {} {} {}",
                 job.name,
                 case.mode,
                 case.seed,
                 job.arrivals,
                 job.priority,
-                case.kind == "shape"
+                case.kind == "shape",
+                job.profiled
             );
             if let Some(known) = lock(cache).get(&key) {
                 return (**known).clone();
@@ -494,13 +523,15 @@ fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>
             known
         })
         .collect();
+    bench.among_equals(&mut known);
+    let (service, batch) = names(&case.jobs);
     case.rules
         .iter()
         .map(|rule| Row {
             kind: case.kind,
             device: mode_name(case.mode),
-            service: case.jobs[0].name.clone(),
-            batch: case.jobs[1..].iter().map(|job| job.name.clone()).collect(),
+            service: service.clone(),
+            batch: batch.clone(),
             closed: case.jobs[0].arrivals.is_closed(),
             figures: bench.compare(&known, *rule),
         })

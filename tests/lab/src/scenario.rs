@@ -73,6 +73,10 @@ fn thousand() -> u64 {
     1_000
 }
 
+fn yes() -> bool {
+    true
+}
+
 fn twenty() -> u64 {
     20
 }
@@ -104,6 +108,8 @@ struct JobFile {
     arrivals: Option<ArrivalsFile>,
     device_jitter: Option<f64>,
     host_jitter: Option<f64>,
+    #[serde(default = "yes")]
+    profiled: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -233,6 +239,23 @@ impl Scenario {
                 "the first job is the service: no other may have a lower priority number".into(),
             ));
         }
+        let first = jobs[0].priority;
+        if jobs
+            .iter()
+            .skip_while(|job| job.priority == first)
+            .any(|job| job.priority == first)
+        {
+            return Err(wrong(
+                1,
+                "jobs of the service's own priority stand right behind it, before those of others".into(),
+            ));
+        }
+        if jobs.iter().all(|job| job.priority == first) {
+            return Err(wrong(
+                1,
+                "all jobs have one priority: nobody fills anybody's gaps".into(),
+            ));
+        }
         let default = Settings::default();
         let us = |value: Option<u64>, otherwise: Ns| value.map_or(otherwise, |us| us * US);
         let device = Settings {
@@ -283,6 +306,7 @@ impl Scenario {
             device: job.device_jitter.unwrap_or(default.device),
             host: job.host_jitter.unwrap_or(default.host),
         };
+        made.profiled = job.profiled;
         if let Some(arrivals) = &job.arrivals {
             made.arrivals = match *arrivals {
                 ArrivalsFile::Closed { think_us } => Arrivals::Closed {

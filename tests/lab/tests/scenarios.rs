@@ -26,8 +26,7 @@ fn the_examples_run_under_every_policy_they_name() {
             warmup: 2,
             ..scenario.benches[0]
         };
-        let jobs = scenario.jobs.iter().enumerate();
-        let known: Vec<_> = jobs.map(|(place, job)| bench.know(job, place, place == 0)).collect();
+        let known = bench.know_all(&scenario.jobs);
         for rule in &scenario.rules {
             let figures = bench.compare(&known, *rule);
             assert!(figures.finished, "{} under {rule}", scenario.name);
@@ -57,6 +56,7 @@ fn what_cannot_be_run_is_refused() {
             "priority = 7",
             "no other may have a lower priority number",
         ),
+        ("priority = 5", "priority = 0", "nobody fills"),
         ("requests = 1000", "requests = 0", "nothing to run"),
         ("shape = \"service\"", "shape = \"sevrice\"", "sevrice"),
         (

@@ -7,7 +7,7 @@ pub(crate) mod svg;
 
 use std::fmt::Write;
 
-pub use page::{Made, page};
+pub use page::{ENOUGH, Made, page};
 
 use crate::Ns;
 use crate::aims::{Aim, geometric};
@@ -169,12 +169,16 @@ pub(crate) fn gaps_by_rule(rows: &[Row]) -> Vec<(&'static str, String, Vec<Spent
     out
 }
 
-/// Aims, missed ones last.
+/// Aims: those met, those that nothing was run for, and last those missed.
 pub fn text_of_aims(aims: &[Aim]) -> String {
     let mut out = String::new();
     let mut sorted: Vec<&Aim> = aims.iter().collect();
-    sorted.sort_by_key(|aim| !aim.met);
+    sorted.sort_by_key(|aim| (aim.is_judged() && !aim.met, !aim.met));
     for aim in sorted {
+        if !aim.is_judged() {
+            let _ = writeln!(out, "not judged {}", aim.aim);
+            continue;
+        }
         let word = if aim.met { "met   " } else { "MISSED" };
         let _ = writeln!(out, "{word} {} ({} of {})", aim.aim, aim.held.0, aim.held.1);
         for said in &aim.said {

@@ -31,7 +31,7 @@ pub struct Made<'a> {
 }
 
 /// Requests that a figure is to rest on.
-const ENOUGH: u64 = 1_000;
+pub const ENOUGH: u64 = 1_000;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:.6em 0 1.4em}th,td{border:1px solid #ccc;padding:2px 7px;text-align:right;font-size:12.5px}\
@@ -96,6 +96,14 @@ fn section_aims(out: &mut String, aims: &[Aim]) {
         "<h2>Aims</h2><table><tr><th>aim</th><th>held in</th><th class=l>figures; where missed, the worst</th></tr>\n",
     );
     for aim in aims {
+        if !aim.is_judged() {
+            let _ = writeln!(
+                out,
+                "<tr><td>{}</td><td colspan=2 class=l>not judged</td></tr>",
+                escape(&aim.aim)
+            );
+            continue;
+        }
         let class = if aim.met { "good" } else { "bad" };
         let said: Vec<String> = aim.said.iter().map(|said| escape(said)).collect();
         let _ = writeln!(
