@@ -13,6 +13,9 @@ MIB = 1 << 20
 # What is shown of an operation when it is clicked.
 SHOWN = ("grid", "block", "bytes", "direction", "stream", "seq", "graph")
 
+# Of a job's managed memory, as the broker's trace says it, what is drawn as curves.
+CURVES = ("working_set", "resident", "prefetched", "evicted", "discarded", "faulted")
+
 # Which row of its process an operation stands in. Managed memory that moves ahead is neither the job's copy nor its kernel.
 ROWS = {"kernel": "kernels", "memset": "kernels", "host": "kernels", "copy": "copies", "prefetch": "moved ahead", "discard": "moved ahead"}
 
@@ -21,8 +24,8 @@ def write(path, records, names, decisions=(), clock=None, memory=()):
     """Writes the trace.
 
     records: lines of the device's log. names: {pid: what the process is called}.
-    decisions: lines of the broker's trace; `clock(ns)` turns their monotonic time into device time.
-    memory: (device time, pid, {what: bytes}), as often as somebody looked: the device's ledger (resident, faulted, ...) and what weft knows (working set, ...), as curves.
+    decisions: lines of the broker's trace; `clock(ns)` turns their monotonic time into device time. What they say of managed memory becomes curves.
+    memory: (device time, pid, {what: bytes}), as often as somebody looked at the device's own ledger: curves beside those of weft.
     """
     shown = [r for r in records if r.get("op") in ROWS and r.get("end") is not None]
     start = min((r["t"] for r in shown), default=0)
@@ -62,6 +65,11 @@ def write(path, records, names, decisions=(), clock=None, memory=()):
         if not start <= at <= end:
             continue
         job = names.get(line.get("pid"), str(line.get("pid")))
+        if line.get("event") == "memory":
+            for what in CURVES:
+                name = f"{job}: {what.replace('_', ' ')}, MiB"
+                events.append({"ph": "C", "pid": WEFT, "ts": (at - start) / 1e3, "name": name, "args": {what: line[what] / MIB}})
+            continue
         if job not in rows:
             rows[job] = len(rows) + 1
             events.append(meta(WEFT, rows[job], "thread_name", f"decisions: {job}"))
@@ -79,7 +87,7 @@ def write(path, records, names, decisions=(), clock=None, memory=()):
         )
     for at, pid, sizes in memory:
         for what, size in sizes.items():
-            events.append({"ph": "C", "pid": WEFT, "ts": (at - start) / 1e3, "name": f"{names.get(pid, pid)}: {what}, MiB", "args": {what: size / MIB}})
+            events.append({"ph": "C", "pid": DEVICE, "ts": (at - start) / 1e3, "name": f"{names.get(pid, pid)}: {what}, MiB", "args": {what: size / MIB}})
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ns"}, file)
     return len(shown)

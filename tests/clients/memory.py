@@ -19,7 +19,8 @@ Cases:
   killed      one of the two is killed while its memory moves; the other goes on and finishes
   broker      the broker is killed while memory moves; both finish
   host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
-  refused     the driver refuses every prefetch: both finish by demand paging, and it is counted
+  refused     the driver refuses every prefetch: both finish by demand paging, and it is counted; what came in by faults is about what the device's ledger says,
+              and the broker's trace has the curves of it
   unsupported managed memory is not supported: the job runs on device memory and says so once
   segments    PyTorch's expandable segments (virtual memory management) on managed backing: they stay device memory, the job runs as without weft, and what it
               holds is counted as taken of the device
@@ -157,11 +158,14 @@ def reference(folder, steps=STEPS):
 # What the device says of managed memory, for each of its clients.
 LEDGER = ("faults", "faulted", "created", "prefetched", "returned", "evicted")
 
-# Of that and of what weft says, what a trace draws as curves.
-CURVES = ("resident", "faulted", "prefetched", "evicted")
+# Of that, what a trace draws beside weft's own curves.
+CURVES = ("resident", "faulted")
+
+# weft's own figure of faults is an estimate; it is off by less than this factor.
+NEAR = 3
 
 
-def watch(device, running, memory, host=None, broker=None, curves=None):
+def watch(device, running, memory, host=None, curves=None):
     """Looks at the device while the jobs run. Returns what device and host held at most at any time (the ledger keeps that), and each job's last figures by pid. With `curves`, a list, what a
     trace draws is appended to it: (device time, pid, {what: bytes})."""
     most, last = {}, {}
@@ -170,20 +174,47 @@ def watch(device, running, memory, host=None, broker=None, curves=None):
         status = device.status()
         if status:
             most = status["memory"]["most"] or most
+            device.seen = status
             if status["memory"]["used"] > memory:
                 raise Failure(f"{status['memory']['used']} bytes on a device of {memory}")
             for client in status["clients"]:
                 last[client["pid"]] = {key: client["managed"][key] for key in LEDGER}
                 if curves is not None:
-                    curves.append((status["now"], client["pid"], {key: client["managed"][key] for key in CURVES}))
-            if curves is not None and broker:
-                for client in (broker.status() or {"clients": []})["clients"]:
-                    curves.append((status["now"], client["pid"], {"working set": client.get("working_set", 0)}))
+                    curves.append((status["now"], client["pid"], {f"{key} (ledger)": client["managed"][key] for key in CURVES}))
         time.sleep(0.1)
     if not most:
         raise Failure("the device never said what it holds")
     within(most, memory, host)
     return most, last
+
+
+def near(estimates, ledger):
+    """What weft says came in by faults is about what the device's ledger says. Where little did, weft need not have seen it: first touches before it knew the job."""
+    for pid, estimate in estimates.items():
+        truth = ledger[pid]["faulted"] + ledger[pid]["created"]
+        if not (truth - 2 * JOB) / NEAR <= estimate <= NEAR * truth + 2 * JOB:
+            raise Failure(f"weft says that {estimate} bytes came to {pid} by faults, the ledger {truth}")
+
+
+def curves_of(folder, broker, ended, names):
+    """The broker's trace has each job's memory, as it was in the end and never less than before, and a trace for the Perfetto UI draws all of it."""
+    lines = [line for line in jobs.lines_of(broker.trace) if line["event"] == "memory"]
+    for pid, last in ended.items():
+        mine = [line for line in lines if line["pid"] == pid]
+        if len(mine) < 10 or not any(line["working_set"] for line in mine) or max(line["resident"] for line in mine) > last["memory_peak"] + 64 * MIB:
+            raise Failure(f"the trace's lines on the memory of {pid}: {mine[:3]} ... {mine[-3:]}")
+        for key in ("faulted", "prefetched", "evicted", "discarded"):
+            said = [line[key] for line in mine]
+            if said != sorted(said) or not 0.8 * last[key] <= said[-1] <= last[key]:
+                raise Failure(f"{key} of {pid} in the trace: {said[:3]} ... {said[-3:]}, and {last[key]} in the end")
+    path = folder / "perfetto.json"
+    records = devicelog.read(folder / "log")
+    perfetto.write(path, records, names, lines, lambda ns: min(max(ns, records[0]["t"]), records[-1]["end"]))
+    drawn = {event["name"] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "C"}
+    missing = {f"{name}: {what.replace('_', ' ')}, MiB" for name in names.values() for what in perfetto.CURVES} - drawn
+    if missing:
+        raise Failure(f"not drawn: {sorted(missing)}")
+    return len(lines)
 
 
 def within(most, memory, host=None):
@@ -275,7 +306,7 @@ def run_arm(place, kind, percent, profiles):
             extra = managed(jobs.preload(broker.variables(), profile="training" if profiles else None))
         one, two = pair(place, device, extra, extra, steps=LONG)
         curves = [] if TRACE else None
-        most, ledger = watch(device, (one, two), memory, HOST, None if kind == "demand" else broker, curves)
+        most, ledger = watch(device, (one, two), memory, HOST, curves)
         finish(one)
         finish(two)
         if kind != "demand":
@@ -283,16 +314,20 @@ def run_arm(place, kind, percent, profiles):
             for entry in broker.status()["ended"]:
                 moved[entry["last"]["pid"]] = {key: entry["last"][key] for key in MOVED}
     device.wait_gone()
+    near({pid: entry["faulted"] for pid, entry in moved.items()}, ledger)
     if TRACE:
         TRACE.mkdir(parents=True, exist_ok=True)
         path = TRACE / f"memory-{kind}.json"
-        operations = perfetto.write(path, devicelog.read(place / "log"), {one.pid: "one", two.pid: "two"}, memory=curves)
+        lines = [] if kind == "demand" else [line for line in jobs.lines_of(broker.trace) if line["event"] == "memory"]
+        seen = device.seen
+        clock = lambda ns: seen["now"] + (ns - seen["monotonic"]) / device.dilation  # noqa: E731
+        operations = perfetto.write(path, devicelog.read(place / "log"), {one.pid: "one", two.pid: "two"}, lines, clock, curves)
         print(f"{path}: {operations} operations, {len(curves)} points of curves", file=sys.stderr, flush=True)
     return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved, "long_turns": turns}, (one, two)
 
 
 # What weft says of what it moved.
-MOVED = ("prefetched", "evicted", "errands_refused", "errands_late", "unmanaged")
+MOVED = ("prefetched", "evicted", "faulted", "errands_refused", "errands_late", "unmanaged")
 
 
 def together(folder, percent, arms=ARMS):
@@ -390,15 +425,22 @@ def prefetch_refused(folder, percent):
     with broker_for(folder, device) as broker:
         extra = managed(jobs.preload(broker.variables()))
         one, two = pair(folder, device, extra, extra)
+        _, ledger = watch(device, (one, two), device_for(percent))
         finish(one)
         finish(two)
-        refused = [entry["last"]["errands_refused"] for entry in broker.status()["ended"]]
+        ended = {entry["last"]["pid"]: entry["last"] for entry in broker.status()["ended"]}
     device.wait_gone()
     for job in (one, two):
         same(want, folder / "log", job.pid)
+    refused = [last["errands_refused"] for last in ended.values()]
     if not all(refused):
         raise Failure(f"refusals counted: {refused}")
-    return {"refused": refused}
+    faulted = {pid: last["faulted"] for pid, last in ended.items()}
+    near(faulted, ledger)
+    if not all(faulted.values()):
+        raise Failure(f"faults counted: {faulted}")
+    points = curves_of(folder, broker, ended, {one.pid: "one", two.pid: "two"})
+    return {"refused": refused, "faulted": faulted, "ledger": {pid: ledger[pid]["faulted"] for pid in faulted}, "points": points}
 
 
 def unsupported(folder, _percent):

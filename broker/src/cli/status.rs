@@ -134,13 +134,14 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
         }
         if client.managed > 0 {
             lines.push(named(format!(
-                "{} managed, {} of it touched, {} on the device; {} prefetched, {} evicted, {} discarded; {} moves refused, {} late",
+                "{} managed, {} of it touched, about {} on the device; {} prefetched, {} evicted, {} discarded, about {} by faults; {} moves refused, {} late",
                 text::size(client.managed),
                 text::size(client.working_set),
                 text::size(client.resident),
                 text::size(client.prefetched),
                 text::size(client.evicted),
                 text::size(client.discarded),
+                text::size(client.faulted),
                 client.errands_refused,
                 client.errands_late,
             )));
@@ -226,6 +227,7 @@ mod tests {
             managed: 5 << 30,
             resident: 3 << 30,
             working_set: 4 << 30,
+            faulted: 6 << 30,
             turn_ns: 120_000_000,
             turns: 17,
             has_turn: true,
@@ -252,7 +254,8 @@ mod tests {
             "1.50 ms",
             "client 2: profile train: of another GPU",
             "client 2: 4 troubles",
-            "managed, 4.00 GiB of it touched, 3.00 GiB on the device",
+            "managed, 4.00 GiB of it touched, about 3.00 GiB on the device",
+            "about 6.00 GiB by faults",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",
             "client 2: 9 launches in the middle of bursts",

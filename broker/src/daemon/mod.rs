@@ -62,7 +62,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let gauges = Arc::new(OnceLock::new());
     let (keeper, keeper_thread) =
         keeper::start(keeper::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
-    let (memory, memory_thread) = memory::start(memory::Settings::of(options)).context("cannot start a thread")?;
+    let (memory, memory_thread) =
+        memory::start(memory::Settings::of(options), trace.another()).context("cannot start a thread")?;
     let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
         spin: options.spin.decided(),
@@ -121,13 +122,14 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     // The socket goes first: who comes now starts or finds another broker.
     drop(listener);
     drop(door);
+    // Before the scheduler, which waits for the trace's last line.
+    memory.tell(memory::Tell::Stop);
+    let _ = memory_thread.join();
     desk.tell(scheduler::Notice::Stop);
     let _ = scheduler_thread.join();
     control_stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     admission.close();
-    memory.tell(memory::Tell::Stop);
-    let _ = memory_thread.join();
     keeper.tell(keeper::Tell::Stop);
     let _ = keeper_thread.join();
     Ok(())

@@ -70,8 +70,10 @@ pub struct Figures {
     pub records: AtomicU64,
     /// Records lost.
     pub lost: AtomicU64,
-    /// Managed memory that the planner believes to be on the device, bytes.
+    /// Managed memory that is on the device, and what came there by faults so far, bytes: estimates.
     pub resident: AtomicU64,
+    /// See above.
+    pub faulted: AtomicU64,
     /// What the job is known to touch of its managed memory, bytes.
     pub working_set: AtomicU64,
     /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had, and whether it has one now.
@@ -210,6 +212,7 @@ impl Entry {
             managed: read(&counters.managed),
             unmanaged: read(&counters.unmanaged),
             resident: read(&self.figures.resident),
+            faulted: read(&self.figures.faulted),
             working_set: read(&self.figures.working_set),
             turn_ns: read(&self.figures.turn),
             turns: read(&self.figures.turns),

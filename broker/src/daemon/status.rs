@@ -140,8 +140,12 @@ pub struct ClientStatus {
     pub managed: u64,
     /// Allocations that stayed device memory though the job is managed.
     pub unmanaged: u64,
-    /// Managed memory on the device, bytes: what the planner believes.
+    /// Managed memory on the device, bytes: an estimate, as [`ClientStatus::faulted`].
     pub resident: u64,
+    /// Managed memory that came to the device by faults, because a launch touched it before anything had brought it, bytes. An estimate: no driver tells a process. It is reckoned in whole
+    /// granules of 2 MiB from what launches are foretold to touch, what was moved for the job, and the order in which the driver gives up what it has no room for.
+    #[serde(default)]
+    pub faulted: u64,
     /// What the job is known to touch of its managed memory, bytes.
     pub working_set: u64,
     /// How long its turns with the device's memory are, ns; 0 where it finds room beside the others and takes none.

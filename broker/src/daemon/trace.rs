@@ -1,7 +1,7 @@
 //! Writes what was seen and decided to a file, a JSON value a line.
 //!
-//! Lines: `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`. A thread of its own
-//! writes, so that a slow disk delays no decision; what it cannot keep up with is dropped and counted in the last line.
+//! Lines: `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`, and of clients on managed memory, as often as it changes,
+//! [`Memory`] with the event `memory`. A thread of its own writes, so that a slow disk delays no decision; what it cannot keep up with is dropped and counted in the last line.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -43,10 +43,43 @@ pub struct Line {
     pub what: Option<String>,
 }
 
+/// A client's managed memory, in bytes: what `weft status` shows of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// What is managed.
+    pub managed: u64,
+    /// What the job is known to touch.
+    pub working_set: u64,
+    /// On the device: an estimate.
+    pub resident: u64,
+    /// Brought to the device ahead of its use, so far.
+    pub prefetched: u64,
+    /// Moved to the host, so far.
+    pub evicted: u64,
+    /// Given up without a copy, so far.
+    pub discarded: u64,
+    /// Came to the device by faults, so far: an estimate.
+    pub faulted: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Row {
+    Line(Line),
+    Memory {
+        t: Ns,
+        client: u64,
+        pid: u32,
+        event: &'static str,
+        #[serde(flatten)]
+        memory: Memory,
+    },
+}
+
 /// The way to the file.
 #[derive(Debug)]
 pub struct Trace {
-    lines: Option<SyncSender<Line>>,
+    lines: Option<SyncSender<Row>>,
     writer: Option<JoinHandle<()>>,
     dropped: u64,
 }
@@ -64,7 +97,7 @@ impl Trace {
     /// Writes to this file, anew.
     pub fn to(path: &Path) -> std::io::Result<Trace> {
         let mut file = BufWriter::new(File::create(path)?);
-        let (lines, incoming) = sync_channel::<Line>(WAITING);
+        let (lines, incoming) = sync_channel::<Row>(WAITING);
         let writer = std::thread::Builder::new().name("weft-trace".into()).spawn(move || {
             loop {
                 let outcome = match incoming.recv_timeout(FLUSH) {
@@ -93,10 +126,34 @@ impl Trace {
         self.lines.is_some()
     }
 
+    /// Another way to the same file. It must be dropped before the first one is, which waits for the last line.
+    pub fn another(&self) -> Trace {
+        Trace {
+            lines: self.lines.clone(),
+            writer: None,
+            dropped: 0,
+        }
+    }
+
     /// Writes a line, if lines are wanted. Never waits.
     pub fn line(&mut self, line: impl FnOnce() -> Line) {
+        self.row(|| Row::Line(line()));
+    }
+
+    /// Writes down a client's managed memory.
+    pub fn memory(&mut self, t: Ns, client: u64, pid: u32, memory: Memory) {
+        self.row(|| Row::Memory {
+            t,
+            client,
+            pid,
+            event: "memory",
+            memory,
+        });
+    }
+
+    fn row(&mut self, row: impl FnOnce() -> Row) {
         let Some(lines) = &self.lines else { return };
-        match lines.try_send(line()) {
+        match lines.try_send(row()) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => self.dropped += 1,
             Err(TrySendError::Disconnected(_)) => self.lines = None,
@@ -109,7 +166,7 @@ impl Drop for Trace {
         if let Some(lines) = self.lines.take()
             && self.dropped > 0
         {
-            let _ = lines.send(Line {
+            let _ = lines.send(Row::Line(Line {
                 t: super::clock::now(),
                 client: 0,
                 pid: 0,
@@ -117,7 +174,7 @@ impl Drop for Trace {
                 kernel: None,
                 ns: i64::try_from(self.dropped).ok(),
                 what: None,
-            });
+            }));
         }
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
@@ -145,13 +202,23 @@ mod tests {
                 what: None,
             });
         }
+        let memory = Memory {
+            resident: 4096,
+            faulted: 77,
+            ..Memory::default()
+        };
+        trace.another().memory(1000, 1, 2, memory);
         drop(trace);
         let text = std::fs::read_to_string(&path).expect("read");
         let values: Vec<serde_json::Value> = text
             .lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect();
-        assert_eq!(values.len(), 1000);
+        assert_eq!(values.len(), 1001);
+        assert_eq!(
+            (&values[1000]["event"], &values[1000]["faulted"]),
+            (&"memory".into(), &77.into())
+        );
         assert_eq!(values[7]["t"], 7);
     }
 }

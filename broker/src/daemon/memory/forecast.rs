@@ -30,6 +30,8 @@ pub(super) struct Forecast {
     coming: (u32, Vec<GranuleUse>),
     /// Where the planner was told last that the client stands, and when.
     stood: Option<(Ns, Instant)>,
+    /// Up to where in its period its uses were counted.
+    counted: Option<Ns>,
 }
 
 impl Forecast {
@@ -93,6 +95,21 @@ impl Forecast {
         after.iter().chain(before).flat_map(granules)
     }
 
+    /// The granules that the client's launches have used on the way from where it was when this was asked last to `at`. One that is out of step, or was, is not followed.
+    pub fn passed(&mut self, at: Option<Ns>) -> impl Iterator<Item = u64> {
+        let before = std::mem::replace(&mut self.counted, at);
+        let (from, to) = before.zip(at).unwrap_or_default();
+        let index = |at: Ns| self.uses.partition_point(|one| one.at < at);
+        let (from, to) = (index(from), index(to));
+        let (first, second) = if from <= to {
+            (from..to, 0..0)
+        } else {
+            (from..self.uses.len(), 0..to)
+        };
+        let uses = self.uses.get(first).into_iter().chain(self.uses.get(second)).flatten();
+        uses.flat_map(|one| one.first..one.first.saturating_add(u64::from(one.count.min(MOST_GRANULES))))
+    }
+
     /// The client stands here from now on; from here its progress counts.
     pub fn stands(&mut self, at: Ns, now: Instant) {
         self.stood = Some((at, now));
@@ -154,6 +171,20 @@ mod tests {
         }
         forecast.take(3, 10, Vec::new(), true);
         assert_eq!(forecast.working_set(|range| vec![range]).uses.len(), USES);
+    }
+
+    #[test]
+    fn what_was_passed_is_what_lies_between_two_places_of_the_period() {
+        let mut forecast = Forecast::default();
+        forecast.take(1, 100, (0..10).map(|n| one(10 * n, n, 1)).collect(), true);
+        let mut passed = |at| forecast.passed(at).collect::<Vec<_>>();
+        assert!(passed(Some(30)).is_empty(), "where it was is not known");
+        assert_eq!(passed(Some(50)), [3, 4]);
+        assert!(passed(Some(50)).is_empty());
+        assert_eq!(passed(Some(10)), [5, 6, 7, 8, 9, 0], "round the period");
+        assert!(passed(None).is_empty());
+        assert!(passed(Some(80)).is_empty(), "it was out of step");
+        assert_eq!(passed(Some(99)), [8, 9]);
     }
 
     #[test]

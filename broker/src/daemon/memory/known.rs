@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::forecast::Forecast;
 use super::granules::{granules, held};
-use crate::core::memory::{Access, Order, OrderId, Use, WorkingSet};
+use crate::core::memory::{Access, Order, OrderId, Range, Use, What, WorkingSet};
 use crate::daemon::registry::Entry;
+use crate::daemon::trace;
 use crate::protocol::Ns;
 use crate::protocol::errands::{Errand, Giver};
 
@@ -21,6 +22,15 @@ pub(super) const ROUNDS: u64 = 8;
 
 /// A job that did nothing for so long is idle: its memory may go, and nobody's turns are planned with it. A training job that writes a checkpoint is.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
+
+/// An errand that is out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Out {
+    pub order: OrderId,
+    pub what: What,
+    pub range: Range,
+    pub since: Instant,
+}
 
 /// One client.
 #[derive(Debug)]
@@ -39,7 +49,7 @@ pub(super) struct Known {
     /// What does not fit into the lane yet.
     pub waiting: VecDeque<Order>,
     /// Errands that are out.
-    pub out: HashMap<u64, (OrderId, Instant)>,
+    pub out: HashMap<u64, Out>,
     /// No errands until then.
     pub penance: Option<Instant>,
     /// Granules that the planner knows of.
@@ -54,6 +64,13 @@ pub(super) struct Known {
     /// When it last had the device.
     pub ran_at: Option<Instant>,
     pub forecast: Forecast,
+    /// Confirmations that are out.
+    pub confirming: HashMap<u64, Range>,
+    /// When, and at how many launches, what it touches was counted last; where there is no forecast.
+    pub counted: Option<Instant>,
+    pub launched: u64,
+    /// What the trace has of it.
+    pub drawn: trace::Memory,
 }
 
 impl Known {
@@ -76,6 +93,10 @@ impl Known {
             signs: [0; 4],
             ran_at: None,
             forecast: Forecast::default(),
+            confirming: HashMap::new(),
+            counted: None,
+            launched: 0,
+            drawn: trace::Memory::default(),
             entry,
         }
     }

@@ -16,13 +16,17 @@
 //! | `known` | what is known of one client |
 //! | `forecast` | what a client says of its period |
 //! | `granules` | from addresses to granules, from orders to errands |
+//! | `residency` | which granules lie on the device, and what came there by faults: an estimate |
+//! | `faults` | what it rests on: where clients are, and how errands end |
 //! | `room` | how much room there is to plan with |
 //! | `turns` | whether jobs find room together, and how long their turns are where they do not |
 #![forbid(unsafe_code)]
 
+mod faults;
 mod forecast;
 mod granules;
 mod known;
+mod residency;
 mod room;
 mod thread;
 mod turns;
@@ -35,6 +39,7 @@ use self::thread::Thread;
 use super::options::Options;
 use super::registry::Entry;
 use super::scheduler::Desk;
+use super::trace::Trace;
 use crate::protocol::Ns;
 use crate::protocol::control::GranuleUse;
 
@@ -116,11 +121,11 @@ impl Settings {
 }
 
 /// Starts the thread.
-pub fn start(settings: Settings) -> std::io::Result<(Memory, JoinHandle<()>)> {
+pub fn start(settings: Settings, trace: Trace) -> std::io::Result<(Memory, JoinHandle<()>)> {
     let (tells, incoming) = channel();
     let thread = std::thread::Builder::new()
         .name("weft-memory".into())
-        .spawn(move || Thread::new(settings).run(&incoming))?;
+        .spawn(move || Thread::new(settings, trace).run(&incoming))?;
     Ok((Memory { tells }, thread))
 }
 

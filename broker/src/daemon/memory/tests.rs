@@ -39,11 +39,12 @@ struct Scene {
 impl Scene {
     /// Each client's context takes a quarter of so small a device.
     fn new(device: u64, clients: u64) -> Scene {
-        let mut thread = Thread::new(Settings {
+        let settings = Settings {
             turn: 100_000_000,
             away: 500_000_000,
             dilation: 1.0,
-        });
+        };
+        let mut thread = Thread::new(settings, Trace::none());
         let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
         for (entry, _) in &clients {
             thread.take(Tell::Joined(Arc::clone(entry)));

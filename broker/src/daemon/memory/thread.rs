@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 
 use super::granules::{confirms, errand, granules, joined};
-use super::known::Known;
-use super::room::config;
+use super::known::{Known, Out};
+use super::residency::Residency;
+use super::room::{RESERVE, config};
 use super::turns::Turns;
 use super::{Settings, Tell};
 use crate::core::Client;
 use crate::core::memory::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
 use crate::daemon::scheduler::{Desk, Notice};
+use crate::daemon::trace::Trace;
 use crate::protocol::Ns;
 use crate::protocol::errands;
 
@@ -43,6 +45,9 @@ const LARGEST: u64 = 1 << 42;
 /// See the module above.
 pub(super) struct Thread {
     pub settings: Settings,
+    pub trace: Trace,
+    /// When memory was written down last.
+    pub traced: Instant,
     pub desk: Option<Desk>,
     pub turns: Turns,
     pub planner: Option<Planner>,
@@ -57,12 +62,16 @@ pub(super) struct Thread {
     /// Managed clients that the planner's capacity leaves room for, and device memory of clients that is not managed.
     pub beside: (usize, u64),
     pub orders: Vec<Order>,
+    /// What is taken to be on the device.
+    pub residency: Residency,
 }
 
 impl Thread {
-    pub(super) fn new(settings: Settings) -> Thread {
+    pub(super) fn new(settings: Settings, trace: Trace) -> Thread {
         Thread {
             settings,
+            trace,
+            traced: Instant::now(),
             desk: None,
             turns: Turns::new(settings.away),
             switched: Instant::now(),
@@ -73,6 +82,7 @@ impl Thread {
             sizes: HashMap::new(),
             beside: (0, 0),
             orders: Vec::new(),
+            residency: Residency::default(),
         }
     }
 
@@ -98,9 +108,12 @@ impl Thread {
             self.learn();
             self.progress();
             self.share(Instant::now());
+            let positions = self.positions();
             self.hear();
+            self.touches(positions, Instant::now());
             self.order();
             self.show();
+            self.draw();
         }
     }
 
@@ -168,6 +181,7 @@ impl Thread {
 
     pub(super) fn left(&mut self, client: u64) {
         self.clients.remove(&client);
+        self.residency.left(client);
         self.turns.forget(client);
         if let Some(planner) = &mut self.planner {
             planner.leave(Client(client));
@@ -208,6 +222,7 @@ impl Thread {
         for granule in first..end {
             known.told.remove(&granule);
         }
+        self.residency.gone(client, first..end);
         if let (Some(planner), Ok(count)) = (&mut self.planner, u32::try_from(end.saturating_sub(first))) {
             planner.freed(Client(client), Range { first, count });
         }
@@ -342,10 +357,12 @@ impl Thread {
         }
         let begins = self.planner.is_none();
         if begins {
+            self.residency.forget_errands();
             for known in self.clients.values_mut() {
                 known.told.clear();
                 known.waiting.clear();
                 known.out.clear();
+                known.confirming.clear();
                 known.dirty |= !known.ranges.is_empty();
             }
         }
@@ -364,6 +381,9 @@ impl Thread {
             let planner = self
                 .planner
                 .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.dilation)));
+            // What the plan leaves free the driver fills.
+            self.residency
+                .room(planner.config().capacity + bytes / RESERVE / GRANULE);
             planner.join(Client(*client));
             planner.pin(Client(*client), known.pinned);
             let set = known.working_set(self.settings.turn);
@@ -408,30 +428,37 @@ impl Thread {
     /// Hears how errands ended.
     pub(super) fn hear(&mut self) {
         let Some(planner) = &mut self.planner else { return };
-        for known in self.clients.values_mut() {
+        let mut ended = Vec::new();
+        for (client, known) in &mut self.clients {
             for (number, outcome) in known.giver.ended(&known.entry.lane.errands) {
-                let Some((order, _)) = known.out.remove(&number) else {
-                    continue;
-                };
-                planner.done(
-                    order,
-                    match outcome {
-                        errands::Outcome::Done => Outcome::Done,
-                        errands::Outcome::Refused | errands::Outcome::Gone => Outcome::Refused,
-                    },
-                );
+                if let Some(out) = known.out.remove(&number) {
+                    planner.done(
+                        out.order,
+                        match outcome {
+                            errands::Outcome::Done => Outcome::Done,
+                            errands::Outcome::Refused | errands::Outcome::Gone => Outcome::Refused,
+                        },
+                    );
+                    ended.push((*client, out.what, out.range, outcome));
+                } else if let Some(range) = known.confirming.remove(&number) {
+                    ended.push((*client, What::Prefetch, range, outcome));
+                }
             }
             let now = Instant::now();
-            if known.out.values().any(|(_, since)| now - *since > PATIENCE) {
+            if known.out.values().any(|out| now - out.since > PATIENCE) {
                 log::warn!(
                     "client {} does not carry out what it is told about its memory",
                     known.entry.client
                 );
                 known.penance = Some(now + PENANCE);
-                for (_, (order, _)) in known.out.drain() {
-                    planner.done(order, Outcome::Refused);
+                for (_, out) in known.out.drain() {
+                    planner.done(out.order, Outcome::Refused);
+                    ended.push((*client, out.what, out.range, errands::Outcome::Refused));
                 }
             }
+        }
+        for (client, what, range, outcome) in ended {
+            self.moved(client, what, range, outcome);
         }
     }
 
@@ -445,8 +472,8 @@ impl Thread {
                 known.waiting.push_back(order);
             }
         }
-        let due = |known: &&mut Known| !known.waiting.is_empty() || !known.confirms.is_empty();
-        for known in self.clients.values_mut().filter(due) {
+        let due = |(_, known): &(&u64, &mut Known)| !known.waiting.is_empty() || !known.confirms.is_empty();
+        for (client, known) in self.clients.iter_mut().filter(due) {
             let now = Instant::now();
             let lane = &known.entry.lane;
             let served = lane.errands.served.load(Ordering::Acquire) == 1;
@@ -459,9 +486,12 @@ impl Thread {
             }
             let mut given = false;
             while let Some(errand) = known.confirms.front() {
-                if known.giver.give(&lane.errands, *errand).is_none() {
+                let Some(number) = known.giver.give(&lane.errands, *errand) else {
                     break;
-                }
+                };
+                let range = granules(errand.start, errand.bytes);
+                self.residency.ordered(*client, range);
+                known.confirming.insert(number, range);
                 known.confirms.pop_front();
                 given = true;
             }
@@ -470,7 +500,16 @@ impl Thread {
                     break;
                 };
                 if !matches!(order.what, What::Advise(_)) {
-                    known.out.insert(number, (order.id, now));
+                    if matches!(order.what, What::Prefetch | What::Populate) {
+                        self.residency.ordered(*client, order.range);
+                    }
+                    let out = Out {
+                        order: order.id,
+                        what: order.what,
+                        range: order.range,
+                        since: now,
+                    };
+                    known.out.insert(number, out);
                 }
                 known.waiting.pop_front();
                 given = true;
@@ -488,7 +527,9 @@ impl Thread {
         for row in planner.rows() {
             if let Some(known) = row.client.and_then(|client| self.clients.get(&client.0)) {
                 let figures = &known.entry.figures;
-                figures.resident.store(row.resident, Ordering::Relaxed);
+                let (faulted, there) = self.residency.of(known.entry.client);
+                figures.faulted.store(faulted, Ordering::Relaxed);
+                figures.resident.store(there, Ordering::Relaxed);
                 figures.working_set.store(row.working_set, Ordering::Relaxed);
                 let turn = self.turns.of(known.entry.client);
                 let runs = self.running.is_some_and(|(running, _)| running == known.entry.client);
