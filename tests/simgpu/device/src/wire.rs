@@ -12,7 +12,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Of this protocol: messages and layout of lanes together.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The longest message. Names are cut well below it.
 const LONGEST: usize = 64 << 10;

@@ -25,6 +25,7 @@ pub(crate) use simgpu_device::Ctx as LinkContext;
 use crate::abi::{Error, R};
 use crate::effect::Effect;
 use crate::helper;
+use crate::memory::page_table;
 use crate::state::lock;
 use crate::thread;
 
@@ -287,7 +288,9 @@ impl Timeline {
             self.pending.take(token);
             refused("submit")(error)
         })?;
-        Ok(here_seq(device, seq))
+        let seq = here_seq(device, seq);
+        page_table::used(seq, &op, touches);
+        Ok(seq)
     }
 
     /// Performs the effects of what has ended by now.
@@ -300,7 +303,11 @@ impl Timeline {
     /// Has the operation ended, and its effect been performed?
     pub(crate) fn is_done(&self, seq: Seq) -> bool {
         let (device, seq) = there_seq(seq);
-        seq == Seq::NONE || self.link(device).is_ok_and(|link| link.status(seq).is_done())
+        let done = seq == Seq::NONE || self.link(device).is_ok_and(|link| link.status(seq).is_done());
+        if done {
+            page_table::follow(self);
+        }
+        done
     }
 
     /// The same as far as is known without asking the device. For what may as well be taken as not done: asking costs a round trip.
@@ -329,7 +336,16 @@ impl Timeline {
         if seq == Seq::NONE {
             return Ok(());
         }
-        self.link(device)?.wait(seq, None).map(drop).map_err(refused("wait"))
+        self.link(device)?.wait(seq, None).map_err(refused("wait"))?;
+        page_table::follow(self);
+        Ok(())
+    }
+
+    /// Which pages of managed memory lie on the device alone: see [`Link::on_device`].
+    pub(crate) fn on_device(&self, device: usize, first: u64, count: usize) -> R<Vec<u32>> {
+        self.link(device)?
+            .on_device(first, count)
+            .map_err(refused("a look at memory"))
     }
 
     /// Lets a stream go on that stopped at a host operation, or ends a held kernel.

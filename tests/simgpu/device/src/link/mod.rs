@@ -13,14 +13,14 @@ mod submit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use connect::default_socket;
 pub(crate) use connect::{beside, connect as connect_to};
 
 use crate::op::{Effects, Ns};
 use crate::shared::board::{Board, Clock, wall_now};
-use crate::shared::lane::{Lane, SLOTS};
+use crate::shared::lane::{BLOCKS, Lane, SLOTS};
 use crate::shared::mapping::Mapping;
 use crate::shared::record::Record;
 use crate::wire::Welcome;
@@ -106,6 +106,8 @@ pub struct Link {
     welcome: Welcome,
     lost: AtomicBool,
     outbox: Mutex<Outbox>,
+    /// One asks for blocks at a time.
+    asking: Mutex<()>,
     slots: Box<[Slot]>,
     hearing: Hearing,
     effects: Arc<dyn Effects>,
@@ -143,6 +145,7 @@ impl Link {
             welcome,
             lost: AtomicBool::new(false),
             outbox: Mutex::default(),
+            asking: Mutex::default(),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             hearing: Hearing::default(),
             effects,
@@ -235,6 +238,25 @@ impl Link {
     pub fn read_mostly(&self, start: u64, bytes: u64, on: bool) -> Result<(), LinkError> {
         self.check()?;
         self.tell(&Record::ReadMostly { start, bytes, on })
+    }
+
+    /// Which pages of 64 KiB of this link's managed memory lie on the device alone, now: for each block of 2 MiB from this number on a bit for each page, the lowest the first.
+    /// Costs a round trip to the device.
+    pub fn on_device(&self, first: u64, count: usize) -> Result<Vec<u32>, LinkError> {
+        self.check()?;
+        if self.hearing.is_mine() {
+            return Err(LinkError::Reentrant);
+        }
+        let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::with_capacity(count);
+        while found.len() < count {
+            let some = (count - found.len()).min(BLOCKS);
+            self.lane.ask_blocks(first + found.len() as u64, some);
+            self.refresh()?;
+            found.extend(self.lane.answered_blocks().take(some));
+        }
+        self.lane.ask_blocks(0, 0);
+        Ok(found)
     }
 
     /// Free and total device memory, over all processes. Used is what contexts take for themselves, what was reserved, and managed memory that is on the device.

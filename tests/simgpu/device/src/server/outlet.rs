@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use simgpu_engine::memory::{BLOCK, Ledger, PAGE, Place};
 use simgpu_engine::{Ns, OpId, Output};
 
 use super::Device;
@@ -143,7 +144,8 @@ impl Device {
                 wake = Some(wake.map_or(time, |wake| wake.min(time)));
             }
         };
-        for client in self.clients.iter_mut().flatten() {
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
             let mut ring = false;
             for wanted in client.lane.wanted() {
                 if wanted == ANY {
@@ -161,6 +163,11 @@ impl Device {
             if request != client.refreshed {
                 client.refreshed = request;
                 client.publish_bound(&self.engine);
+                if let Some(pager) = self.engine.memory() {
+                    client
+                        .lane
+                        .answer_blocks(|block| on_device(pager.ledger(), number as u32, block));
+                }
                 client.lane.refreshed.store(request, Ordering::SeqCst);
                 ring = true;
             }
@@ -211,4 +218,14 @@ impl Client {
             .filter_map(|(stream, _)| engine.head_of(*stream))
             .collect()
     }
+}
+
+/// Which pages of a client's block lie on the device alone: a bit each.
+fn on_device(ledger: &Ledger, owner: u32, block: u64) -> u32 {
+    let Some(start) = block.checked_mul(BLOCK) else {
+        return 0;
+    };
+    (0..BLOCK / PAGE)
+        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE)) == Some(Place::Device))
+        .fold(0, |pages, page| pages | 1 << page)
 }

@@ -29,6 +29,9 @@ pub(crate) const NEWS: usize = 2 * SLOTS;
 /// Threads of a client that can wait at once with the device knowing for what. More wait by asking every millisecond.
 pub(crate) const WAITERS: usize = 64;
 
+/// Blocks of 2 MiB of which a client is told at once where their pages lie.
+pub(crate) const BLOCKS: usize = 512;
+
 /// What a waiter writes that wants any news at all.
 pub(crate) const ANY: u64 = u64::MAX;
 
@@ -92,6 +95,11 @@ pub(crate) struct Lane {
     /// Nothing submitted up to `bound_count` ends before this device time unless the client itself releases something.
     pub(crate) bound: AtomicU64,
     pub(crate) bound_count: AtomicU64,
+    /// The blocks that the client wants to know of with its next request for news: the first one's number, and how many.
+    first_block: AtomicU64,
+    asked_blocks: AtomicU64,
+    /// The device's answer: of each, one bit a page that lies on the device alone.
+    on_device: [AtomicU32; BLOCKS],
     submitted: Index,
     taken: Index,
     told: Index,
@@ -162,6 +170,17 @@ impl Lane {
         })
     }
 
+    /// With the next request for news the device says of these blocks which pages it alone has. None: of no block.
+    pub(crate) fn ask_blocks(&self, first: u64, count: usize) {
+        self.first_block.store(first, Ordering::SeqCst);
+        self.asked_blocks.store(count.min(BLOCKS) as u64, Ordering::SeqCst);
+    }
+
+    /// What the device answered, in the order of the blocks.
+    pub(crate) fn answered_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.on_device.iter().map(|pages| pages.load(Ordering::SeqCst))
+    }
+
     /// How much news was heard so far.
     pub(crate) fn heard_so_far(&self) -> u64 {
         self.heard.0.load(Ordering::Acquire)
@@ -189,6 +208,15 @@ impl Lane {
     }
 
     // The device's side.
+
+    /// Answers [`Lane::ask_blocks`], by the block's number.
+    pub(crate) fn answer_blocks(&self, pages: impl Fn(u64) -> u32) {
+        let count = self.asked_blocks.load(Ordering::SeqCst).min(BLOCKS as u64);
+        let first = self.first_block.load(Ordering::SeqCst);
+        for (at, answer) in (0..count).zip(&self.on_device) {
+            answer.store(pages(first.wrapping_add(at)), Ordering::SeqCst);
+        }
+    }
 
     /// How many records the client says it has written. More than fit is a lie.
     pub(crate) fn written(&self) -> u64 {

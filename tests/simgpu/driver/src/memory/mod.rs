@@ -9,6 +9,7 @@
 //! | `host.rs` | pinned and registered host memory |
 //! | `managed.rs` | advice, prefetch, discard, range attributes |
 //! | `paging.rs` | managed memory in the device's page ledger, what launches touch |
+//! | `page_table.rs` | managed pages on the device leave the process's page table |
 //! | `pool.rs`, `pool_api.rs` | stream-ordered allocation |
 //! | `vmm.rs` | reserve, create, map |
 //! | `pointer.rs` | pointer attributes |
@@ -21,6 +22,7 @@ pub(crate) mod heap;
 mod host;
 mod ipc;
 mod managed;
+pub(crate) mod page_table;
 pub(crate) mod paging;
 mod pointer;
 mod pool;

@@ -189,6 +189,15 @@ impl Space {
         lock(&self.free_device).give(at, size);
     }
 
+    /// Takes device addresses out of the process's page table, until somebody uses them: the file keeps what they hold.
+    pub(crate) fn hide(&self, at: u64, size: u64) {
+        if zone(at) != Zone::Device || size == 0 || zone(at + size - 1) != Zone::Device {
+            return;
+        }
+        // SAFETY: shared pages of a file, which are read from it again when they are used.
+        let _ = unsafe { rustix::mm::madvise(address(at), size as usize, Advice::LinuxDontNeed) };
+    }
+
     /// Pinned host memory, a multiple of [`PAGE`], reading as zero.
     pub(crate) fn take_pinned(&self, size: u64) -> R<u64> {
         lock(&self.free_pinned).take(size, PAGE).ok_or(Error::OUT_OF_MEMORY)

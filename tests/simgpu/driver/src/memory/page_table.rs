@@ -1,0 +1,99 @@
+//! Managed pages that lie on the device alone are not in the process's page table (`/proc/self/pagemap`), as with a real driver, which takes a page from the host when it moves.
+//!
+//! Only with `SIMGPU_PAGE_TABLE=on`: it costs a round trip to the device for each call that sees work end. What is modelled: when such a call returns (a wait, a query that says "done"), pages that the ended
+//! kernels, copies, fills and prefetches left on the device alone are gone from the table. A page that comes back to the host is in the table again when the host uses it, not before; no prefetch
+//! puts it there. What is not: the host's use of a page on the device does not move it (the page is then in the table and, by the ledger, on the device), and pages that another process's work displaced
+//! are looked at no sooner than this process uses them again.
+#![deny(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use simgpu_device::{Op, Seq, Touch};
+
+use crate::memory::paging::PAGE;
+use crate::memory::space::{GRANULE, space};
+use crate::state::lock;
+use crate::timeline::{Timeline, device_of};
+
+/// Operations not seen to have ended yet, with what they use.
+static UNDER_WAY: Mutex<Vec<(Seq, Touch)>> = Mutex::new(Vec::new());
+
+/// There are some.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// More than anybody has between two waits; the oldest are forgotten then, and their pages stay in the table.
+const MOST: usize = 1 << 16;
+
+fn on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| std::env::var("SIMGPU_PAGE_TABLE").is_ok_and(|value| value == "on"))
+}
+
+/// An operation was submitted that uses managed memory.
+pub(crate) fn used(seq: Seq, op: &Op, touches: &[Touch]) {
+    if !on() {
+        return;
+    }
+    let moved = match *op {
+        Op::Prefetch { start, bytes, .. } => Some(Touch {
+            start,
+            bytes,
+            write: false,
+        }),
+        _ => None,
+    };
+    if touches.is_empty() && moved.is_none() {
+        return;
+    }
+    let mut under_way = lock(&UNDER_WAY);
+    under_way.extend(touches.iter().copied().chain(moved).map(|touch| (seq, touch)));
+    let beyond = under_way.len().saturating_sub(MOST);
+    under_way.drain(..beyond);
+    ANY.store(true, Ordering::Release);
+}
+
+/// Work was seen to have ended: the table follows.
+pub(crate) fn follow(timeline: &Timeline) {
+    if !ANY.load(Ordering::Acquire) {
+        return;
+    }
+    let mut under_way = lock(&UNDER_WAY);
+    let mut blocks: BTreeSet<(usize, u64)> = BTreeSet::new();
+    under_way.retain(|(seq, touch)| {
+        let ended = timeline.is_known_done(*seq);
+        if ended {
+            let end = touch.start.saturating_add(touch.bytes);
+            let numbers = touch.start / GRANULE..end.div_ceil(GRANULE);
+            blocks.extend(numbers.map(|number| (device_of(*seq), number)));
+        }
+        !ended
+    });
+    ANY.store(!under_way.is_empty(), Ordering::Release);
+    let blocks: Vec<_> = blocks.into_iter().collect();
+    for run in blocks.chunk_by(|one, next| one.0 == next.0 && one.1 + 1 == next.1) {
+        let Some((device, first)) = run.first().copied() else {
+            continue;
+        };
+        let Ok(pages) = timeline.on_device(device, first, run.len()) else {
+            continue;
+        };
+        for ((_, number), pages) in run.iter().zip(pages) {
+            hide(*number, pages);
+        }
+    }
+}
+
+/// Takes pages of a block out of the table.
+fn hide(number: u64, pages: u32) {
+    let Ok(space) = space() else { return };
+    let mut at = 0;
+    while at < u32::BITS {
+        let run = (pages >> at).trailing_ones();
+        if run > 0 {
+            space.hide(number * GRANULE + u64::from(at) * PAGE, u64::from(run) * PAGE);
+        }
+        at += run.max(1);
+    }
+}
