@@ -235,6 +235,8 @@ impl Machine {
             for range in &job.allocations {
                 // Room on the host was looked at before.
                 let _ = pager.allocate(owner, *range);
+                // As weft takes memory: of copies that collapse the device's is left.
+                pager.prefer_device(0, owner, *range, true);
                 pager.fill_from_host(owner, *range);
             }
         }
@@ -304,7 +306,7 @@ impl Machine {
                     pager.discard(now, owner, range);
                     pager.prefetch(now, owner, range, false)
                 }
-                What::Evict | What::Release => pager.prefetch(now, owner, range, true),
+                What::Evict | What::Release => pager.leave(now, owner, range),
                 What::Discard => {
                     pager.discard(now, owner, range);
                     weft.planner.done(order.id, Outcome::Done);

@@ -385,6 +385,18 @@ impl Gpu {
         }
     }
 
+    /// Advises where a part had better be.
+    pub fn prefer(&self, part: Part, place: Place) -> Result<(), CudaError> {
+        /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`.
+        const PREFER: u32 = 3;
+        // SAFETY: a part of a managed allocation.
+        match unsafe { self.api.cuMemAdvise_v2(part.at, part.bytes, PREFER, place) } {
+            // SAFETY: as above.
+            Err(CudaError::Missing(_)) => unsafe { self.api.cuMemAdvise(part.at, part.bytes, PREFER, place.number()) },
+            other => other,
+        }
+    }
+
     /// Advises that a part is mostly read, or no longer so.
     pub fn read_mostly(&self, part: Part, yes: bool) -> Result<(), CudaError> {
         /// `CU_MEM_ADVISE_SET_READ_MOSTLY` and `CU_MEM_ADVISE_UNSET_READ_MOSTLY`.

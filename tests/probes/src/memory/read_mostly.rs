@@ -1,4 +1,10 @@
-//! Memory that is advised to be mostly read keeps its copy on the host: does it leave the device without being copied?
+//! Memory that is advised to be mostly read keeps its copy on the host: does it leave the device without being copied, and by which calls does it leave at all?
+//!
+//! Prefetches of such memory are documented to create copies, so that one to the host should free nothing on the device; ending the advice is documented to collapse the copies
+//! into the one at the preferred location. Each way is judged by two measurements that know nothing of each other: free device memory before and after, and whether a
+//! prefetch to the device has to copy again.
+
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -57,6 +63,82 @@ fn run(bench: &Bench) -> Result<()> {
                 line = line.and("note", NO_LEDGER);
             }
             line.print();
+        }
+    }
+    ways_out(bench, &tools)
+}
+
+/// How memory that lies on both places may leave the device.
+#[derive(Clone, Copy)]
+enum Way {
+    /// It does not: what the measurements say of memory that stays.
+    Stay,
+    /// A prefetch to the host.
+    Prefetch,
+    /// The advice is ended while the device is the preferred location.
+    CollapseToDevice,
+    /// The advice is ended while the host is, then a prefetch to the host, as weft has it leave.
+    CollapseToHost,
+}
+
+fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
+    let (gpu, report) = (&bench.gpu, &bench.report);
+    let ways = [
+        ("stay", Way::Stay, false),
+        ("prefetch_to_host", Way::Prefetch, false),
+        ("collapse_to_device", Way::CollapseToDevice, false),
+        ("collapse_to_host", Way::CollapseToHost, false),
+        // On the device alone, as what was written there: the first time it leaves it has to be copied.
+        ("collapse_to_host_written", Way::CollapseToHost, true),
+    ];
+    for (name, way, written) in ways {
+        let memory = gpu.managed(LARGE, LEAST)?;
+        let all = memory.whole();
+        let place = match way {
+            Way::CollapseToHost => Place::HOST,
+            _ => Place::DEVICE,
+        };
+        let (mut freed, mut advice, mut leaving, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        bench.repeat(ROUNDS, |_| {
+            memory.populate(1);
+            if written {
+                tools.dirty(&memory)?;
+            }
+            gpu.read_mostly(all, true)?;
+            gpu.prefer(all, place)?;
+            if !written {
+                tools.prefetch(all, Place::DEVICE)?;
+            }
+            let before = gpu.free_memory()?;
+            let begun = Instant::now();
+            if matches!(way, Way::CollapseToDevice | Way::CollapseToHost) {
+                gpu.read_mostly(all, false)?;
+            }
+            advice.push(begun.elapsed().as_nanos() as f64);
+            if matches!(way, Way::Prefetch | Way::CollapseToHost) {
+                leaving.push(tools.prefetch(all, Place::HOST)?);
+            }
+            gpu.wait(tools.stream)?;
+            let after = gpu.free_memory()?;
+            freed.push(after.saturating_sub(before) as f64 / memory.bytes() as f64);
+            gpu.read_mostly(all, true)?;
+            again.push(tools.prefetch(all, Place::DEVICE)?);
+            // For the next round it is the host's alone.
+            gpu.read_mostly(all, false)?;
+            tools.prefetch(all, Place::HOST)?;
+            Ok(0.0)
+        })?;
+        for (what, unit, clock, values) in [
+            ("freed", "share", Clock::None, freed),
+            ("advice", "ns", Clock::Host, advice),
+            ("leaving", "ns", Clock::Device, leaving),
+            ("again", "ns", Clock::Device, again),
+        ] {
+            if values.is_empty() {
+                continue;
+            }
+            let line = report.samples(&format!("{name}_{what}"), unit, clock, &Samples::new(values));
+            line.and("bytes", memory.bytes()).print();
         }
     }
     Ok(())

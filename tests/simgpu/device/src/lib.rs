@@ -22,7 +22,9 @@ mod wire;
 pub use config::{Config, ConfigError};
 pub use durations::Durations;
 pub use link::{Link, LinkError, Options, STREAM_DEPTH, WINDOW, default_socket};
-pub use op::{Ctx, Direction, Effects, Extra, Launch, NameId, NoEffects, Ns, Op, Seq, Status, Stream, Times, Touch};
+pub use op::{
+    Advice, Ctx, Direction, Effects, Extra, Launch, NameId, NoEffects, Ns, Op, Seq, Status, Stream, Times, Touch,
+};
 
 /// The state of the device that serves `socket`, as JSON text. Everything up to the moment of the question is in it, and in the log. Starts no device.
 pub fn status(socket: &std::path::Path) -> std::io::Result<String> {

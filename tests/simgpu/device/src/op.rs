@@ -89,6 +89,15 @@ pub enum Op {
     Host,
 }
 
+/// What can be advised about managed memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// It is mostly read: prefetches copy it.
+    ReadMostly,
+    /// The device of its ledger is its preferred location.
+    PreferDevice,
+}
+
 /// Managed memory that an operation uses, by the client's own addresses. What of it is not managed is passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {

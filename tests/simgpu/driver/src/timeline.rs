@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use simgpu_device::machine::Device;
-use simgpu_device::{Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch};
+use simgpu_device::{
+    Advice, Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch,
+};
 
 pub(crate) use simgpu_device::Ctx as LinkContext;
 
@@ -376,10 +378,10 @@ impl Timeline {
         }
     }
 
-    /// Advises managed memory as mostly read, or not.
-    pub(crate) fn read_mostly(&self, device: usize, start: u64, bytes: u64, on: bool) -> R {
+    /// Gives advice about managed memory, or takes it back.
+    pub(crate) fn advise(&self, device: usize, start: u64, bytes: u64, advice: Advice, on: bool) -> R {
         self.link(device)?
-            .read_mostly(start, bytes, on)
+            .advise(start, bytes, advice, on)
             .map_err(refused("advice"))
     }
 

@@ -85,8 +85,20 @@ fn what_is_discarded_or_mostly_read_leaves_for_nothing() {
         about(in_one_call, 0.0);
         ok!(cu.cuMemAdvise(at, 64 * MIB, 1, 0));
         about(moved(cu, s, 4, || batch(DEVICE)), 64.0);
+        // There are copies on both sides now, which such prefetches leave alone.
         about(moved(cu, s, 0, || batch(HOST)), 0.0);
-        about(moved(cu, s, 4, || batch(DEVICE)), 64.0);
+        about(moved(cu, s, 0, || batch(DEVICE)), 0.0);
+        // Ended, the copies become one, where they had better be: on the device, or on the host.
+        for (place, again) in [(0, 0), (-1, 4)] {
+            ok!(cu.cuMemAdvise(at, 64 * MIB, 3, place));
+            let moves = moved(cu, s, 0, || ok!(cu.cuMemAdvise(at, 64 * MIB, 2, 0)));
+            about(moves, 0.0);
+            ok!(cu.cuMemAdvise(at, 64 * MIB, 1, 0));
+            about(moved(cu, s, again, || batch(DEVICE)), 16.0 * again as f64);
+            // Of what is the device's alone, a copy is made once.
+            let missing = 4 - again;
+            about(moved(cu, s, missing, || batch(HOST)), 16.0 * missing as f64);
+        }
         assert_eq!(cu.cuMemDiscardBatchAsync(&cu.alloc(MIB), &MIB, 1, 0, s), INVALID_VALUE);
     });
 }

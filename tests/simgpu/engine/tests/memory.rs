@@ -28,6 +28,8 @@ enum Call {
     Prefetch(u32, Range, bool),
     Discard(u32, Range),
     Advise(u32, Range, bool),
+    Prefer(u32, Range, bool),
+    Leave(u32, Range),
     TakePlain(u64),
     GivePlain(u64),
     Remove(u32),
@@ -51,6 +53,8 @@ fn call() -> impl Strategy<Value = Call> {
         6 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, h)| Call::Prefetch(o, r, h)),
         1 => (owner.clone(), range()).prop_map(|(o, r)| Call::Discard(o, r)),
         2 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, on)| Call::Advise(o, r, on)),
+        1 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, on)| Call::Prefer(o, r, on)),
+        2 => (owner.clone(), range()).prop_map(|(o, r)| Call::Leave(o, r)),
         1 => (1..4_u64).prop_map(|n| Call::TakePlain(n * BLOCK)),
         1 => (1..4_u64).prop_map(|n| Call::GivePlain(n * BLOCK)),
         1 => owner.prop_map(Call::Remove),
@@ -145,6 +149,8 @@ fn play(calls: &[Call], duplex: bool, waits: bool) {
                 written[owner as usize].retain(|page| !pages(range).contains(page));
             }
             Call::Advise(owner, range, on) => pager.advise_read_mostly(now, owner, range, on),
+            Call::Prefer(owner, range, on) => pager.prefer_device(now, owner, range, on),
+            Call::Leave(owner, range) => assert!(asked.insert(pager.leave(now, owner, range))),
             Call::TakePlain(size) => match pager.take_plain(now, size) {
                 Ok(end) => now = now.max(end),
                 Err(error) => assert_eq!(error, MemoryError::DeviceFull),
@@ -278,13 +284,84 @@ fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
     assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
     let now = pager.touch(pager.now(), 0, Range::new(BLOCK, BLOCK), true);
     assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
-    pager.prefetch(now, 0, all, true);
+    pager.leave(now, 0, all);
     pager.advance_to(now + 1_000_000);
     let usage = pager.usage(0);
     assert_eq!(
         (usage.resident, usage.returned - 2 * BLOCK, usage.dropped),
         (0, BLOCK, BLOCK)
     );
+}
+
+/// As the driver documents it and its kernel module does it: a prefetch of what is mostly read creates a copy.
+#[test]
+fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing() {
+    let mut pager = on_the_host(settings(true), 2);
+    let all = Range::new(0, 2 * BLOCK);
+    let now = pager.touch(pager.now(), 0, all, true);
+    pager.advise_read_mostly(now, 0, all, true);
+    assert_eq!(pager.ledger().place(0, 0), Some(Place::Device));
+    let before = pager.usage(0);
+    pager.prefetch(now, 0, all, true);
+    pager.advance_to(now + 1_000_000);
+    assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
+    assert_eq!(pager.usage(0).returned - before.returned, 2 * BLOCK);
+    // There is a copy already.
+    let again = pager.now();
+    let ticket = pager.prefetch(again, 0, all, true);
+    assert_eq!(pager.next_ended().map(|(_, at)| at <= again), Some(true));
+    assert_eq!(pager.next_ended(), Some((ticket, again)), "nothing to move");
+    let usage = pager.usage(0);
+    assert_eq!((usage.resident, pager.ledger().used()), (2 * BLOCK, 2 * BLOCK));
+    assert_eq!(usage.on_host, 2 * BLOCK);
+}
+
+/// The ways out: the copies collapse where the memory prefers to be.
+#[test]
+fn copies_collapse_to_the_preferred_location_and_else_to_the_host() {
+    for device in [false, true] {
+        let mut pager = on_the_host(settings(true), 2);
+        let all = Range::new(0, 2 * BLOCK);
+        pager.prefer_device(pager.now(), 0, all, device);
+        pager.advise_read_mostly(pager.now(), 0, all, true);
+        pager.prefetch(pager.now(), 0, all, false);
+        pager.advance_to(pager.now() + 1_000_000);
+        let now = pager.touch(pager.now(), 0, Range::new(BLOCK, BLOCK), true);
+        let before = pager.usage(0);
+        pager.advise_read_mostly(now, 0, all, false);
+        // The written block has no copy to collapse with.
+        assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
+        let (place, resident, dropped) = match device {
+            false => (Place::Host, BLOCK, BLOCK),
+            true => (Place::Device, 2 * BLOCK, 0),
+        };
+        assert_eq!(pager.ledger().place(0, 0), Some(place));
+        let usage = pager.usage(0);
+        assert_eq!((usage.resident, usage.dropped - before.dropped), (resident, dropped));
+        assert_eq!(
+            (usage.returned, usage.evicted),
+            (before.returned, before.evicted),
+            "nothing is copied"
+        );
+        assert_eq!(pager.now(), now);
+    }
+}
+
+/// Room that a collapse leaves goes to the prefetch that waits for it.
+#[test]
+fn a_collapse_makes_room() {
+    let mut pager = on_the_host(settings(true), 12);
+    let (first, later) = (Range::new(0, 8 * BLOCK), Range::new(8 * BLOCK, 4 * BLOCK));
+    pager.advise_read_mostly(pager.now(), 0, first, true);
+    pager.prefetch(pager.now(), 0, first, false);
+    pager.advance_to(pager.now() + 1_000_000);
+    pager.advise_read_mostly(pager.now(), 0, first, false);
+    assert_eq!(pager.ledger().used(), 0);
+    let before = pager.usage(0).evicted;
+    pager.prefetch(pager.now(), 0, later, false);
+    pager.advance_to(pager.now() + 1_000_000);
+    assert!(pager.ledger().is_ready(0, later, true));
+    assert_eq!(pager.usage(0).evicted, before);
 }
 
 #[test]

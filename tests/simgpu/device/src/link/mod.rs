@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use connect::default_socket;
 pub(crate) use connect::{beside, connect as connect_to};
 
-use crate::op::{Effects, Ns};
+use crate::op::{Advice, Effects, Ns};
 use crate::shared::board::{Board, Clock, wall_now};
 use crate::shared::lane::{BLOCKS, Lane, SLOTS};
 use crate::shared::mapping::Mapping;
@@ -234,10 +234,15 @@ impl Link {
         Ok(())
     }
 
-    /// Advises managed memory as mostly read, or not.
-    pub fn read_mostly(&self, start: u64, bytes: u64, on: bool) -> Result<(), LinkError> {
+    /// Gives advice about managed memory, or takes it back.
+    pub fn advise(&self, start: u64, bytes: u64, advice: Advice, on: bool) -> Result<(), LinkError> {
         self.check()?;
-        self.tell(&Record::ReadMostly { start, bytes, on })
+        self.tell(&Record::Advise {
+            start,
+            bytes,
+            advice,
+            on,
+        })
     }
 
     /// Which pages of 64 KiB of this link's managed memory lie on the device alone, now: for each block of 2 MiB from this number on a bit for each page, the lowest the first.

@@ -11,7 +11,7 @@ use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
 use super::client::{CONTEXTS, STREAMS, TOUCHES};
 use super::{Device, Meta};
-use crate::op::{Extra, NameId, Op, Seq, Stream, Touch};
+use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
 use crate::shared::record::Record;
@@ -221,9 +221,17 @@ impl Device {
                     _ => Err("managed memory that cannot be"),
                 }
             }
-            Record::ReadMostly { start, bytes, on } => {
+            Record::Advise {
+                start,
+                bytes,
+                advice,
+                on,
+            } => {
                 let (owner, range) = (number as u32, range(start, bytes)?);
-                self.with_pager(at, |pager, at| pager.advise_read_mostly(at, owner, range, on));
+                self.with_pager(at, |pager, at| match advice {
+                    Advice::ReadMostly => pager.advise_read_mostly(at, owner, range, on),
+                    Advice::PreferDevice => pager.prefer_device(at, owner, range, on),
+                });
                 Ok(())
             }
             Record::Touch(touch) => {

@@ -3,7 +3,7 @@
 //! A record is ten words; kinds use as many as they need. Reading one never fails badly: words that make no sense are [`Malformed`].
 #![forbid(unsafe_code)]
 
-use crate::op::{Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
+use crate::op::{Advice, Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
 
 /// Words of a record.
 pub(crate) const WORDS: usize = 10;
@@ -41,10 +41,11 @@ pub(crate) enum Record {
         bytes: u64,
         ends: bool,
     },
-    /// Managed memory is advised as mostly read, or not any more.
-    ReadMostly {
+    /// Advice about managed memory is given or taken back.
+    Advise {
         start: u64,
         bytes: u64,
+        advice: Advice,
         on: bool,
     },
     /// The next operation submitted uses this too.
@@ -67,6 +68,7 @@ const DISCARD: u64 = 13;
 const MANAGE: u64 = 14;
 const READ_MOSTLY: u64 = 15;
 const TOUCH: u64 = 16;
+const PREFER_DEVICE: u64 = 17;
 
 // Flags beside the kind in word 0.
 const PROMPT: u64 = 1 << 8;
@@ -160,7 +162,18 @@ impl Record {
             }
             Record::CloseStream(stream) => words[0] = CLOSE_STREAM | pair(0, stream.0),
             Record::Manage { start, bytes, ends } => range(&mut words, MANAGE, start, bytes, ends),
-            Record::ReadMostly { start, bytes, on } => range(&mut words, READ_MOSTLY, start, bytes, on),
+            Record::Advise {
+                start,
+                bytes,
+                advice,
+                on,
+            } => {
+                let kind = match advice {
+                    Advice::ReadMostly => READ_MOSTLY,
+                    Advice::PreferDevice => PREFER_DEVICE,
+                };
+                range(&mut words, kind, start, bytes, on);
+            }
             Record::Touch(Touch { start, bytes, write }) => range(&mut words, TOUCH, start, bytes, write),
         }
         words
@@ -219,7 +232,7 @@ impl Record {
                 return Ok((record, words[STAMP]));
             }
             CLOSE_STREAM => return Ok((Record::CloseStream(stream), words[STAMP])),
-            MANAGE | READ_MOSTLY | TOUCH => {
+            MANAGE | READ_MOSTLY | PREFER_DEVICE | TOUCH => {
                 let (start, bytes) = (words[5], words[3]);
                 let flag = match (first >> DIRECTION) & 0xff {
                     0 => false,
@@ -232,7 +245,16 @@ impl Record {
                         bytes,
                         ends: flag,
                     },
-                    READ_MOSTLY => Record::ReadMostly { start, bytes, on: flag },
+                    kind @ (READ_MOSTLY | PREFER_DEVICE) => Record::Advise {
+                        start,
+                        bytes,
+                        advice: if kind == READ_MOSTLY {
+                            Advice::ReadMostly
+                        } else {
+                            Advice::PreferDevice
+                        },
+                        on: flag,
+                    },
                     _ => Record::Touch(Touch {
                         start,
                         bytes,
@@ -307,7 +329,8 @@ mod tests {
                 Record::OpenStream { ctx: Ctx(a), stream: Stream(b), priority },
                 Record::CloseStream(Stream(b)),
                 Record::Manage { start: seq, bytes: a.into(), ends: b % 2 == 0 },
-                Record::ReadMostly { start: seq, bytes: a.into(), on: b % 2 == 0 },
+                Record::Advise { start: seq, bytes: a.into(), advice: Advice::ReadMostly, on: b % 2 == 0 },
+                Record::Advise { start: seq, bytes: a.into(), advice: Advice::PreferDevice, on: b % 2 == 0 },
                 Record::Touch(Touch { start: seq, bytes: a.into(), write: b % 2 == 0 }),
             ] {
                 prop_assert_eq!(Record::read(&record.words(stamp)), Ok((record, stamp)));

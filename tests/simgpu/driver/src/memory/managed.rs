@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use simgpu_device::Op;
+use simgpu_device::{Advice as Asked, Op};
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::export::export;
@@ -115,16 +115,19 @@ fn old_place(device: i32) -> R<i32> {
 
 fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
     let part = managed(pointer, size)?;
+    let timeline = &state::driver()?.timeline;
     match advice {
         1 | 2 => {
             let on = advice == 1;
-            state::driver()?
-                .timeline
-                .read_mostly(part.device, pointer, size as u64, on)?;
+            timeline.advise(part.device, pointer, size as u64, Asked::ReadMostly, on)?;
             keep(&part, |kept| kept.read_mostly = on);
         }
-        3 => keep(&part, |kept| kept.preferred = place),
-        4 => keep(&part, |kept| kept.preferred = NOWHERE),
+        3 | 4 => {
+            let preferred = if advice == 3 { place } else { NOWHERE };
+            let here = usize::try_from(preferred) == Ok(part.device);
+            timeline.advise(part.device, pointer, size as u64, Asked::PreferDevice, here)?;
+            keep(&part, |kept| kept.preferred = preferred);
+        }
         5 => keep(&part, |kept| kept.accessed_by = place),
         6 => keep(&part, |kept| kept.accessed_by = NOWHERE),
         _ => return Err(Error::INVALID_VALUE),

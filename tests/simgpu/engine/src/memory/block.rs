@@ -24,6 +24,8 @@ pub(super) struct Block {
     pub(super) queued: u32,
     /// Pages advised as mostly read.
     pub(super) read_mostly: u32,
+    /// Pages whose preferred location is the device. Of all others the host's copy stays where copies collapse.
+    pub(super) prefers_device: u32,
     /// Neighbours in the order of eviction.
     pub(super) before: u32,
     pub(super) behind: u32,
@@ -40,6 +42,7 @@ impl Block {
             arriving: 0,
             queued: 0,
             read_mostly: 0,
+            prefers_device: 0,
             before: NONE,
             behind: NONE,
         }

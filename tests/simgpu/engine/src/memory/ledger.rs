@@ -261,6 +261,7 @@ impl Ledger {
             let block = &mut self.blocks[at as usize];
             block.valid &= !pages;
             block.read_mostly &= !pages;
+            block.prefers_device &= !pages;
             let (number, empty) = (block.number, block.valid == 0);
             self.allocated -= bytes(pages);
             self.usage_mut(owner).allocated -= bytes(pages);
@@ -317,17 +318,31 @@ impl Ledger {
         lost
     }
 
-    /// Advises a range as mostly read, or not. What lies on both places stays there; without the advice the host's copy goes.
+    /// Advises a range as mostly read, or not. What lies on both places stays there. Without the advice copies collapse: to the device's where that is the preferred
+    /// location, else to the host's, which leaves the device without being copied.
     pub fn advise_read_mostly(&mut self, owner: Owner, range: Range, on: bool) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
+            let block = &mut self.blocks[at as usize];
             if on {
-                self.blocks[at as usize].read_mostly |= pages;
-            } else {
-                self.blocks[at as usize].read_mostly &= !pages;
-                let stale = self.blocks[at as usize].shared() & pages;
-                self.forget_host(at, stale);
+                block.read_mostly |= pages;
+                continue;
             }
+            block.read_mostly &= !pages;
+            let both = block.shared() & pages;
+            let (stale, leaving) = (both & block.prefers_device, both & !block.prefers_device);
+            self.forget_host(at, stale);
+            // All of it is on the host: nothing is on its way.
+            self.begin_departure(at, leaving);
+        }
+    }
+
+    /// Has a range prefer the device, or not. Moves nothing.
+    pub fn prefer_device(&mut self, owner: Owner, range: Range, on: bool) {
+        let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
+        for (at, pages) in parts {
+            let prefers = &mut self.blocks[at as usize].prefers_device;
+            *prefers = if on { *prefers | pages } else { *prefers & !pages };
         }
     }
 
@@ -446,6 +461,16 @@ impl Ledger {
         usage.dropped += bytes(dropped);
         self.more_on_host(owner, bytes(copied));
         (bytes(copied), bytes(dropped))
+    }
+
+    /// Has the host have copies of pages that stay on the device. Answers how many bytes must be copied.
+    pub(super) fn duplicate(&mut self, at: u32, pages: u32) -> u64 {
+        let block = &mut self.blocks[at as usize];
+        let new = pages & block.device & !block.host;
+        block.host |= new;
+        let owner = block.owner;
+        self.more_on_host(owner, bytes(new));
+        bytes(new)
     }
 
     /// Room that leaving pages took is free.

@@ -21,10 +21,13 @@
 //!   The **density prefetcher** widens a fault to the largest part of the block of which more than [`MemorySettings::threshold`] per cent is there.
 //! * When the device is full, the block goes whose last *arrival* is longest ago. The driver sees arrivals, not hits, so that this is no LRU of touches.
 //! * A **prefetch** moves 2 MiB at a time in the order asked for. With a duplex link the two directions run side by side; without, in turns.
+//! * What is **mostly read** is copied by prefetches, not moved: a prefetch towards the host leaves the device's copy, and its room, where they are. Ending the advice collapses
+//!   the copies into one, at the preferred location if one of them lies there; else which is left is the driver's choice, and its own takes the host's.
+//!   A write leaves the writer's copy alone, and so does making room the host's.
 //! * Room on the host is taken when memory is allocated, all of it: an eviction never finds the host full.
 //!
 //! What holds after every call: pages on the device and on their way to or from it are at most the capacity, allocated memory is at most the host's limit, each page
-//! that was written lies somewhere. What is not modelled: 4 KiB residency, access counters, remote mappings (`accessed by`), several devices.
+//! that was written lies somewhere. What is not modelled: 4 KiB residency, access counters, remote mappings (`accessed by`, or a preferred location on the host), several devices.
 
 mod block;
 mod ledger;

@@ -30,6 +30,8 @@ struct Piece {
     ticket: Option<Ticket>,
     /// Blocks that went for it, see [`Pager::want_room`].
     displaced: u32,
+    /// It leaves the device whatever was advised of it.
+    leaves: bool,
 }
 
 /// A piece on the link.
@@ -173,6 +175,14 @@ impl Pager {
     pub fn advise_read_mostly(&mut self, at: Ns, owner: Owner, range: Range, on: bool) {
         self.advance_to(at);
         self.ledger.advise_read_mostly(owner, range, on);
+        // Copies that collapsed have left room.
+        self.begin();
+    }
+
+    /// [`Ledger::prefer_device`], at a time.
+    pub fn prefer_device(&mut self, at: Ns, owner: Owner, range: Range, on: bool) {
+        self.advance_to(at);
+        self.ledger.prefer_device(owner, range, on);
     }
 
     /// [`Ledger::discard`], at a time.
@@ -200,8 +210,18 @@ impl Pager {
         self.begin();
     }
 
-    /// Puts a prefetch at the end of its direction's queue.
+    /// Puts a prefetch at the end of its direction's queue. Towards the host, memory that is mostly read is copied where the host has no copy, and stays on the device.
     pub fn prefetch(&mut self, at: Ns, owner: Owner, range: Range, to_host: bool) -> Ticket {
+        self.enqueue(at, owner, range, to_host, false)
+    }
+
+    /// Has a range leave the device, as a prefetch towards the host, but what is mostly read leaves too. That is what takes a caller of the driver three steps: with
+    /// the host as preferred location, end the advice (copies collapse), prefetch what the device alone has, and advise again.
+    pub fn leave(&mut self, at: Ns, owner: Owner, range: Range) -> Ticket {
+        self.enqueue(at, owner, range, true, true)
+    }
+
+    fn enqueue(&mut self, at: Ns, owner: Owner, range: Range, to_host: bool, leaves: bool) -> Ticket {
         self.advance_to(at);
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -211,7 +231,8 @@ impl Pager {
         for (at, part, pages) in self.ledger.each(owner, range) {
             let block = &self.ledger.blocks[at as usize];
             let todo = if to_host {
-                block.held() | !block.host
+                let stays = if leaves { 0 } else { block.read_mostly };
+                block.held() & !stays | !block.host
             } else {
                 !block.device
             } & pages;
@@ -225,6 +246,7 @@ impl Pager {
                         pages,
                         ticket: Some(ticket),
                         displaced: 0,
+                        leaves,
                     },
                 ));
             }
@@ -343,8 +365,16 @@ impl Pager {
             self.end_piece(piece);
             return true;
         };
+        // Bytes whose room is free once the piece has moved.
+        let mut leaving = 0;
         let copied = if direction == OUT {
-            let (copied, _) = self.ledger.begin_departure(at, piece.pages);
+            let stays = if piece.ticket.is_some() && !piece.leaves {
+                piece.pages & self.ledger.blocks[at as usize].read_mostly
+            } else {
+                0
+            };
+            (leaving, _) = self.ledger.begin_departure(at, piece.pages & !stays);
+            let copied = leaving + self.ledger.duplicate(at, stays);
             if piece.ticket.is_some() {
                 // What lay nowhere is made on the host.
                 self.ledger.fill_block(at, piece.pages);
@@ -379,7 +409,7 @@ impl Pager {
         }
         let moving = Moving {
             piece,
-            bytes: copied,
+            bytes: leaving,
             until: self.now + time,
         };
         if time == 0 {
@@ -415,6 +445,7 @@ impl Pager {
             pages: u32::MAX,
             ticket: None,
             displaced: 0,
+            leaves: true,
         };
         self.queues[OUT].push_back(piece);
         if let Some(waiting) = self.queues[IN].front_mut() {
