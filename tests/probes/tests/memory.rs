@@ -74,3 +74,26 @@ fn two_jobs_on_managed_memory() {
         "{prefetched} {link} {resident}"
     );
 }
+
+/// Asked to, the simulated driver takes pages out of the process's page table as they move to the device.
+#[test]
+fn pages_on_the_device_are_not_in_the_page_table() {
+    let device = Device::new("").with("SIMGPU_PAGE_TABLE", "on");
+    let run = device.probe(&["memory", "--only", "page-table", "--budget", "60"]);
+    run.is_good();
+    assert_eq!(run.value("page-table", "present_populated"), 1.0);
+    assert_eq!(run.value("page-table", "present_on_device"), 0.0);
+    assert_eq!(
+        run.value("page-table", "present_evicted"),
+        0.0,
+        "no prefetch to the host maps pages there"
+    );
+    assert_eq!(run.value("page-table", "present_evicted_and_touched"), 1.0);
+    for after in ["after_host", "after_eviction_and_touch"] {
+        assert!(
+            run.value("page-table", &format!("{after}_touched_gone")) > 0.0,
+            "{after}"
+        );
+        assert_eq!(run.value("page-table", &format!("{after}_others_gone")), 0.0, "{after}");
+    }
+}
