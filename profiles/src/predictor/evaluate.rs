@@ -18,12 +18,23 @@ pub struct Evaluation {
     pub error: f64,
     /// The same for the mean of all earlier values of the kernel: the paper's prediction.
     pub error_of_means: f64,
+    /// As `error`, of a predictor that learnt no more than the means did: nothing of the values it is judged by.
+    pub error_frozen: f64,
+    /// As `covered`, of such a predictor, over its own forecasts of at least [`MATERIAL`].
+    pub covered_frozen: f64,
+    /// How many those are.
+    pub forecasts_frozen: u64,
 }
 
 impl Evaluation {
     /// How many times less the error is than that of the means. Infinite where there is none.
     pub fn gain(&self) -> f64 {
         self.error_of_means / self.error
+    }
+
+    /// The same of a predictor that learnt no more than the means did.
+    pub fn gain_frozen(&self) -> f64 {
+        self.error_of_means / self.error_frozen
     }
 
     /// Of all their values together. A trace with long gaps counts for as much as its gaps are long: that is the time that is to be filled. (The mean of the traces' own
@@ -37,32 +48,40 @@ impl Evaluation {
             sum.covered += one.covered * forecasts;
             sum.error += one.error * values;
             sum.error_of_means += one.error_of_means * values;
+            sum.error_frozen += one.error_frozen * values;
+            sum.forecasts_frozen += one.forecasts_frozen;
+            sum.covered_frozen += one.covered_frozen * one.forecasts_frozen as f64;
         }
         let values = sum.values.max(1) as f64;
         sum.error /= values;
         sum.error_of_means /= values;
+        sum.error_frozen /= values;
         sum.covered /= sum.forecasts.max(1) as f64;
+        sum.covered_frozen /= sum.forecasts_frozen.max(1) as f64;
         sum
     }
 }
 
 /// Learns from `known`, forecasts `new`: (kernel, value) in the order they came. The predictor goes on learning, as it does while it serves; the means are
-/// those of `known`, as the paper has them, and where a kernel was not in it that of all of them.
+/// those of `known`, as the paper has them, and where a kernel was not in it that of all of them. A second predictor learns from `known` alone, as the means do: what lies
+/// between the two is what learning while serving brings.
 pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
     let mut history = History::default();
     let mut predictor = Predictor::default();
+    let mut frozen = Predictor::default();
     let mut means: HashMap<u64, (u128, u128)> = HashMap::new();
     let mut all = (0, 0);
     for (kernel, value) in known {
         let context = history.push(*kernel);
         predictor.learn(&context, *value);
+        frozen.learn(&context, *value);
         for (sum, count) in [means.entry(*kernel).or_default(), &mut all] {
             *sum += u128::from(*value);
             *count += 1;
         }
     }
     let mut evaluation = Evaluation::default();
-    let mut covered = 0u64;
+    let (mut covered, mut covered_frozen) = (0u64, 0u64);
     for (kernel, value) in new {
         let context = history.push(*kernel);
         let forecast = predictor.forecast(&context);
@@ -71,6 +90,12 @@ pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
             evaluation.forecasts += 1;
             covered += u64::from(*value >= forecast.low);
         }
+        let still = frozen.forecast(&context);
+        if let Some(forecast) = still.filter(|forecast| forecast.middle >= MATERIAL) {
+            evaluation.forecasts_frozen += 1;
+            covered_frozen += u64::from(*value >= forecast.low);
+        }
+        evaluation.error_frozen += still.map_or(0, |forecast| forecast.middle).abs_diff(*value) as f64;
         let (sum, count) = means.get(kernel).copied().unwrap_or(all);
         let mean = sum.checked_div(count).unwrap_or(0) as f64;
         evaluation.values += 1;
@@ -81,6 +106,8 @@ pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
     let values = evaluation.values.max(1) as f64;
     evaluation.error /= values;
     evaluation.error_of_means /= values;
+    evaluation.error_frozen /= values;
+    evaluation.covered_frozen = covered_frozen as f64 / evaluation.forecasts_frozen.max(1) as f64;
     evaluation.covered = covered as f64 / evaluation.forecasts.max(1) as f64;
     evaluation
 }

@@ -25,6 +25,10 @@ pub struct Foresight {
     pub error_us: f64,
     /// The same for the mean of the kernel's earlier gaps.
     pub means_us: f64,
+    /// Mean distance of a predictor that learns nothing of the judged steps, as the means do, us.
+    pub frozen_us: f64,
+    /// Its coverage.
+    pub frozen_covered: f64,
     /// As it was found.
     #[serde(skip)]
     pub found: Evaluation,
@@ -53,6 +57,8 @@ pub fn of(name: &str, trace: &Trace) -> Foresight {
         covered: judged.covered,
         error_us: judged.error / 1e3,
         means_us: judged.error_of_means / 1e3,
+        frozen_us: judged.error_frozen / 1e3,
+        frozen_covered: judged.covered_frozen,
         found: judged,
     }
 }

@@ -9,8 +9,8 @@
 //! | `unprofiled` | each model; it, the training or both come without a profile, in turn | one training | weft, fikit, default |
 //! | `chatty` | each model, waiting after every kernel | one training | weft, fikit, default |
 //! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default |
-//! | `shape` | generated: decoding by graphs, long kernels, stalling data | generated | weft, fikit, default |
-//! | `frontier` | one model | one training | rules with their one parameter swept |
+//! | `shape` | generated ([`generate::shapes`]): prompts and decoding by graphs, bursts, a wait after every kernel | generated: data that comes late, long kernels, graphs | weft, fikit, default |
+//! | `frontier` | one model, closed and at random; three generated services | one training; generated | rules with their one parameter swept |
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -97,7 +97,9 @@ pub fn describe(kind: &str) -> &'static str {
         "chatty" => "Each model's inference, waiting for the device after every kernel, beside one training.",
         "poisson" => "Requests come on their own, at 40 % of what the service can bear.",
         "bursts" => "Requests come four at a time, at 40 % of what the service can bear.",
-        "shape" => "Generated jobs: decoding by graphs, long kernels, data that comes late.",
+        "shape" => {
+            "Generated jobs: a language model (prompts, then tokens by graphs), bursts of requests and a wait after every kernel, beside long kernels, training whose data comes late, and graphs."
+        }
         _ => "",
     }
 }
@@ -231,38 +233,37 @@ fn chatty(program: &Program) -> Program {
     program
 }
 
-fn generated(name: &str, priority: u8, trace: &Trace) -> Job {
-    Job::new(name, priority, Arc::new(Program::of(trace, 0, usize::MAX)))
+/// A generated job. Its requests differ by themselves; when the drawn ones are through they come again.
+fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64) -> Job {
+    /// Requests or iterations that are drawn.
+    const DRAWN: usize = 60;
+    Job {
+        jitter: REPEATED,
+        ..Job::new(
+            name,
+            priority,
+            Arc::new(Program::of(&shape(seed, DRAWN), 0, usize::MAX)),
+        )
+    }
 }
 
-/// Generated services with generated batch jobs.
-fn shapes() -> Vec<(Job, Job)> {
-    let decode = generated("decode", 0, &generate::decode(300, 20 * US, 300 * US, 24, 5 * MS));
-    let vision = generated("vision", 0, &generate::service(60, 80 * US, 12 * MS));
-    let steps = generated("steps", 0, &generate::chatty(40, 60 * US, 60 * US, 5 * MS));
-    let training = generated(
-        "training",
-        5,
-        &generate::training(&[30 * US, 120 * US, 250 * US, 60 * US].repeat(40), 3 * US, 400 * US),
-    );
-    let long = generated(
-        "long-kernels",
-        5,
-        &generate::training(&[4 * MS, 900 * US, 50 * US].repeat(5), 3 * US, 0),
-    );
-    let stalling = generated(
-        "stalling",
-        5,
-        &generate::stalling(&[100 * US; 60], 300 * US, 8, 25 * MS),
-    );
-    let graphs = generated("graph-batch", 5, &generate::decode(200, 15 * US, 200 * US, 16, MS));
+/// Generated services with generated batch jobs, drawn from a seed.
+fn shapes(seed: u64) -> Vec<(Job, Job)> {
+    use generate::shapes::{bursty, decode_with_graphs, loader_stalls, long_kernels, syncs_after_every_kernel};
+    let decode = generated("decode with graphs", 0, decode_with_graphs, seed);
+    let bursts = generated("bursty", 0, bursty, seed);
+    let steps = generated("syncs after every kernel", 0, syncs_after_every_kernel, seed);
+    let long = generated("long kernels", 5, long_kernels, seed);
+    let stalling = generated("loader stalls", 5, loader_stalls, seed);
+    let graphs = generated("decode with graphs, batch", 5, decode_with_graphs, seed + 1);
     vec![
-        (decode.clone(), training.clone()),
+        (decode.clone(), stalling.clone()),
+        (decode.clone(), long.clone()),
         (decode, graphs.clone()),
-        (vision.clone(), long.clone()),
-        (vision.clone(), stalling),
-        (vision, graphs),
-        (steps.clone(), training),
+        (bursts.clone(), stalling.clone()),
+        (bursts.clone(), long.clone()),
+        (bursts, graphs),
+        (steps.clone(), stalling),
         (steps, long),
     ]
 }
@@ -313,6 +314,22 @@ fn take_turns(cases: &mut [Case], seeds: &[u64]) {
         case.seed = seeds[*turn % seeds.len()];
         *turn += 1;
     }
+}
+
+/// Rules with their one parameter swept.
+fn swept() -> Vec<Rule> {
+    let mut rules = vec![Rule::Default, Rule::Core(Named::Exclusive, None)];
+    for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
+        rules.push(Rule::Core(Named::Weft, Some(bound * US)));
+        rules.push(Rule::Core(Named::Fikit, Some(bound * US)));
+    }
+    for window in [1, 2, 4, 8, 16, 32] {
+        rules.push(Rule::Xsched(window));
+        rules.push(Rule::Count(window));
+    }
+    rules.push(Rule::Core(Named::Timeslice, None));
+    rules.extend([100, 1_000, 5_000].map(Rule::Nvshare));
+    rules
 }
 
 type Named2 = (String, Arc<Program>);
@@ -379,17 +396,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
             }
         }
         if let Some(named) = services.first() {
-            let mut rules = vec![Rule::Default, Rule::Core(Named::Exclusive, None)];
-            for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
-                rules.push(Rule::Core(Named::Weft, Some(bound * US)));
-                rules.push(Rule::Core(Named::Fikit, Some(bound * US)));
-            }
-            for window in [1, 2, 4, 8, 16, 32] {
-                rules.push(Rule::Xsched(window));
-                rules.push(Rule::Count(window));
-            }
-            rules.push(Rule::Core(Named::Timeslice, None));
-            rules.extend([100, 1_000, 5_000].map(Rule::Nvshare));
+            let rules = swept();
             case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
             let first = Job {
                 arrivals: Arrivals::Poisson {
@@ -400,7 +407,11 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
             case("frontier", vec![first, batch(services.len() - 1, 5)], &rules);
         }
     }
-    for (service, batch) in shapes() {
+    for (service, batch) in shapes(seed) {
+        // A frontier of three of them: graphs, bursts and a wait after every kernel, beside training whose data comes late.
+        if batch.name == "loader stalls" {
+            case("frontier", vec![service.clone(), batch.clone()], &swept());
+        }
         case("shape", vec![service, batch], &three);
     }
 }
@@ -506,14 +517,8 @@ fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>
         .enumerate()
         .map(|(place, job)| {
             let key = format!(
-                "{} {:?} {} {place} {:?} {} {} {}",
-                job.name,
-                case.mode,
-                case.seed,
-                job.arrivals,
-                job.priority,
-                case.kind == "shape",
-                job.profiled
+                "{} {:?} {} {place} {:?} {} {}",
+                job.name, case.mode, case.seed, job.arrivals, job.priority, job.profiled
             );
             if let Some(known) = lock(cache).get(&key) {
                 return (**known).clone();

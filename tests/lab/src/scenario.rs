@@ -11,7 +11,7 @@ use simgpu_engine::{Mode, Settings};
 use weft_profiles::trace::Trace;
 
 use crate::compare::Bench;
-use crate::generate;
+use crate::generate::{self, shapes};
 use crate::job::{Arrivals, Jitter, Job, Program};
 use crate::rule::Rule;
 use crate::world::Hosts;
@@ -144,6 +144,19 @@ enum Generator {
         period: usize,
         stall_us: u64,
     },
+    DecodeWithGraphs(Drawn),
+    Bursty(Drawn),
+    LongKernels(Drawn),
+    LoaderStalls(Drawn),
+    SyncsAfterEveryKernel(Drawn),
+}
+
+/// A shape of [`generate::shapes`]: a model drawn from a seed, so many requests or iterations of it that differ.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drawn {
+    seed: u64,
+    steps: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -187,6 +200,11 @@ impl Generator {
                 period,
                 stall_us,
             } => generate::stalling(&all(kernels_us), think_us * US, *period, stall_us * US),
+            Generator::DecodeWithGraphs(of) => shapes::decode_with_graphs(of.seed, of.steps),
+            Generator::Bursty(of) => shapes::bursty(of.seed, of.steps),
+            Generator::LongKernels(of) => shapes::long_kernels(of.seed, of.steps),
+            Generator::LoaderStalls(of) => shapes::loader_stalls(of.seed, of.steps),
+            Generator::SyncsAfterEveryKernel(of) => shapes::syncs_after_every_kernel(of.seed, of.steps),
         }
     }
 }

@@ -83,7 +83,8 @@ const METHOD: &str = "<h2>How to read it</h2><ul>\
 <b>Floor</b>: the mean rest of a filler's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time. A graph counts by its kernels there, although all of it runs once it is launched.</li>\
 <li><b>Added</b>: what a request's latency gained over the same request alone.</li>\
 <li><b>Efficiency</b>: filler work in the service's idle time over what a packer could have done that knows everything in advance, keeps each filler's launch order and host, and \
-never delays the service. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if fillers launch in gaps only, since their hosts stand at a gate while the service works: \
+never delays the service. The packer is given the gaps of the same run, so each policy has a denominator of its own (one that delays the service leaves other gaps): efficiencies of two policies \
+say how much of what each left was used, and who did more in all is told by <b>batch</b>, whose denominator is the same for all. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if fillers launch in gaps only, since their hosts stand at a gate while the service works: \
 a job whose host is slower than its kernels then has nothing queued when a gap begins.</li>\
 <li><b>Gate</b>: time in gaps in which the device was idle while a filler stood at the gate, per filler kernel. <b>Its own</b>: of that, the time in which the filler might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
@@ -370,8 +371,9 @@ fn section_foresight(out: &mut String, foresight: &[Foresight]) {
     }
     let _ = writeln!(
         out,
-        "<h2>Gap predictor</h2><p>Trained on the first half of each trace's steps, judged by the second. Coverage counts gaps forecast as {} us or more; errors are over all gaps.</p>\
-         <table><tr><th>trace</th><th>steps</th><th>gaps</th><th>of them worth filling</th><th>at or above the low value</th><th>mean error us</th><th>FIKIT's mean by kernel us</th><th>times below</th></tr>",
+        "<h2>Gap predictor</h2><p>Trained on the first half of each trace's steps, judged by the second, in which it goes on learning as it does while it serves; the means by kernel do not, so the last columns show it without that. Coverage counts gaps forecast as {} us or more; errors are over all gaps.</p>\
+         <table><tr><th>trace</th><th>steps</th><th>gaps</th><th>of them worth filling</th><th>at or above the low value</th><th>mean error us</th><th>FIKIT's mean by kernel us</th><th>times below</th>\
+         <th>learning nothing of the second half: us</th><th>times below</th></tr>",
         crate::foresight::LEAST_US
     );
     for one in foresight {
@@ -382,7 +384,7 @@ fn section_foresight(out: &mut String, foresight: &[Foresight]) {
         };
         let _ = writeln!(
             out,
-            "<tr><td>{}</td><td>{} + {}</td><td>{}</td><td>{}</td><td class={class}>{:.1} %</td><td>{:.2}</td><td>{:.2}</td><td>{:.2}</td></tr>",
+            "<tr><td>{}</td><td>{} + {}</td><td>{}</td><td>{}</td><td class={class}>{:.1} %</td><td>{:.2}</td><td>{:.2}</td><td>{:.2}</td><td>{:.2}</td><td>{:.2}</td></tr>",
             escape(&one.trace),
             one.steps.0,
             one.steps.1,
@@ -391,7 +393,9 @@ fn section_foresight(out: &mut String, foresight: &[Foresight]) {
             100.0 * one.covered,
             one.error_us,
             one.means_us,
-            one.means_us / one.error_us.max(1e-9)
+            one.means_us / one.error_us.max(1e-9),
+            one.frozen_us,
+            one.means_us / one.frozen_us.max(1e-9)
         );
     }
     out.push_str("</table>\n");
@@ -407,4 +411,47 @@ fn section_speed(out: &mut String, speed: &[Speed]) {
         );
     }
     out.push_str("</table>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aims;
+
+    fn made(requests: u64, cases: (usize, usize)) -> Made<'static> {
+        Made {
+            command: "weft-lab --model <none>",
+            commit: "0123",
+            seeds: &[1, 2],
+            requests,
+            cases,
+            seconds: 1.0,
+            events: 0,
+        }
+    }
+
+    #[test]
+    fn aims_stand_there_as_met_missed_or_not_judged() {
+        let mut aims = aims::judge(&[], &[], &[]);
+        (aims[0].held, aims[0].met) = ((3, 3), true);
+        (aims[1].held, aims[1].met, aims[1].said) = ((2, 3), false, vec!["a & b".into()]);
+        let page = page(&made(1_000, (3, 3)), &[], &aims, &[], &[]);
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+        let row = |aim: &Aim| {
+            let begin = page.find(&format!("<td>{}</td>", escape(&aim.aim))).expect("its row");
+            let row = page[..begin].rfind("<tr").expect("begins");
+            page[row..].split("</tr>").next().unwrap_or_default().to_string()
+        };
+        assert!(row(&aims[0]).contains("class=good") && row(&aims[0]).contains("3 of 3"));
+        assert!(row(&aims[1]).contains("class=bad") && row(&aims[1]).contains("a &amp; b"));
+        assert!(row(&aims[2]).contains("not judged") && !row(&aims[2]).contains("class=good"));
+        assert!(page.contains("--model &lt;none&gt;"));
+    }
+
+    #[test]
+    fn a_page_of_few_requests_says_so() {
+        let says = |requests| page(&made(requests, (1, 1)), &[], &[], &[], &[]).contains("requests a figure</b>");
+        assert!(says(999));
+        assert!(!says(1_000));
+    }
 }
