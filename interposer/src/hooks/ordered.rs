@@ -4,6 +4,8 @@
 //! then the call goes on to the driver by a jump, arguments untouched. What a call moves is read from its arguments where the symbol
 //! table says they stand, or from the structure it is given.
 
+use weft_profiles::working_set::Access;
+
 use super::{capture, per_thread};
 use crate::abi::{Copy2d, Copy3d, CuResult, MEMORY_HOST};
 use crate::memory::{self, touch};
@@ -83,10 +85,25 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     if !capture::on(stream) {
         let (op, bytes) = what(entry, arguments);
         if memory::managed() && bytes > 0 {
-            // Addresses stand among the first two arguments: target and source, or what is filled.
-            touch::moved([0, 1].map(|at| arguments.get(entry, at) as u64), bytes);
+            touch::moved(used(entry, op, arguments), bytes);
         }
         session::before_stream_op(op, bytes, stream);
+    }
+}
+
+/// What a copy or fill uses, and how: addresses stand among the first two arguments, target and source, or what is filled.
+fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2] {
+    let at = |at| arguments.get(entry, at) as u64;
+    // Rows may have gaps, which keep what they hold.
+    let all = matches!(entry.moves, Moves::Bytes(..));
+    let target = if all { Access::Write } else { Access::ReadWrite };
+    match op {
+        StreamOp::CopyToDevice | StreamOp::CopyToHost | StreamOp::CopyOnDevice => {
+            [(at(0), target), (at(1), Access::Read)]
+        }
+        // The other argument is what it is filled with, which may look like anything.
+        StreamOp::Memset => [(at(0), target), (0, Access::Read)],
+        StreamOp::EventRecord | StreamOp::Other => [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)],
     }
 }
 
@@ -229,6 +246,32 @@ mod tests {
             told(c"cuMemcpyPeerAsync", &[1, 2, 3, 4, 11, 0]),
             (StreamOp::CopyOnDevice, 11)
         );
+    }
+
+    #[test]
+    fn copies_and_fills_say_what_they_read_and_what_they_overwrite() {
+        let told = |symbol: &std::ffi::CStr| {
+            let registers = [10usize, 20, 30, 40, 50, 60];
+            let entry = &ENTRIES[find(symbol).unwrap()];
+            let arguments = Arguments {
+                registers: registers.as_ptr(),
+                stack: std::ptr::null(),
+            };
+            used(entry, entry.op, arguments)
+        };
+        let copy = [(10, Access::Write), (20, Access::Read)];
+        for symbol in [
+            c"cuMemcpyDtoDAsync_v2",
+            c"cuMemcpyHtoD_v2",
+            c"cuMemcpyDtoHAsync_v2",
+            c"cuMemcpy",
+        ] {
+            assert_eq!(told(symbol), copy, "{symbol:?}");
+        }
+        // What it is filled with is no address.
+        assert_eq!(told(c"cuMemsetD32Async"), [(10, Access::Write), (0, Access::Read)]);
+        // Rows with gaps between them.
+        assert_eq!(told(c"cuMemsetD2D8_v2"), [(10, Access::ReadWrite), (0, Access::Read)]);
     }
 
     #[test]

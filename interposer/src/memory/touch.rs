@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_broker::protocol::control::{GRANULE, GranuleUse};
-use weft_profiles::working_set::{Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, WorkingSets};
+use weft_profiles::working_set::{
+    Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, Touched, WorkingSets,
+};
 
 use super::sequence::{Forecast, Sequence};
 use super::{away, layout, learn, ranges};
@@ -149,7 +151,8 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     unsafe { layout::pack(layout, arguments, extra, &mut tracker.block) };
     tracker.refresh();
     tracker.predict(&kernel, word);
-    tracker.step(hash, session::cost(hash));
+    // What a kernel writes is foretold: it may leave some of it as it was.
+    tracker.step(hash, session::cost(hash), touching);
     let mut noted = Noted::default();
     if away::any() {
         let parts = tracker.regions.iter().flat_map(|region| region.parts());
@@ -161,25 +164,59 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     noted
 }
 
-/// A copy or fill of so many bytes is given these addresses.
-pub fn moved(addresses: [u64; 2], bytes: u64) {
+/// A copy or fill of so many bytes uses these addresses, each in its way. What it overwrites it overwrites from the first byte to the last.
+pub fn moved(places: [(u64, Access); 2], bytes: u64) {
     guarded(|| {
         let mut guard = tracker();
         let tracker = guard.get_or_insert_default();
         tracker.refresh();
         tracker.regions.clear();
-        for address in addresses {
+        for (address, access) in places {
             if let Some((_, end)) = tracker.live.find(address) {
                 let bytes = bytes.max(1).min(end - address);
-                tracker
-                    .regions
-                    .push(Region::contiguous(address, bytes, Access::ReadWrite));
+                tracker.regions.push(Region::contiguous(address, bytes, access));
             }
         }
         if !tracker.regions.is_empty() {
-            tracker.step(bytes, 0);
+            tracker.step(bytes, 0, overwriting);
         }
     });
+}
+
+/// Granules from one to before another, used in this way.
+fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
+    let count = end.checked_sub(first).filter(|count| *count > 0)?;
+    Some(GranuleUse {
+        at: 0,
+        first,
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        access,
+    })
+}
+
+/// The granules of a part that is read, or of which it is not certain that all of it is overwritten.
+fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
+    let access = match part.access {
+        Access::Read => Access::Read,
+        // A granule that is overwritten in part keeps the rest.
+        _ => Access::ReadWrite,
+    };
+    let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
+    [granules(first, end, access), None, None]
+}
+
+/// The same where what is written is overwritten: of granules that lie in it as a whole nothing is left.
+fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
+    let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
+    let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);
+    if part.access != Access::Write || from >= to {
+        return touching(part);
+    }
+    [
+        granules(first, from, Access::ReadWrite),
+        granules(from, to, Access::Write),
+        granules(to, end, Access::ReadWrite),
+    ]
 }
 
 /// Something is launched whose arguments are not seen: all that the job has may be touched.
@@ -272,8 +309,8 @@ impl Tracker {
         }
     }
 
-    /// `regions` are used by what has this number.
-    fn step(&mut self, what: u64, cost: u64) {
+    /// `regions` are used by what has this number; `uses` says how a part of one is.
+    fn step(&mut self, what: u64, cost: u64, uses: fn(Touched) -> [Option<GranuleUse>; 3]) {
         let round = ROUND.load(Ordering::Relaxed);
         let mut sign = what;
         for region in &self.regions {
@@ -285,21 +322,44 @@ impl Tracker {
         if BLIND.load(Ordering::Relaxed) {
             return;
         }
-        let uses = self.regions.iter().flat_map(|region| region.parts()).map(|part| {
-            let first = part.address / GRANULE;
-            let end = part.end().div_ceil(GRANULE);
-            GranuleUse {
-                at: 0,
-                first,
-                count: u32::try_from(end.saturating_sub(first)).unwrap_or(u32::MAX),
-                // A granule that is overwritten in part keeps the rest.
-                access: match part.access {
-                    Access::Read => Access::Read,
-                    _ => Access::ReadWrite,
-                },
-            }
-        });
+        let parts = self.regions.iter().flat_map(|region| region.parts());
+        let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
         self.sequence.step(sign, cost, session::clock_now(), uses);
         session::position(self.number, self.sequence.position());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(
+        uses: fn(Touched) -> [Option<GranuleUse>; 3],
+        address: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Vec<(u64, u32, Access)> {
+        let part = Touched { address, bytes, access };
+        let uses = uses(part).into_iter().flatten();
+        uses.map(|one| (one.first, one.count, one.access)).collect()
+    }
+
+    #[test]
+    fn only_whole_granules_are_overwritten_and_only_where_that_is_certain() {
+        let base = 4 * GRANULE;
+        let whole = used(overwriting, base, 3 * GRANULE, Access::Write);
+        assert_eq!(whole, [(4, 3, Access::Write)]);
+        let edges = used(overwriting, base + 1, 3 * GRANULE, Access::Write);
+        let rest = Access::ReadWrite;
+        assert_eq!(edges, [(4, 1, rest), (5, 2, Access::Write), (7, 1, rest)]);
+        // Within one granule, and over the edge of two.
+        assert_eq!(used(overwriting, base + 1, 8, Access::Write), [(4, 1, rest)]);
+        assert_eq!(used(overwriting, base - 8, 16, Access::Write), [(3, 2, rest)]);
+        let kernel = used(touching, base, 3 * GRANULE, Access::Write);
+        assert_eq!(kernel, [(4, 3, rest)]);
+        for uses in [overwriting, touching] {
+            assert_eq!(used(uses, base, GRANULE, Access::Read), [(4, 1, Access::Read)]);
+            assert_eq!(used(uses, base, GRANULE, rest), [(4, 1, rest)]);
+        }
     }
 }
