@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::ranges::{Origin, Range};
-use super::{capacity, pool, ranges};
-use crate::abi::{CuContext, CuDevicePtr, CuResult};
+use super::{advice, capacity, pool, ranges};
+use crate::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
 use crate::hooks::capture;
 use crate::{real, report, session};
 
@@ -16,7 +16,7 @@ const ATTACH_GLOBAL: u32 = 1;
 /// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and the device may hold less than what was taken.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
 /// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
-const PREFER: u32 = 3;
+pub const PREFER: u32 = 3;
 /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
 const IS_MANAGED: u32 = 8;
 
@@ -142,6 +142,7 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
                 context,
                 device,
             };
+            advice::forget(at, bytes);
             ranges::add(at, range);
             session::backed(at, bytes);
             prefer(at, bytes, device);
@@ -178,9 +179,14 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
 /// Has the driver keep the range on the device as long as it can. A hint: its failure means nothing.
 fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
     if !capture::any() {
-        // SAFETY: the range was just taken, whole.
-        let _ = unsafe { real::cuMemAdvise(at, bytes as usize, PREFER, device) };
+        let _ = advise(at, bytes, PREFER, device);
     }
+}
+
+/// Advises the driver about managed memory.
+pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
+    // SAFETY: a range that the job holds, or an error.
+    unsafe { real::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
 /// Gives back a range that starts here, if it is one of ours, by `free`: the driver's own call with the job's own arguments.

@@ -22,10 +22,12 @@
 //! | `sequence` | in which order, and when it repeats |
 //! | `learn` | stage 1: from what launches touched to templates |
 //! | `away` | what the broker had moved out, and launches that wait for it |
+//! | `advice` | memory that is mostly read, and how it leaves the device |
 //! | `mover` | the thread that carries out the broker's errands |
 //!
 //! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
 
+pub mod advice;
 pub mod answers;
 pub mod away;
 pub mod backing;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
 
+use super::advice::{self, Again, HOST};
 use super::learn::Learner;
 use super::pool::Spare;
 use super::{away, pool, ranges, touch};
@@ -50,11 +51,6 @@ const NON_BLOCKING: u32 = 1;
 const WITHOUT_TIME: u32 = 2;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
-/// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
-const READ_MOSTLY: u32 = 1;
-const NOT_READ_MOSTLY: u32 = 2;
-/// CU_DEVICE_CPU, for the older prefetch.
-const HOST: CuDevice = -1;
 
 /// How long a round is after which the broker is told what was named: a training step takes a tenth to a few seconds, and what is told
 /// counts for some rounds.
@@ -82,6 +78,9 @@ pub fn start(session: MemorySession) {
         let worked = trouble::guarded(|| Mover::new(session).run());
         // Without it memory moves on demand, as without a broker.
         errands.served.store(0, Ordering::Release);
+        // Nobody brings back what was moved out.
+        away::forget();
+        session.wake_launches();
         if worked.is_none() {
             log::warn!("weft's memory thread failed: the job's memory moves on demand");
         }
@@ -153,6 +152,8 @@ struct Out {
     since: Ns,
     late: bool,
     borrowed: Vec<Spare>,
+    /// What is mostly read, and is to be again.
+    again: Vec<Again>,
 }
 
 struct Mover {
@@ -325,7 +326,7 @@ impl Mover {
         } else {
             streams.outward
         };
-        let mut bytes = 0;
+        let (mut bytes, mut again) = (0, Vec::new());
         for (part, range) in &parts {
             let length = part.end - part.start;
             let result = match errand.what {
@@ -333,21 +334,35 @@ impl Mover {
                     prefetch(part.start, length, Some(range.device), stream)
                 }
                 // Not known to be dead for certain: moved.
-                What::Evict | What::Release | What::Discard => prefetch(part.start, length, None, stream),
-                What::MostlyRead => advise(part.start, length, READ_MOSTLY, range.device),
-                What::Written => advise(part.start, length, NOT_READ_MOSTLY, range.device),
+                What::Evict | What::Release | What::Discard => {
+                    again.extend(advice::leaves(part.start, length, range.device));
+                    prefetch(part.start, length, None, stream)
+                }
+                What::MostlyRead => advice::mostly_read(part.start, length, range.device),
+                What::Written => {
+                    for out in &mut self.out {
+                        advice::without(&mut out.again, part.start, length);
+                    }
+                    advice::written(part.start, length, range.device)
+                }
             };
             match result {
                 CuResult::SUCCESS => bytes += length,
                 // Freed meanwhile.
                 _ if ranges::of(part.start).is_none() => {}
-                _ => return Err(Outcome::Refused),
+                _ => {
+                    advice::left(again);
+                    return Err(Outcome::Refused);
+                }
             }
         }
         if matches!(errand.what, What::MostlyRead | What::Written) {
             return Ok(None);
         }
-        let event = self.mark(context, stream).ok_or(Outcome::Refused)?;
+        let Some(event) = self.mark(context, stream) else {
+            advice::left(again);
+            return Err(Outcome::Refused);
+        };
         if !errand.what.is_inward() || errand.what == What::Confirm {
             away::leaves(errand.start, errand.bytes);
         }
@@ -361,6 +376,7 @@ impl Mover {
             since: self.session.now(),
             late: false,
             borrowed: Vec::new(),
+            again,
         }))
     }
 
@@ -387,6 +403,7 @@ impl Mover {
                 since: self.session.now(),
                 late: false,
                 borrowed,
+                again: Vec::new(),
             }),
             Err(outcome) => {
                 pool::put_back(borrowed);
@@ -462,8 +479,11 @@ impl Mover {
                 continue;
             };
             if out.what.is_inward() {
-                // Or never will.
-                away::came(out.range.0, out.range.1);
+                match outcome {
+                    Outcome::Done => away::brought(out.range.0, out.range.1),
+                    // It never will.
+                    _ => away::came(out.range.0, out.range.1),
+                }
                 self.session.wake_launches();
             }
             if outcome == Outcome::Done {
@@ -471,6 +491,7 @@ impl Mover {
                 self.count(&out);
             }
             pool::put_back(std::mem::take(&mut out.borrowed));
+            advice::left(std::mem::take(&mut out.again));
             self.finish(errands, out.number, outcome);
         }
         self.out = going;
@@ -499,9 +520,4 @@ fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) 
         },
         result => result,
     }
-}
-
-fn advise(start: u64, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
-    // SAFETY: a range that the job holds, or an error.
-    unsafe { real::cuMemAdvise(start, bytes as usize, advice, device) }
 }
