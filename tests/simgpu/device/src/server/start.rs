@@ -19,6 +19,11 @@ const BACKLOG: i32 = 1024;
 /// The device's own lock beside the socket; held for its life. The file stays: removing a lock file lets two processes hold "it".
 const LOCK: &str = "lock";
 
+/// Whether all users of the machine may use the device (`SIMGPU_USERS=all`), as they may a real one; else its own user and root.
+pub(super) fn for_all_users() -> bool {
+    std::env::var_os("SIMGPU_USERS").is_some_and(|users| users == "all")
+}
+
 /// A socket that listens, and nobody else's.
 pub struct Started {
     pub(super) listener: OwnedFd,
@@ -59,8 +64,9 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    // Nobody but the user may connect, from the first moment on.
-    let mask = rustix::process::umask(Mode::from_bits_truncate(0o177));
+    // Nobody but the user may connect, from the first moment on, unless it is to be as a real device is.
+    let hidden = if for_all_users() { 0o111 } else { 0o177 };
+    let mask = rustix::process::umask(Mode::from_bits_truncate(hidden));
     let bound = rustix::net::bind(&listener, &SocketAddrUnix::new(socket)?);
     rustix::process::umask(mask);
     bound?;
