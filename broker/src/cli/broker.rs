@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{mps, start};
+use super::{mps, people, start};
 use crate::core::{Config, PolicyName};
-use crate::daemon::options::{LONGEST_WAIT, Options, Spin};
+use crate::daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use crate::daemon::places::Places;
 use crate::daemon::{self, admin, journal};
+use crate::transport::server::Door;
 
-/// Run this user's broker (weft run starts one by itself)
+/// Run this user's broker (weft run starts one by itself), or one for all users of the machine
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How the GPU is shared
@@ -27,9 +28,21 @@ pub struct Args {
     /// End when no client was attached for so many seconds
     #[arg(long, value_name = "SECONDS")]
     pub idle_exit: Option<u64>,
-    /// Where clients attach; default WEFT_SOCKET, else the user's own place
+    /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared /run/weft/broker.sock)
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Serve all users of the machine: jobs find it before their users' own brokers. Everybody may look; only a job's user, this broker's user and root may change it
+    #[arg(long)]
+    pub shared: bool,
+    /// Serve this group alone
+    #[arg(long, value_name = "GROUP", requires = "shared", value_parser = people::group)]
+    pub group: Option<u32>,
+    /// A user counts for so many others (1 to 100) where memory is waited for; may be said of several
+    #[arg(long, value_name = "USER=WEIGHT", requires = "shared", value_parser = weight)]
+    pub weight_of: Vec<(u32, u32)>,
+    /// The most important priority that a user's jobs may have (0 to 9); of whom nothing is said 5, root and this broker's user 0
+    #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = priority)]
+    pub priority_of: Vec<(u32, u8)>,
     /// The most predicted work of others that may stand in the holder's way
     #[arg(long, value_name = "MICROSECONDS")]
     pub delay_bound: Option<u64>,
@@ -78,11 +91,14 @@ const LONGEST_LOG: u64 = 1 << 20;
 pub fn main(args: Args) -> Result<ExitCode> {
     let places = match &args.socket {
         Some(socket) => Places::at(std::path::absolute(socket).context("the socket's path")?),
-        None => Places::of_environment(),
+        None if args.shared => Places::shared(),
+        None => Places::own(),
     };
-    places
-        .prepare()
-        .with_context(|| format!("the broker's directory {}", places.directory().display()))?;
+    let prepared = match args.shared {
+        true => places.prepare_shared(),
+        false => places.prepare(),
+    };
+    prepared.with_context(|| format!("the broker's directory {}", places.directory().display()))?;
     if args.background {
         return background(&args, &places);
     }
@@ -94,6 +110,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let _journal = journal::begin();
     daemon::run(&places, &options(&args))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn weight(text: &str) -> Result<(u32, u32), String> {
+    people::figure(text, 1, 100)
+}
+
+fn priority(text: &str) -> Result<(u32, u8), String> {
+    people::figure(text, 0, 9)
 }
 
 fn dilation(text: &str) -> Result<f64, String> {
@@ -125,6 +149,14 @@ fn options(args: &Args) -> Options {
         core.away = ms.saturating_mul(1_000_000);
     }
     Options {
+        door: match args.shared {
+            true => Door::Shared { group: args.group },
+            false => Door::Private,
+        },
+        rights: Rights {
+            weights: args.weight_of.iter().copied().collect(),
+            priorities: args.priority_of.iter().copied().collect(),
+        },
         core,
         idle_exit: args.idle_exit.map(Duration::from_secs),
         longest_wait: args
@@ -181,6 +213,18 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     }
     if args.refine {
         command.arg("--refine");
+    }
+    if args.shared {
+        command.arg("--shared");
+    }
+    if let Some(group) = args.group {
+        command.arg("--group").arg(group.to_string());
+    }
+    for (uid, weight) in &args.weight_of {
+        command.arg("--weight-of").arg(format!("{uid}={weight}"));
+    }
+    for (uid, priority) in &args.priority_of {
+        command.arg("--priority-of").arg(format!("{uid}={priority}"));
     }
     if let Some(trace) = &args.trace {
         // The broker works in /.

@@ -55,7 +55,17 @@ pub enum Backing {
 pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let weft = libraries::find_weft()
         .context("libweft.so is not beside the weft command (WEFT_LIBRARY=/path/to/libweft.so names it)")?;
-    let links = libraries::link_directory(&weft, &places.directory())
+    // A shared broker's directory is not this user's to write to.
+    let home = match places.is_shared() {
+        true => {
+            let own = Places::own();
+            own.prepare()
+                .with_context(|| format!("this user's directory {}", own.directory().display()))?;
+            own
+        }
+        false => places.clone(),
+    };
+    let links = libraries::link_directory(&weft, &home.directory())
         .with_context(|| format!("cannot link the driver's names to {}", weft.display()))?;
     let driver = libraries::find_driver(Some(&weft));
     let mut environment = Environment::default();
@@ -74,7 +84,7 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
     let gang = format!("{}-{since}", std::process::id());
     environment.set.push(("WEFT_GANG", gang.into()));
-    if env::var_os("WEFT_SOCKET").is_none() {
+    if env::var_os("WEFT_SOCKET").as_deref() != Some(places.socket().as_os_str()) {
         // The job may change the variables that the well-known place is made of.
         environment
             .set

@@ -112,7 +112,8 @@ fn learn(args: Args) -> Result<ExitCode> {
         }
     };
     let file = store::file(&called)?;
-    let places = Places::of_environment();
+    // A shared broker writes no file for anybody.
+    let places = Places::own();
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
     let wishes = Wishes {
@@ -228,9 +229,15 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let question = Question::ProfileKeep { name: called, pid };
-    let Answer::Kept(kept) = admin::ask(&Places::of_environment(), &question)? else {
-        bail!("unexpected answer");
+    let question = Question::ProfileKeep {
+        name: called.clone(),
+        pid,
+    };
+    let kept = match admin::ask(&Places::of_environment(), &question)? {
+        Answer::Kept(kept) => kept,
+        // A shared broker says what it learnt; the profile is this user's.
+        Answer::Learnt(took) => store::add(&called, &took)?,
+        other => bail!("unexpected answer {other:?}"),
     };
     eprintln!(
         "weft: profile {name}: {} at its peak, {} long ({}), {}",

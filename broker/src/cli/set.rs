@@ -20,7 +20,7 @@ pub struct Args {
     /// By process
     #[arg(long)]
     pub pid: Option<u32>,
-    /// A user, as WEFT_USER names him; "" are all those jobs that name none
+    /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a uid, and only its owner or root may
     #[arg(long, conflicts_with = "priority")]
     pub user: Option<String>,
     /// 0 (matters most) to 9

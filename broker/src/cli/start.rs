@@ -31,6 +31,12 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     if admin::pings(places) {
         return Ok(());
     }
+    if places.is_shared() {
+        bail!(
+            "the shared broker at {} does not answer; whoever runs this machine starts it (weft broker --shared)",
+            places.socket().display()
+        );
+    }
     places
         .prepare()
         .with_context(|| format!("the broker's directory {}", places.directory().display()))?;

@@ -53,7 +53,7 @@ pub fn render(status: &Status) -> String {
     page.push(String::new());
     match status.clients.is_empty() {
         true => page.push("no job is attached".to_string()),
-        false => page.extend(clients(&status.clients)),
+        false => page.extend(clients(&status.clients, broker.shared)),
     }
     if !status.ended.is_empty() {
         page.push(String::new());
@@ -82,9 +82,9 @@ pub fn render(status: &Status) -> String {
     page.join("\n")
 }
 
-fn clients(clients: &[ClientStatus]) -> Vec<String> {
+fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
     let mut table = Table::new([
-        "client",
+        if shared { "user/client" } else { "client" },
         "pid",
         "prio",
         "mode",
@@ -108,7 +108,10 @@ fn clients(clients: &[ClientStatus]) -> Vec<String> {
             (None, ..) => "none".to_string(),
         };
         table.row([
-            client.client.to_string(),
+            match shared {
+                true => format!("{}/{}", client.uid, client.client),
+                false => client.client.to_string(),
+            },
             client.pid.to_string(),
             client.priority.to_string(),
             match client.waiting {

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::daemon::admin::{self, Question};
 use crate::daemon::places::Places;
 
-/// End this user's broker; jobs go on as without weft
+/// End the broker; jobs go on as without weft. A shared one ends for its owner or root alone
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 

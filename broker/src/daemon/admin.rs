@@ -1,6 +1,6 @@
 //! The questions of `weft status`, `weft queue`, `weft set`, `weft profile` and `weft stop`, and their answers.
 //!
-//! They travel as JSON over the broker's socket, whose transport checks that both sides are one user's. Nothing asked here touches the scheduling but
+//! They travel as JSON over the broker's socket, whose transport checks that both sides are one user's, or says whose the question is. Nothing asked here touches the scheduling but
 //! through the scheduler's own queue.
 #![forbid(unsafe_code)]
 
@@ -92,6 +92,8 @@ pub enum Answer {
     Placed(super::admission::Place),
     /// So many clients have the new priority.
     Set(usize),
+    /// What a job took: whoever asked a shared broker makes the profile himself.
+    Learnt(super::admission::Took),
     /// The profile that was written.
     Kept(super::status::Kept),
     /// What became of the samples.

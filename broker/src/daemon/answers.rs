@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::admin::{Answer, Question};
+use super::admission::Seeker;
 use super::keeper::{Keeper, Tell};
-use super::registry::Registry;
+use super::options::Rights;
+use super::registry::{Registry, identity};
 use super::scheduler::{Desk, Notice};
 use super::status::{BrokerStatus, DeviceStatus, Status};
 use super::store;
 use crate::protocol::VERSION;
+use crate::transport::server::Asker;
 
 /// What answers are made of.
 #[derive(Debug, Clone)]
@@ -37,19 +40,26 @@ pub struct Answers {
     pub delay_bound: Duration,
     /// The longest wait at the gate.
     pub longest_wait: Duration,
+    /// Whether many users ask: everybody may look, and change what is his own.
+    pub shared: bool,
+    /// What they may do.
+    pub rights: Rights,
 }
 
 impl Answers {
     /// Answers in JSON what was asked in JSON.
-    pub fn line(&self, question: &str) -> String {
+    pub fn line(&self, question: &str, asker: Asker) -> String {
         let answer = match serde_json::from_str(question) {
-            Ok(question) => self.answer(question),
+            Ok(question) => self.answer(question, asker),
             Err(error) => Answer::Sorry(format!("the question is not understood: {error}")),
         };
         serde_json::to_string(&answer).unwrap_or_else(|error| format!("{{\"sorry\":\"{error}\"}}"))
     }
 
-    fn answer(&self, question: Question) -> Answer {
+    fn answer(&self, question: Question, asker: Asker) -> Answer {
+        if let Some(why) = self.forbids(&question, asker) {
+            return Answer::Sorry(why);
+        }
         match question {
             Question::Ping => Answer::Pong {
                 pid: std::process::id(),
@@ -58,16 +68,19 @@ impl Answers {
             },
             Question::Status => Answer::Status(Box::new(self.status())),
             Question::Queue => Answer::Queue(Box::new(self.admission.queue())),
-            Question::Place(seeker) => match self.admission.place(&seeker) {
+            Question::Place(seeker) => match self.admission.place(&self.known(*seeker, asker)) {
                 Ok(place) => Answer::Placed(place),
                 Err(why) => Answer::Sorry(why.to_string()),
             },
-            Question::Set { client, pid, priority } => self.set(client, pid, priority),
+            Question::Set { client, pid, priority } => self.set(client, pid, priority, asker),
             Question::Weight { user, weight } => {
+                let (user, _) = identity(rustix::process::geteuid().as_raw(), false, &user, "");
                 self.admission.weigh(&user, weight);
                 Answer::Done
             }
-            Question::ProfileKeep { name, pid } => match self.admission.learnt(pid) {
+            Question::ProfileKeep { name, pid } => match self.admission.learnt(pid, self.whose(asker).as_deref()) {
+                // Whoever asks writes it where he may write.
+                Some(took) if self.shared => Answer::Learnt(took),
                 Some(took) => {
                     store::add(&name, &took).map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept)
                 }
@@ -92,6 +105,47 @@ impl Answers {
         }
     }
 
+    /// Why somebody may not ask this. Of a private broker only its user can ask.
+    fn forbids(&self, question: &Question, asker: Asker) -> Option<String> {
+        if !self.shared {
+            return None;
+        }
+        let own = "a shared broker takes no samples: weft profile uses a broker of your own";
+        match question {
+            Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
+                "only the owner of this shared broker or root may do that (you are user {})",
+                asker.uid
+            )),
+            Question::ProfileBegin { .. } | Question::ProfileFlush { .. } | Question::ProfileEnd { .. } => {
+                Some(own.to_string())
+            }
+            _ => None,
+        }
+    }
+
+    /// Of whom somebody may learn: of himself alone, in a shared broker.
+    fn whose(&self, asker: Asker) -> Option<String> {
+        (self.shared && !asker.is_owner()).then(|| asker.uid.to_string())
+    }
+
+    /// What a job says of itself before it begins, in a shared broker as the kernel says it.
+    fn known(&self, seeker: Seeker, asker: Asker) -> Seeker {
+        let (user, gang) = identity(asker.uid, self.shared, &seeker.user, &seeker.gang);
+        match self.shared {
+            true => Seeker {
+                user,
+                gang,
+                pid: asker.pid.unwrap_or(seeker.pid),
+                priority: match asker.is_owner() {
+                    true => seeker.priority,
+                    false => self.rights.allows(asker.uid, seeker.priority),
+                },
+                ..seeker
+            },
+            false => Seeker { user, ..seeker },
+        }
+    }
+
     fn sampled(
         &self,
         name: &str,
@@ -107,7 +161,7 @@ impl Answers {
         }
     }
 
-    fn set(&self, client: Option<u64>, pid: Option<u32>, priority: u8) -> Answer {
+    fn set(&self, client: Option<u64>, pid: Option<u32>, priority: u8, asker: Asker) -> Answer {
         if usize::from(priority) >= crate::protocol::PRIORITIES {
             return Answer::Sorry(format!("priority {priority} is not in 0 to 9"));
         }
@@ -115,6 +169,20 @@ impl Answers {
             client.is_some_and(|client| client == entry.client) || pid.is_some_and(|pid| pid == entry.pid)
         };
         let found: Vec<_> = self.registry.all().into_iter().filter(matching).collect();
+        if self.shared && !asker.is_owner() {
+            if let Some(other) = found.iter().find(|entry| entry.uid != asker.uid) {
+                return Answer::Sorry(format!(
+                    "client {} is user {}'s, you are {}",
+                    other.client, other.uid, asker.uid
+                ));
+            }
+            let allowed = self.rights.allows(asker.uid, priority);
+            if allowed != priority {
+                return Answer::Sorry(format!(
+                    "the owner of this broker lets your jobs have priority {allowed} at most (9 is least)"
+                ));
+            }
+        }
         for entry in &found {
             // Seen at once by whoever asks next; the scheduler tells the lane.
             entry.priority.store(priority, Ordering::Relaxed);
@@ -147,7 +215,11 @@ impl Answers {
                 protocol: VERSION,
                 policy: self.policy.clone(),
                 socket: self.socket.clone(),
-                profiles: store::folder(),
+                shared: self.shared,
+                profiles: match self.shared {
+                    true => PathBuf::new(),
+                    false => store::folder(),
+                },
                 uptime_s: self.since.elapsed().as_secs_f64(),
                 delay_bound_us: self.delay_bound.as_micros() as u64,
                 longest_wait_ms: self.longest_wait.as_millis() as u64,

@@ -21,14 +21,14 @@ use super::registry::{Entry, Registry};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use crate::protocol::Ns;
-use crate::protocol::control::{ToBroker, ToClient};
+use crate::protocol::control::{ToBroker, ToClient, Wants};
 use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
 
 /// How often newcomers are taken in and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors some thousand.
-const SETS_TOLD: usize = 16;
+pub(super) const SETS_TOLD: usize = 16;
 
 /// How long the last words of a client may take to be read where others never stop talking. Besides, each look into the inbox hears at least one of those
 /// that have something to say, in turn: a client may go when there were as many looks as there are clients, however slowly this thread ran meanwhile.
@@ -151,7 +151,9 @@ impl Control {
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
         }
-        if let Some(profile) = &arrival.entry.loaded {
+        // A guest was told by the thread that let it in: this one waits for no one who does not read.
+        let own = arrival.entry.house.is_none();
+        if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
             // One message each would be thousands; all in one might not fit the channel.
             for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
                 let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
@@ -173,6 +175,7 @@ impl Control {
             News::Nonsense => {
                 if let Some(peer) = self.peers.get(&client) {
                     peer.entry.note("sent what is no message");
+                    self.inbox.forget(client);
                     self.desk.tell(Notice::Gone(client, Ending::Detached));
                 }
             }
@@ -253,7 +256,8 @@ impl Control {
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 self.desk.tell(Notice::Device(client, wants.uuid.clone()));
-                self.admission.wants(entry, &peer.sender, wants);
+                let (user, gang) = entry.identity(&wants.user, &wants.gang);
+                self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
             }
             ToBroker::More { bytes } => self.admission.more(client, bytes),
             ToBroker::WaitsNoMore => self.admission.gone(client),
@@ -305,6 +309,7 @@ impl Control {
 
     fn end(&mut self, client: u64) {
         let Some(peer) = self.peers.remove(&client) else { return };
+        self.inbox.forget(client);
         self.admission.gone(client);
         /// What [`crate::protocol::lane::Reports::state`] says after a clean end.
         const LEFT: u32 = 2;

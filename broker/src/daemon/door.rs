@@ -3,13 +3,14 @@
 //! Whoever is slow holds up only the thread made for him. Whoever may not come in is told why.
 #![forbid(unsafe_code)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::answers::Answers;
-use super::control::Arrival;
+use super::control::{Arrival, SETS_TOLD};
 use super::keeper::{Keeper, Tell};
 use super::options::Options;
 use super::registry::{Entry, Newcomer, Registry};
@@ -17,16 +18,27 @@ use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use super::store;
 use crate::protocol::board;
-use crate::protocol::control::Refusal;
+use crate::protocol::control::{Hello, Refusal, ToClient};
 use crate::protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use crate::protocol::{Ns, PRIORITIES};
-use crate::transport::server::{Host, Incoming, Listener, Pending};
+use crate::transport;
+use crate::transport::server::{Asker, Host, Incoming, Listener, Pending, ToTheClient};
+use weft_profiles::Profile;
 
 /// How often the signs of the end are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Clients at once. Each takes about five descriptors, of which a process has a million at most and often far less.
 const MOST: usize = 4096;
+
+/// Of one user's, in a shared broker.
+const MOST_OF_A_USER: usize = MOST / 4;
+
+/// The longest name of a guest's profile that is kept.
+const LONGEST_NAME: usize = 200;
+
+/// How long the thread that lets a guest in waits for it to read what is known of its kernels.
+const READS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The longest command line that is kept.
 const LONGEST_COMMAND: usize = 1024;
@@ -85,7 +97,7 @@ impl Door {
                 Ok(Some(Incoming::Question(question))) => {
                     let answers = self.answers.clone();
                     aside("weft-answer", move || {
-                        let answer = answers.line(&question.text);
+                        let answer = answers.line(&question.text, question.asker);
                         if let Err(error) = question.answer(&answer) {
                             log::debug!("an answer was not taken: {error}");
                         }
@@ -103,6 +115,10 @@ impl Door {
         let refusal = match pending.hello.priority {
             priority if usize::from(priority) >= PRIORITIES => Some(Refusal::Priority(priority)),
             _ if self.registry.count() + self.entering.load(Ordering::Acquire) >= MOST => Some(Refusal::Full(MOST)),
+            // One user leaves room for others.
+            _ if self.options.door.is_shared() && self.registry.count_of(pending.uid) >= MOST_OF_A_USER => {
+                Some(Refusal::Full(MOST_OF_A_USER))
+            }
             _ => None,
         };
         if let Some(why) = refusal {
@@ -127,9 +143,26 @@ impl Door {
     }
 
     fn welcome(&self, pending: Pending) {
-        let hello = pending.hello.clone();
+        let mut hello = pending.hello.clone();
         let pid = pending.pid.unwrap_or(hello.pid);
-        let (profile, loaded, trouble) = knowledge(hello.profile.as_deref(), hello.profiling);
+        let shared = self.options.door.is_shared();
+        let (profile, loaded, trouble) = match shared {
+            true => brought(&hello, &pending),
+            false => knowledge(hello.profile.as_deref(), hello.profiling),
+        };
+        let mut lowered = None;
+        if shared {
+            hello.profiling = false;
+            let asker = Asker {
+                uid: pending.uid,
+                pid: pending.pid,
+            };
+            if !asker.is_owner() {
+                let allowed = self.options.rights.allows(pending.uid, hello.priority);
+                lowered = (allowed != hello.priority).then_some((hello.priority, allowed));
+                hello.priority = allowed;
+            }
+        }
         if let Some(trouble) = &trouble {
             log::warn!("process {pid}: {trouble}");
         }
@@ -160,7 +193,7 @@ impl Door {
                 return;
             }
         };
-        let entry = Arc::new(Entry::new(Newcomer {
+        let newcomer = Entry::new(Newcomer {
             client,
             pid,
             command: hello.command.chars().take(LONGEST_COMMAND).collect(),
@@ -170,7 +203,14 @@ impl Door {
             profiling: hello.profiling,
             priority: hello.priority,
             lane: Arc::new(attached.lane),
-        }));
+        });
+        if shared {
+            tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered);
+        }
+        let entry = Arc::new(match shared {
+            true => newcomer.of(attached.uid, attached.house),
+            false => newcomer,
+        });
         entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
         log::info!(
             "client {client} is process {pid}, priority {}: {}",
@@ -227,6 +267,50 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     match store::load(&long) {
         Ok(profile) => (Some(long), Some(Arc::new(profile)), None),
         Err(error) => (Some(long), None, Some(error.to_string())),
+    }
+}
+
+/// What a guest is told before it is one of many: later nobody waits for it to read.
+fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>) {
+    if let Some((asked, allowed)) = lowered {
+        let line = format!(
+            "priority {asked} is more than the owner of this broker lets your jobs have: this one has {allowed}"
+        );
+        let _ = sender.send(ToClient::Warning(line));
+    }
+    let end = Instant::now() + READS_WITHIN;
+    let sets = profile.map_or(&[][..], |profile| &profile.working_sets.kernels);
+    for sets in sets.chunks(SETS_TOLD) {
+        let left = || end.saturating_duration_since(Instant::now());
+        let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
+        if let Err(transport::Error::Nonsense(_)) = sent {
+            // Too much for a packet: one by one, without those that are so by themselves.
+            for set in sets {
+                let _ = sender.send_within(ToClient::WorkingSets(vec![set.clone()]), left());
+            }
+        }
+    }
+}
+
+/// The same of a guest of a shared broker, which opens no file for anybody and writes none.
+fn brought(hello: &Hello, pending: &Pending) -> Knowledge {
+    let called: Option<String> = hello
+        .profile
+        .as_ref()
+        .map(|called| called.chars().take(LONGEST_NAME).collect());
+    if hello.profiling {
+        let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
+        return (called, None, Some(trouble));
+    }
+    let Some(name) = called else { return (None, None, None) };
+    let bytes = match pending.profile() {
+        Some(Ok(bytes)) => bytes,
+        Some(Err(error)) => return (Some(name), None, Some(error.to_string())),
+        None => return (Some(name), None, Some("it cannot be read".to_string())),
+    };
+    match weft_profiles::codec::decode(&bytes, Path::new(&name)) {
+        Ok(profile) => (Some(name), Some(Arc::new(profile)), None),
+        Err(error) => (Some(name), None, Some(error.to_string())),
     }
 }
 

@@ -27,6 +27,7 @@ mod clock;
 mod control;
 mod cores;
 mod door;
+mod houses;
 pub mod journal;
 mod keeper;
 mod lanes;
@@ -45,7 +46,7 @@ use places::Places;
 
 /// Runs a broker until it is asked to end. An error is a reason not to begin.
 pub fn run(places: &Places, options: &Options) -> Result<()> {
-    let mut listener = Listener::bind(places.socket())?;
+    let mut listener = Listener::open(places.socket(), options.door)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -57,7 +58,10 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         Some(path) => trace::Trace::to(path).with_context(|| format!("cannot write {}", path.display()))?,
         None => trace::Trace::none(),
     };
-    let host = Arc::new(Host::make()?);
+    let host = Arc::new(match options.door.is_shared() {
+        true => Host::shared()?,
+        false => Host::make()?,
+    });
     let registry = Arc::new(registry::Registry::default());
     let gauges = Arc::new(OnceLock::new());
     let (keeper, keeper_thread) =
@@ -78,6 +82,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = gauges.set(Arc::clone(&desk.gauges));
     memory.tell(memory::Tell::Desk(desk.clone()));
     let admission = admission::Desk::new(options.admission, Some(places.ledger()));
+    for (uid, weight) in &options.rights.weights {
+        admission.weigh(&uid.to_string(), *weight);
+    }
     let control_stop = Arc::new(AtomicBool::new(false));
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
@@ -99,6 +106,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         policy: options.core.policy.to_string(),
         delay_bound: Duration::from_nanos(options.core.delay_bound),
         longest_wait: options.longest_wait,
+        shared: options.door.is_shared(),
+        rights: options.rights.clone(),
     };
     let door = door::Door {
         host,

@@ -1,10 +1,12 @@
 //! What a broker is told at its start.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::core::Config;
+use crate::transport::server::Door;
 
 /// Whether the scheduler thread may spin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -43,9 +45,32 @@ impl Spin {
 /// this is the last resort: a launch a second goes through whatever else fails.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// The most important priority of users of a shared broker of whom its owner said nothing: the one that a job has which asks for none.
+pub const USUAL_PRIORITY: u8 = 5;
+
+/// What the owner of a shared broker lets its users do, by uid.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// How many others a user counts for; of whom nothing is said for one.
+    pub weights: BTreeMap<u32, u32>,
+    /// The most important priority that a user's jobs may have; of whom nothing is said [`USUAL_PRIORITY`].
+    pub priorities: BTreeMap<u32, u8>,
+}
+
+impl Rights {
+    /// The priority that a user's job has who asks for this one.
+    pub fn allows(&self, uid: u32, asked: u8) -> u8 {
+        asked.max(self.priorities.get(&uid).copied().unwrap_or(USUAL_PRIORITY))
+    }
+}
+
 /// What a broker is told at its start.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Whom it serves.
+    pub door: Door,
+    /// What they may do, if it is shared.
+    pub rights: Rights,
     /// How the core decides.
     pub core: Config,
     /// End when nobody was attached for so long.
@@ -67,6 +92,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            door: Door::default(),
+            rights: Rights::default(),
             core: Config::default(),
             idle_exit: None,
             longest_wait: LONGEST_WAIT,

@@ -1,6 +1,6 @@
 //! Where a broker's files lie.
 //!
-//! All of them stand beside the socket, in one directory that only the user may enter (0700). What holds: every name is a function of the
+//! All of them stand beside the socket, in one directory that only the user may enter (0700), or, of a shared broker, that only he may change (0755). What holds: every name is a function of the
 //! socket's path, so two brokers with two sockets share nothing.
 #![forbid(unsafe_code)]
 
@@ -21,9 +21,27 @@ impl Places {
         Places { socket: socket.into() }
     }
 
-    /// The files of this user's broker: `WEFT_SOCKET`, else the well-known place.
+    /// The files of the broker that this user's jobs use: `WEFT_SOCKET`, else the shared one if there is one, else his own.
     pub fn of_environment() -> Places {
         Places::at(path::socket())
+    }
+
+    /// The files of this user's own broker: `WEFT_SOCKET`, unless a shared broker is there, else the well-known place.
+    pub fn own() -> Places {
+        let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
+        let said = said.map(PathBuf::from).filter(|socket| !path::is_shared(socket));
+        Places::at(said.unwrap_or_else(path::own))
+    }
+
+    /// The files of a shared broker: `WEFT_SOCKET`, else the well-known place.
+    pub fn shared() -> Places {
+        let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
+        Places::at(said.map_or_else(|| PathBuf::from(path::SHARED), PathBuf::from))
+    }
+
+    /// Whether they are a shared broker's, which jobs use and never start.
+    pub fn is_shared(&self) -> bool {
+        path::is_shared(&self.socket)
     }
 
     /// Where clients attach.
@@ -57,6 +75,11 @@ impl Places {
     /// Makes the directory (0700) where it is missing and refuses one that another user could change.
     pub fn prepare(&self) -> Result<(), Error> {
         path::check_folder(&self.socket, true)
+    }
+
+    /// The same for a shared broker: others may enter the directory (0755).
+    pub fn prepare_shared(&self) -> Result<(), Error> {
+        path::check_shared_folder(&self.socket)
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {

@@ -15,6 +15,7 @@ use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::protocol::lane::Mode;
 use crate::transport::map::SharedLane;
+use crate::transport::server::House;
 
 /// Ended clients that are remembered.
 const HISTORY: usize = 32;
@@ -52,6 +53,10 @@ pub struct Entry {
     pub kernels: AtomicU64,
     /// Figures that the scheduler keeps.
     pub figures: Figures,
+    /// Its user, as the kernel says.
+    pub uid: u32,
+    /// Its user's house in a shared broker; `None` in a private one.
+    pub house: Option<Arc<House>>,
     talk: Mutex<Talk>,
 }
 
@@ -130,11 +135,25 @@ impl Entry {
             goodbye: AtomicBool::new(false),
             kernels: AtomicU64::new(0),
             figures: Figures::default(),
+            uid: rustix::process::geteuid().as_raw(),
+            house: None,
             talk: Mutex::new(Talk {
                 trouble: newcomer.trouble,
                 ..Talk::default()
             }),
         }
+    }
+
+    /// The same, of this user and with this house.
+    pub fn of(self, uid: u32, house: Option<Arc<House>>) -> Entry {
+        Entry { uid, house, ..self }
+    }
+
+    /// Who shares fairly with whom, and what the job's processes have in common, in words that no other user can say of his own. `user` and `gang`: what the job says.
+    ///
+    /// With a shared broker it is the kernel that says whose a job is. With a private one all jobs are one user's, and a label of his divides them.
+    pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
+        identity(self.uid, self.house.is_some(), user, gang)
     }
 
     /// Keeps a line that the job's side wants people to see.
@@ -185,6 +204,7 @@ impl Entry {
         ClientStatus {
             client: self.client,
             pid: self.pid,
+            uid: self.uid,
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
             mode: mode_name(Mode::from_word(read(&self.figures.mode) as u32)).to_string(),
@@ -232,6 +252,21 @@ impl Entry {
             notes: talk.notes.iter().cloned().collect(),
         }
     }
+}
+
+/// See [`Entry::identity`].
+pub fn identity(uid: u32, shared: bool, user: &str, gang: &str) -> (String, String) {
+    let own = uid.to_string();
+    let label = if shared || user.is_empty() {
+        own
+    } else {
+        user.to_string()
+    };
+    let gang = match shared && !gang.is_empty() {
+        true => format!("{uid}:{gang}"),
+        false => gang.to_string(),
+    };
+    (label, gang)
 }
 
 /// A mode, for people.
@@ -296,6 +331,11 @@ impl Registry {
     /// How many are attached.
     pub fn count(&self) -> usize {
         self.clients.len()
+    }
+
+    /// How many of a user's are.
+    pub fn count_of(&self, uid: u32) -> usize {
+        self.clients.iter().filter(|entry| entry.uid == uid).count()
     }
 
     /// All of them, by number.

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::cores::{Cores, Newcomer};
+use super::houses::Houses;
 use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
 use super::memory::{self, Memory};
@@ -19,9 +20,8 @@ use super::status::Ending;
 use super::trace::{Line, Trace};
 use super::waiting::{Scene, Wait, Waiting};
 use crate::core::{Client, Config, Core, Decision, Event, Snapshot};
-use crate::protocol::board;
+use crate::protocol::Ns;
 use crate::protocol::lane::Mode;
-use crate::protocol::{Ns, PRIORITIES};
 use crate::transport::server::Host;
 
 /// Answers to decisions may bring decisions (credit taken back may be given to another). A handful of rounds settles it; a core that
@@ -197,8 +197,7 @@ pub(super) struct Scheduler {
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
-    /// Of each row of the board, the sums above its priorities.
-    signs: Vec<[u64; PRIORITIES]>,
+    houses: Houses,
     last_record: Ns,
     stopping: bool,
     /// It napped last, and will probably do so again.
@@ -223,6 +222,7 @@ impl Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
             cores: Cores::new(setup.config),
+            houses: Houses::new(Arc::clone(&setup.host)),
             host: setup.host,
             registry: setup.registry,
             keeper: setup.keeper,
@@ -231,7 +231,6 @@ impl Scheduler {
             incoming,
             gauges,
             lanes: Vec::new(),
-            signs: Vec::new(),
             last_record: 0,
             stopping: false,
             naps: false,
@@ -278,7 +277,8 @@ impl Scheduler {
     pub(super) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
-            lane.want_bell(by_anybody || lane.mode() != Mode::Holder);
+            // A holder rings for fillers that do not see its sign.
+            lane.want_bell(by_anybody || lane.mode() != Mode::Holder || self.houses.many());
         }
     }
 
@@ -336,7 +336,6 @@ impl Scheduler {
     /// One look at everything.
     pub(super) fn turn(&mut self) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
-        self.host.board.heartbeat.fetch_add(1, Ordering::Relaxed);
         if self.naps {
             // Before the look: what is told after it rings, and the next nap does not begin. (The first of a row of naps is not rung for. It is short.)
             let now = (self.clock)();
@@ -344,12 +343,7 @@ impl Scheduler {
                 lane.want_bell_in_nap(now);
             }
         }
-        self.signs.resize(self.cores.rows(), [0; PRIORITIES]);
-        for (row, signs) in self.signs.iter_mut().enumerate() {
-            for (priority, signs) in signs.iter_mut().enumerate() {
-                *signs = self.host.board.above(board::sign(row, priority));
-            }
-        }
+        self.houses.read(self.cores.rows());
         let mut turn = Turn::default();
         while let Ok(notice) = self.incoming.try_recv() {
             turn.news = true;
@@ -382,6 +376,9 @@ impl Scheduler {
                     turn.filler_waits |= found.waits && lane.mode() == Mode::Filler;
                     if found.records > 0 {
                         self.last_record = now;
+                        if lane.mode() == Mode::Holder {
+                            self.houses.relay(lane.entry().house.as_ref(), lane.sign());
+                        }
                     }
                 }
                 Err(lie) => liars.push((lane.client().0, lie)),
@@ -407,6 +404,7 @@ impl Scheduler {
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
                 self.memory.tell(memory::Tell::Joined(Arc::clone(&entry)));
+                self.houses.comes(entry.house.as_ref(), self.cores.rows());
                 self.lanes.push(LaneWatch::new(entry));
                 let event = Event::Attached {
                     client,
@@ -460,6 +458,11 @@ impl Scheduler {
             return;
         };
         let mut lane = self.lanes.swap_remove(at);
+        let lanes = &self.lanes;
+        self.houses.stay(|house| {
+            let mut others = lanes.iter().filter_map(|lane| lane.entry().house.as_ref());
+            others.any(|other| Arc::ptr_eq(other, house))
+        });
         if ending != Ending::Detached {
             let mut seen = Vec::new();
             // Its launches no longer matter, its samples do. A lie now changes nothing.
@@ -532,8 +535,7 @@ impl Scheduler {
                 let at = self.lanes.iter().position(|lane| lane.client() == client)?;
                 let lane = self.lanes.get(at)?;
                 let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
-                let row = self.signs.get(lane.row());
-                let reading = row.and_then(|row| row.get(priority)).copied().unwrap_or(0);
+                let reading = self.houses.above(lane.entry().house.as_ref(), lane.row(), priority);
                 let left = lane.grant(credit, bound.then_some(reading));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {

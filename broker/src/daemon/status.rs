@@ -31,7 +31,10 @@ pub struct BrokerStatus {
     pub policy: String,
     /// Where clients attach.
     pub socket: PathBuf,
-    /// Where profiles are kept.
+    /// It serves many users.
+    #[serde(default)]
+    pub shared: bool,
+    /// Where profiles are kept; a shared broker keeps none.
     pub profiles: PathBuf,
     /// Seconds since it started.
     pub uptime_s: f64,
@@ -86,6 +89,9 @@ pub struct ClientStatus {
     pub client: u64,
     /// Its process.
     pub pid: u32,
+    /// Its user, as the kernel says.
+    #[serde(default)]
+    pub uid: u32,
     /// The command line.
     pub command: String,
     /// 0 (most important) to 9.

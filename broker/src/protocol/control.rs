@@ -208,4 +208,7 @@ pub enum Refusal {
     /// No more clients.
     #[error("the broker has its limit of {0} clients")]
     Full(usize),
+    /// A shared broker believes no process id but the kernel's.
+    #[error("the shared broker cannot see this process (it is in a pid namespace that is not below the broker's)")]
+    Unseen,
 }

@@ -4,7 +4,9 @@
 //! helper thread alone, with all signals blocked.
 #![forbid(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,8 +17,10 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use weft_profiles::Store;
+
 use super::wire::{Packet, Up};
-use super::{Error, fds, path, peer};
+use super::{Error, fds, path, peer, sealed};
 use crate::protocol::Ns;
 use crate::protocol::control::{Hello, Refusal, ToBroker, ToClient};
 
@@ -46,11 +50,25 @@ pub struct Attached {
 /// The control channel.
 #[derive(Debug)]
 pub struct Channel {
-    up: IpcSender<Up>,
-    down: IpcReceiver<ToClient>,
+    way: Way,
     socket: OwnedFd,
     inode: u64,
 }
+
+/// What carries the messages.
+#[derive(Debug)]
+enum Way {
+    /// The channel of a private broker.
+    Ipc {
+        up: IpcSender<Up>,
+        down: IpcReceiver<ToClient>,
+    },
+    /// The rendezvous socket itself: a shared broker believes no length that a client announces.
+    Packets,
+}
+
+/// How long a shared broker may leave a message unread before it counts as gone.
+const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
     /// Whether the descriptors are still what they were. A program that closes descriptors it did not open (daemons do) may have closed
@@ -61,15 +79,29 @@ impl Channel {
 
     /// Tells the broker something. May block while the broker does not read.
     pub fn send(&self, message: ToBroker) -> Result<(), Error> {
-        self.up.send(Up::Say(message)).map_err(|_| Error::Gone)
+        match &self.way {
+            Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
+            Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
+                // What fits no packet the broker does without: a graph of thousands of kernels is described by its hash alone.
+                Err(Error::Nonsense(_)) => Ok(()),
+                sent => sent,
+            },
+        }
     }
 
     /// The next message, if one is there.
     pub fn receive(&self) -> Result<Option<ToClient>, Error> {
-        match self.down.try_recv() {
-            Ok(message) => Ok(Some(message)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+        match &self.way {
+            Way::Ipc { down, .. } => match down.try_recv() {
+                Ok(message) => Ok(Some(message)),
+                Err(TryRecvError::Empty) => Ok(None),
+                Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+            },
+            Way::Packets => match fds::take(&self.socket)? {
+                Some((Packet::Tell(message), _)) => Ok(Some(message)),
+                Some(_) => Err(Error::Nonsense("the broker sent what is no message")),
+                None => Ok(None),
+            },
         }
     }
 
@@ -83,9 +115,9 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
-/// Connects to the broker at `path`, which must be the same user's.
+/// Connects to the broker at `path`, which must be whoever the folder is of: this user, or, for a shared one, root or whom root gave the place.
 fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
-    path::check_folder(path, false)?;
+    let trusted = path::trusted(path)?;
     let address = SocketAddrUnix::new(path).map_err(|_| Error::Folder {
         path: path.to_path_buf(),
         why: "the path of a unix socket has at most 107 bytes; set WEFT_SOCKET to a shorter one".into(),
@@ -101,6 +133,12 @@ fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
             Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
             Err(Errno::INTR) => {}
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(Error::NoBroker(path.to_path_buf())),
+            Err(Errno::ACCESS) => {
+                return Err(Error::Folder {
+                    path: path.to_path_buf(),
+                    why: "the shared broker is not open to this user (its --group); set WEFT_SOCKET to a path of your own".into(),
+                });
+            }
             Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
                 return Err(Error::Nonsense("what is at the socket's path is not weft's socket"));
             }
@@ -108,7 +146,7 @@ fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
         }
     }
     let peer = peer::peer(&socket)?;
-    if peer.uid != peer::own_uid() {
+    if peer.uid != trusted {
         return Err(Error::OtherUser {
             path: path.to_path_buf(),
             uid: peer.uid,
@@ -143,7 +181,13 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
     fds::enough(&socket)?;
-    fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
+    // A shared broker opens no file for anybody: who wants his profile used brings it.
+    let profile = match (&hello.profile, hello.profiling, path::is_shared(path)) {
+        (Some(called), false, true) => carried(called),
+        _ => None,
+    };
+    let brings: Vec<BorrowedFd<'_>> = profile.iter().map(AsFd::as_fd).collect();
+    fds::send(&socket, &Packet::Hello(hello), &brings, deadline)?;
     let (packet, descriptors) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
     let name = match packet {
         Packet::Lane { channel } => channel,
@@ -153,6 +197,21 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     let [lane, board, bell]: [OwnedFd; 3] = descriptors
         .try_into()
         .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
+    if name.is_empty() {
+        let (client, costs) = welcomed(&socket, within, deadline)?;
+        return Ok(Attached {
+            client,
+            lane,
+            board,
+            bell,
+            costs,
+            channel: Channel {
+                way: Way::Packets,
+                inode: inode(&socket).unwrap_or_default(),
+                socket,
+            },
+        });
+    }
     let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
     let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
     up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
@@ -166,8 +225,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             bell,
             costs,
             channel: Channel {
-                up,
-                down,
+                way: Way::Ipc { up, down },
                 inode: inode(&socket).unwrap_or_default(),
                 socket,
             },
@@ -179,6 +237,35 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
         Err(TryRecvError::Empty) => Err(Error::Late("the broker", within)),
         Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
     }
+}
+
+/// A shared broker's welcome.
+fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u64, Vec<(u64, Ns)>), Error> {
+    let mut all = Vec::new();
+    loop {
+        match fds::receive(socket, "the broker", within, deadline)?.0 {
+            Packet::Welcome { client, costs, last } => {
+                all.extend(costs);
+                if last {
+                    return Ok((client, all));
+                }
+            }
+            Packet::Refused(why) => return Err(Error::Refused(why)),
+            _ => return Err(Error::Nonsense("the broker said something else before it welcomed")),
+        }
+    }
+}
+
+/// A profile by what the job calls it, in memory that does not change any more. `None` where it cannot be read: the broker tells the job that it has none.
+fn carried(called: &str) -> Option<OwnedFd> {
+    let (store, name) = match called.rsplit_once('/') {
+        None => (Store::of_user().ok()?, called),
+        Some((folder, name)) => (Store::at(if folder.is_empty() { "/" } else { folder }), name),
+    };
+    let file = File::open(store.path(name).ok()?).ok()?;
+    let mut bytes = Vec::new();
+    file.take(sealed::LONGEST + 1).read_to_end(&mut bytes).ok()?;
+    sealed::make(&bytes).ok()
 }
 
 /// Asks the broker at `path` something for a person (`weft status` and its like) and gives the whole answer.

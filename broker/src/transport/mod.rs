@@ -2,6 +2,7 @@
 //!
 //! 1. The broker listens on a well-known unix socket ([`path::socket`]; 0600 in a folder of the same user; sequenced packets).
 //! 2. A client connects and sends one packet, its [`Hello`](crate::protocol::control::Hello). Both sides check with the kernel that the other belongs to the same user.
+//!    A shared broker (0666 or 0660, in a folder of root's, or of a service account's that root gave it) lets in whoever may connect, and goes by the user and the process that the kernel names.
 //! 3. The broker answers with one packet: the descriptors of the lane, the board and the doorbell, and the name of an ipc-channel one-shot
 //!    server made for this client alone (such a server takes a single client, so there is one a client).
 //! 4. The client connects to that, the broker sends `Welcome` through it, and from then on it carries the control messages.
@@ -11,7 +12,8 @@
 //!
 //! What holds: every step is bounded ([`HANDSHAKE`]); nothing here is on a launch's path; what the other side says is checked before it is
 //! used. What does not: ipc-channel believes the length a message announces, so a hostile process *of the same user* can make the broker
-//! allocate; another user cannot connect at all.
+//! allocate. Another user cannot connect to a private broker at all, and a shared one has the rendezvous socket itself for its control channel, a message a packet
+//! (see [`server`]).
 
 use std::io;
 use std::path::PathBuf;
@@ -24,6 +26,7 @@ mod fds;
 pub mod map;
 pub mod path;
 mod peer;
+mod sealed;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(all(test, feature = "server"))]

@@ -1,26 +1,64 @@
 //! Where the broker's socket is, and whether its folder is safe. Pure but for looking at the file system.
+//!
+//! A private broker's folder belongs to the user who runs it. A shared broker's belongs to root, or to a service account in a place that only root can give away
+//! (`/run/weft`): nobody else can put a socket there, so who finds one may trust it as he trusts the machine.
 #![forbid(unsafe_code)]
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// The socket of this user's broker: `WEFT_SOCKET`, else `weft/broker.sock` in `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
+/// Where a broker of all users listens, unless it is told another place.
+pub const SHARED: &str = "/run/weft/broker.sock";
+
+/// The socket of the broker that this process is to use: `WEFT_SOCKET`; else the shared one ([`SHARED`]) if a socket is there, whether somebody listens or not; else the user's own ([`own`]).
 pub fn socket() -> PathBuf {
-    socket_from(
-        |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from),
+    socket_from(|name| set(name).map(PathBuf::from), own, is_socket)
+}
+
+fn set(name: &str) -> Option<std::ffi::OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn socket_from(
+    variable: impl Fn(&str) -> Option<PathBuf>,
+    own: impl Fn() -> PathBuf,
+    is_socket: impl Fn(&Path) -> bool,
+) -> PathBuf {
+    if let Some(path) = variable("WEFT_SOCKET") {
+        return path;
+    }
+    let shared = Path::new(SHARED);
+    // While a shared broker is begun anew its jobs wait for it: with brokers of their own they would be strangers to one another.
+    if is_socket(shared) {
+        return shared.to_path_buf();
+    }
+    own()
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket())
+}
+
+/// Whether a shared broker listens at `path`, or did and was killed: others may connect there. Such a one is started by whoever runs the machine, never by a job.
+pub fn is_shared(path: &Path) -> bool {
+    let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
+    path == Path::new(SHARED) || fs::symlink_metadata(path).is_ok_and(open)
+}
+
+/// The socket of the user's own broker, which serves nobody else: `weft/broker.sock` in `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
+pub fn own() -> PathBuf {
+    own_from(
+        |name| set(name).map(PathBuf::from),
         rustix::process::geteuid().as_raw(),
         Path::is_dir,
     )
 }
 
-fn socket_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: impl Fn(&Path) -> bool) -> PathBuf {
-    if let Some(path) = variable("WEFT_SOCKET") {
-        return path;
-    }
+fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: impl Fn(&Path) -> bool) -> PathBuf {
     // The runtime folder of a user who is no longer logged in may be gone while its variable is still set (su, cron).
     if let Some(run) = variable("XDG_RUNTIME_DIR").filter(|run| is_folder(run)) {
         return run.join("weft/broker.sock");
@@ -34,19 +72,53 @@ fn socket_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: 
 
 /// Checks that nobody but this user can put a socket at `path`; with `make`, makes a missing folder (0700).
 pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
-    let folder = match path.parent() {
+    check(path, make.then_some(0o700), false).map(|_| ())
+}
+
+/// The same for a shared broker's own folder, which others may enter (0755).
+pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
+    let missing = !folder_of(path).exists();
+    check(path, Some(0o755), false)?;
+    if missing {
+        // Whatever the umask says.
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(folder_of(path), mode)
+            .map_err(Error::io("opening the folder of a shared broker's socket"))?;
+    }
+    Ok(())
+}
+
+/// Who may have put the socket at `path` there, as its folder says: this user; root; or whom root gave a folder in one of its own.
+pub fn trusted(path: &Path) -> Result<u32, Error> {
+    check(path, None, true)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// Root alone can make folders here and give them away.
+fn is_roots(folder: &Path) -> bool {
+    const ROOT: u32 = 0;
+    fs::metadata(folder).is_ok_and(|facts| facts.uid() == ROOT && facts.mode() & 0o022 == 0)
+}
+
+fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
+    let folder = folder_of(path);
     let refuse = |why: &str| {
         Err(Error::Folder {
             path: folder.to_path_buf(),
             why: why.to_string(),
         })
     };
-    if make && !folder.exists() {
+    if let Some(mode) = make
+        && !folder.exists()
+    {
         let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700);
+        builder.recursive(true).mode(mode);
         if let Err(why) = builder.create(folder)
             && !folder.is_dir()
         {
@@ -55,13 +127,16 @@ pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
     }
     let facts = match fs::metadata(folder) {
         Ok(facts) => facts,
-        Err(_) if !make => return Err(Error::NoBroker(path.to_path_buf())),
+        Err(_) if make.is_none() => return Err(Error::NoBroker(path.to_path_buf())),
         Err(why) => return refuse(&format!("cannot look at the folder of the broker's socket: {why}")),
     };
     if !facts.is_dir() {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
     }
-    if facts.uid() != rustix::process::geteuid().as_raw() {
+    let own = facts.uid() == rustix::process::geteuid().as_raw();
+    // A folder of root's, or one that somebody has from root: in one of root's, where nobody else can make any.
+    let given = || is_roots(folder) || folder.parent().is_some_and(is_roots);
+    if !(own || others && given()) {
         return refuse(
             "the folder of the broker's socket belongs to another user; set WEFT_SOCKET to a path in a folder of your own",
         );
@@ -71,7 +146,7 @@ pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
             "others can write to the folder of the broker's socket; chmod 700 it, or set WEFT_SOCKET to a path in another folder",
         );
     }
-    Ok(())
+    Ok(facts.uid())
 }
 
 #[cfg(test)]
@@ -80,20 +155,32 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_first_of_the_four_places_that_exists_is_taken() {
+    fn the_first_of_the_five_places_that_exists_is_taken() {
         let none = |_: &str| None;
+        let said = |name: &str| (name == "WEFT_SOCKET").then(|| PathBuf::from("/x/y"));
         let run = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("/run/user/7"));
-        assert_eq!(
-            socket_from(
-                |name| (name == "WEFT_SOCKET").then(|| PathBuf::from("/x/y")),
-                7,
-                |_| true
-            ),
-            Path::new("/x/y")
-        );
-        assert_eq!(socket_from(run, 7, |_| true), Path::new("/run/user/7/weft/broker.sock"));
-        assert_eq!(socket_from(run, 7, |_| false), Path::new("/tmp/weft-7/broker.sock"));
-        assert_eq!(socket_from(none, 7, |_| true), Path::new("/run/weft-7/broker.sock"));
+        let own = || PathBuf::from("/own");
+        assert_eq!(socket_from(said, own, |_| true), Path::new("/x/y"));
+        assert_eq!(socket_from(none, own, |_| true), Path::new(SHARED));
+        assert_eq!(socket_from(none, own, |_| false), Path::new("/own"));
+        assert_eq!(own_from(run, 7, |_| true), Path::new("/run/user/7/weft/broker.sock"));
+        assert_eq!(own_from(run, 7, |_| false), Path::new("/tmp/weft-7/broker.sock"));
+        assert_eq!(own_from(none, 7, |_| true), Path::new("/run/weft-7/broker.sock"));
+    }
+
+    #[test]
+    fn a_folder_that_anybody_may_have_made_is_not_trusted() {
+        // /proc/sys is root's, and so is the folder it lies in.
+        assert_eq!(trusted(Path::new("/proc/sys/broker.sock")).expect("root's"), 0);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let own = trusted(&folder.path().join("broker.sock")).expect("one's own");
+        assert_eq!(own, rustix::process::geteuid().as_raw());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("chmod");
+        assert!(matches!(
+            trusted(&folder.path().join("broker.sock")),
+            Err(Error::Folder { .. })
+        ));
+        assert!(!is_roots(folder.path()), "anybody may make folders in it");
     }
 
     #[test]

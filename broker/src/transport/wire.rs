@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::protocol::VERSION;
 use crate::protocol::control::{Hello, Refusal, ToBroker, ToClient};
+use crate::protocol::{Ns, VERSION};
 
 /// The longest packet. A hello is some hundred bytes; an answer for people is cut into pieces of this size.
 pub(super) const LONGEST: usize = 60 * 1024;
@@ -29,7 +29,7 @@ pub(super) enum Packet {
     Refused(Refusal),
     /// Broker: your lane, board and doorbell come with this packet; connect to the one-shot server of this name.
     Lane {
-        /// Name of the one-shot server.
+        /// Name of the one-shot server. Empty: the broker serves many users, and this socket is the control channel.
         channel: String,
     },
     /// Client: connected to it.
@@ -41,6 +41,19 @@ pub(super) enum Packet {
         /// Nothing follows.
         last: bool,
     },
+    /// Shared broker: welcome, in pieces.
+    Welcome {
+        /// The client's number.
+        client: u64,
+        /// Some of the costs of its profile's kernels.
+        costs: Vec<(u64, Ns)>,
+        /// Nothing follows.
+        last: bool,
+    },
+    /// Client of a shared broker: a control message.
+    Say(ToBroker),
+    /// Shared broker: a control message.
+    Tell(ToClient),
 }
 
 /// What goes up the channel.

@@ -19,6 +19,7 @@ use weft_broker::protocol::VERSION;
 use weft_broker::protocol::control::{Hello, Refusal, ToBroker, ToClient};
 use weft_broker::protocol::lane::Mode;
 use weft_broker::transport::client::{self, Attached, Channel};
+use weft_broker::transport::path;
 use weft_broker::transport::{Error, HANDSHAKE};
 
 use super::settings::Purpose;
@@ -205,7 +206,10 @@ impl Helper {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.attach(left.min(HANDSHAKE)) {
                 Ok(()) => return,
-                Err(Error::NoBroker(_)) if self.session.settings.autostart && left > SOON => {
+                // A shared broker is started by whoever runs the machine.
+                Err(Error::NoBroker(path))
+                    if self.session.settings.autostart && left > SOON && !path::is_shared(&path) =>
+                {
                     if starter.is_none() {
                         let started = autostart::start(&self.path);
                         if let Err(why) = &started {
@@ -237,7 +241,7 @@ impl Helper {
         // A version or a priority does not change while this process lives.
         self.hopeless = matches!(
             why,
-            Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User)
+            Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User | Refusal::Unseen)
         );
         let loud = (self.session.settings.explicit || certain) && !self.warned;
         if loud {

@@ -85,10 +85,12 @@ impl Book {
         book
     }
 
-    /// The job that a process belonged to before, on this device.
-    pub fn back_from(&self, process: &Process, device: DeviceId) -> Option<Job> {
-        let belonged =
-            |gang: &Gang| gang.device == device && gang.absent.iter().any(|absent| absent.process == *process);
+    /// The job of this user that a process belonged to before, on this device. (Where `/proc` shows no other user's processes a number alone would do, and it may be another's now.)
+    pub fn back_from(&self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
+        let belonged = |gang: &Gang| {
+            let there = gang.absent.iter().any(|absent| absent.process == *process);
+            there && gang.device == device && gang.user == user
+        };
         self.gangs.iter().find(|(_, gang)| belonged(gang)).map(|(job, _)| *job)
     }
 

@@ -160,7 +160,7 @@ impl Book {
         };
         let kin = self.kin(&member.process, &wants);
         let known = kin.iter().find(|(_, on)| *on == device).map(|(job, _)| *job);
-        if let Some(job) = self.back_from(&member.process, device) {
+        if let Some(job) = self.back_from(&member.process, &wants.user, device) {
             self.clients.insert(entry.client, job);
             self.comes_back(job, member, &wants, device);
         } else if let Some(job) = known {

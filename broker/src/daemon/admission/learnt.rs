@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use serde::{Deserialize, Serialize};
 use weft_profiles::Gpu;
 
 use super::rows::LearntRow;
@@ -20,7 +21,7 @@ use crate::protocol::Ns;
 const MOST: usize = 32;
 
 /// What a job took.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Took {
     /// The job, over all its devices.
     pub family: Job,
@@ -89,10 +90,11 @@ impl Learnt {
         self.0.push_back(took);
     }
 
-    /// What the last job of this process took; of no process: the last job.
-    pub fn of(&self, pid: Option<u32>) -> Option<&Took> {
+    /// What the last job of this process took; of no process: the last job. Of this user's jobs, if one is named.
+    pub fn of(&self, pid: Option<u32>, user: Option<&str>) -> Option<&Took> {
         let mut latest = self.0.iter().rev();
-        latest.find(|took| pid.is_none_or(|pid| pid == took.pid))
+        let his = |took: &Took| user.is_none_or(|user| user == took.user);
+        latest.find(|took| his(took) && pid.is_none_or(|pid| pid == took.pid))
     }
 
     /// For people, the latest first.

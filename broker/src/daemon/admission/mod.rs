@@ -150,9 +150,9 @@ impl Desk {
         self.book().weigh(user, weight);
     }
 
-    /// What a job took that has ended and had not said what it would: the last one of this process, or the last one.
-    pub fn learnt(&self, pid: Option<u32>) -> Option<Took> {
-        self.book().learnt.of(pid).cloned()
+    /// What a job took that has ended and had not said what it would: the last one of this process, or the last one; of this user, if one is named.
+    pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<Took> {
+        self.book().learnt.of(pid, user).cloned()
     }
 
     /// Time went by. Called some times a second.

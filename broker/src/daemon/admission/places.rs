@@ -75,7 +75,8 @@ impl Book {
         let (gangs, mut promised) = (&self.gangs, std::mem::take(&mut self.promised));
         promised.retain(|promise| {
             let came = gangs.values().any(|gang| gang.name == promise.gang);
-            !came && now < promise.until && promise.process.runs() != Some(false) && promise.gang != seeker.gang
+            let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
+            !came && now < promise.until && promise.process.runs() != Some(false) && !same
         });
         self.promised = promised;
         let devices: Vec<DeviceId> = seeker

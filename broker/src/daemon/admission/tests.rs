@@ -243,7 +243,7 @@ fn a_run_teaches_and_a_weight_stays() {
     let said = broker.comes(1, "a", GB, None);
     said.lane.counters.memory_peak.store(GB, Ordering::Relaxed);
     broker.desk.gone(1);
-    assert!(broker.desk.learnt(None).is_none(), "it had said what it takes");
+    assert!(broker.desk.learnt(None, None).is_none(), "it had said what it takes");
     let silent = Wants {
         uuid: "gpu".into(),
         total: 8 * GB,
@@ -266,12 +266,12 @@ fn a_run_teaches_and_a_weight_stays() {
     entry.lane.counters.memory_peak.store(3 * GB, Ordering::Relaxed);
     broker.desk.more(entry.client, 20 * GB);
     broker.desk.gone(entry.client);
-    let took = broker.desk.learnt(Some(77)).expect("it taught");
+    let took = broker.desk.learnt(Some(77), None).expect("it taught");
     assert_eq!(
         (took.peak, took.denied, took.command.as_str()),
         (3 * GB, true, "python train.py")
     );
-    assert!(broker.desk.learnt(Some(78)).is_none());
+    assert!(broker.desk.learnt(Some(78), None).is_none());
     let freed = broker.desk.queue().freed;
     assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
     assert_eq!((freed[0].share, freed[1].share), (8 * GB / book::UNKNOWN, GB));

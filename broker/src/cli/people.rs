@@ -1,0 +1,55 @@
+//! Users and groups as the owner of a shared broker names them: by number, or by the name that this machine's own tables have for it.
+#![forbid(unsafe_code)]
+
+use std::str::FromStr;
+
+/// A user, by number or name.
+pub fn user(text: &str) -> Result<u32, String> {
+    look_up(text, "/etc/passwd", "user")
+}
+
+/// A group, by number or name.
+pub fn group(text: &str) -> Result<u32, String> {
+    look_up(text, "/etc/group", "group")
+}
+
+fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let lines = std::fs::read_to_string(table).unwrap_or_default();
+    number_in(&lines, text).ok_or_else(|| format!("no {what} {text} in {table}; give the number (id {text})"))
+}
+
+/// Of the line that begins with this name the third field (passwd(5), group(5)).
+fn number_in(lines: &str, name: &str) -> Option<u32> {
+    let mut rows = lines.lines().map(|line| line.split(':'));
+    rows.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?)
+}
+
+/// `WHO=FIGURE`, the figure within bounds.
+pub fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<(u32, T), String> {
+    let (who, figure) = text.split_once('=').ok_or("is not USER=FIGURE")?;
+    match figure.parse() {
+        Ok(figure) if least <= figure && figure <= most => Ok((user(who)?, figure)),
+        _ => Err(format!("{figure} is not in {least} to {most}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_number_and_by_name() {
+        let lines = "root:x:0:0:root:/root:/bin/sh\nann:x:1001:1001::/home/ann:/bin/sh\nodd\n";
+        assert_eq!(number_in(lines, "ann"), Some(1001));
+        assert_eq!(number_in(lines, "bea"), None);
+        assert_eq!(number_in(lines, "odd"), None);
+        assert_eq!(figure("1001=3", 1u32, 100), Ok((1001, 3)));
+        assert_eq!(user("root"), Ok(0));
+        for wrong in ["1001", "1001=0", "1001=101", "nobody-of-this-name=3"] {
+            assert!(figure(wrong, 1u32, 100).is_err(), "{wrong}");
+        }
+    }
+}
