@@ -139,6 +139,45 @@ def memory_that_two_processes_share(scene):
     says(job, "weft", "managed", "cannot be shared")
 
 
+def driver_without(scene, name):
+    """A copy of the driver in which nothing finds this name, as in one that is too old for it."""
+    folder = scene.folder / "older"
+    folder.mkdir()
+    driver, name = paths.SIMGPU_CUDA.read_bytes(), name.encode()
+    assert name in driver, name
+    copy = folder / "libcuda.so.1"
+    # As long as the name was, so that all else stays where it is.
+    copy.write_bytes(driver.replace(name, b"x" * len(name)))
+    # The device's program is looked for beside the driver.
+    return {"LD_LIBRARY_PATH": str(folder), "WEFT_CUDA_LIBRARY": str(copy), "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE)}
+
+
+@case
+def managed_memory_under_a_driver_without_the_newer_prefetch(scene):
+    """Drivers of CUDA 12.0 and 12.1 prefetch to a device by its number alone; later ones have that beside the newer call."""
+    older = driver_without(scene, "cuMemPrefetchAsync_v2")
+    # Two contexts of 400 MiB leave room for one of the jobs, not for both: weft moves memory at their turns.
+    scene.device.settings["SIMGPU_MEMORY"] = str(1500 << 20)
+    scene.running.touch()
+    scene.broker.start()
+    more = {**PYTHON, **older, "WEFT_BACKING": "managed", "SIMGPU_DEBUG": "2"}
+    both = [scene.job(script("moves.py", scene.running), f"managed{n}", more=more, priority=5) for n in range(2)]
+
+    def moved(job):
+        row = scene.row(job) or {"prefetched": 0, "evicted": 0}
+        return row["prefetched"] > 0 and row["evicted"] > 0
+
+    assert jobs.wait_until(lambda: any(map(moved, both)), BOUND, step=0.1), [scene.row(job) for job in both]
+    scene.running.unlink()
+    for job in both:
+        scene.finish(job)
+        assert job.stdout() == b"7 19\n", job.explain()
+        last = counters(scene, job)
+        assert last["errands_refused"] == last["troubles"] == 0, last
+        assert not any("cuMemPrefetchAsync_" in line for line in job.stderr().splitlines()), job.explain()
+    says(both[0], "cuMemPrefetchAsync")
+
+
 @case
 def a_job_that_shuts_itself_in(scene):
     """Few system calls are left to all its threads, and weft's own fail."""
