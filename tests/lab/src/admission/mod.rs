@@ -13,6 +13,8 @@ pub mod mix;
 pub mod world;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -47,10 +49,13 @@ struct Options {
     /// Only these mixes
     #[arg(long)]
     mix: Vec<String>,
-    /// The public trace's folder; left out where it is not there
-    #[arg(long, value_name = "FOLDER", default_value = "../shared/data/openb")]
-    openb: PathBuf,
+    /// The public trace's folder; where none is named and ../shared/data/openb is not there, it is left out
+    #[arg(long, value_name = "FOLDER")]
+    openb: Option<PathBuf>,
 }
+
+/// Where the public trace lies if nobody says another place.
+const OPENB: &str = "../shared/data/openb";
 
 #[derive(Debug, Serialize)]
 struct Results {
@@ -74,9 +79,11 @@ pub fn main(words: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-fn trace(folder: &Path) -> Result<Option<Vec<mix::Pod>>> {
-    let path = folder.join("openb_pod_list_default.csv");
+/// The public trace's pods. A folder that somebody named must hold it.
+fn trace(named: Option<&Path>) -> Result<Option<Vec<mix::Pod>>> {
+    let path = named.unwrap_or(Path::new(OPENB)).join("openb_pod_list_default.csv");
     if !path.exists() {
+        anyhow::ensure!(named.is_none(), "--openb: {} is not there", path.display());
         eprintln!(
             "{} is not there: the public trace is left out (--openb names its folder)",
             path.display()
@@ -93,29 +100,63 @@ fn trace(folder: &Path) -> Result<Option<Vec<mix::Pod>>> {
     Ok(Some(pods))
 }
 
+/// Opened before anything is run: a place that cannot be written to is an error at once, and a file of an earlier run is not taken for this one's.
+fn output(path: &Path) -> Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    }
+    File::create(path).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// The mixes of a seed that were asked for.
+fn chosen(options: &Options, pods: Option<&[mix::Pod]>, seed: u64) -> Result<Vec<mix::Mix>> {
+    let mut mixes = mix::made(seed, options.quick);
+    let count = if options.quick { 150 } else { 500 };
+    mixes.extend(pods.and_then(|pods| mix::openb(pods, seed, count)));
+    for name in &options.mix {
+        let names = || mixes.iter().map(|mix| mix.name.as_str()).collect::<Vec<_>>().join(", ");
+        anyhow::ensure!(
+            mixes.iter().any(|mix| mix.name == *name),
+            "--mix: no mix is called {name}; there are {}",
+            names()
+        );
+    }
+    if !options.mix.is_empty() {
+        mixes.retain(|mix| options.mix.contains(&mix.name));
+    }
+    Ok(mixes)
+}
+
+/// How many aims were met, those that were, and last those missed.
+fn verdict(aims: &[Aim]) -> String {
+    let met = aims.iter().filter(|aim| aim.met).count();
+    let mut lines = vec![format!("{met} of {} aims met\n", aims.len())];
+    for met in [true, false] {
+        for aim in aims.iter().filter(|aim| aim.met == met) {
+            lines.push(format!(
+                "{}: {}: {}\n",
+                if met { "met" } else { "MISSED" },
+                aim.what,
+                aim.figures
+            ));
+        }
+    }
+    lines.concat()
+}
+
 fn run(options: &Options) -> Result<bool> {
     let start = Instant::now();
+    let json = options.json.as_deref().map(output).transpose()?;
     let seeds: Vec<u64> = if options.quick {
         options.seeds.iter().take(1).copied().collect()
     } else {
         options.seeds.clone()
     };
-    let pods = trace(&options.openb)?;
+    let pods = trace(options.openb.as_deref())?;
     let mut rows = Vec::new();
     let mut abouts = BTreeMap::new();
     for seed in &seeds {
-        let mut mixes = mix::made(*seed, options.quick);
-        let count = if options.quick { 150 } else { 500 };
-        mixes.extend(pods.as_ref().and_then(|pods| mix::openb(pods, *seed, count)));
-        if !options.mix.is_empty() {
-            mixes.retain(|mix| options.mix.contains(&mix.name));
-        }
-        anyhow::ensure!(
-            !mixes.is_empty(),
-            "--mix: no mix is called {}",
-            options.mix.join(" or ")
-        );
-        for mix in &mixes {
+        for mix in &chosen(options, pods.as_deref(), *seed)? {
             eprintln!(
                 "seed {seed}, {}: {} jobs, {:.0} s",
                 mix.name,
@@ -135,21 +176,47 @@ fn run(options: &Options) -> Result<bool> {
         aims: figures::judge(&rows),
         rows,
     };
-    if let Some(path) = &options.json {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
-        }
-        std::fs::write(path, serde_json::to_string_pretty(&results)?)
-            .with_context(|| format!("{}: cannot be written", path.display()))?;
+    if let Some(mut file) = json {
+        file.write_all(serde_json::to_string_pretty(&results)?.as_bytes())
+            .context("--json: cannot be written")?;
     }
     print!("{}", figures::text(&results.rows, &abouts));
-    for aim in &results.aims {
-        println!(
-            "{}: {}: {}",
-            if aim.met { "met" } else { "MISSED" },
-            aim.what,
-            aim.figures
-        );
+    if pods.is_none() && (options.mix.is_empty() || options.mix.iter().any(|mix| mix == "openb")) {
+        println!("not judged: openb: the public trace is not there (--openb names its folder)");
     }
+    print!("{}", verdict(&results.aims));
     Ok(!options.check || results.aims.iter().all(|aim| aim.met))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(words: &[&str]) -> Options {
+        Options::parse_from(std::iter::once("admission").chain(words.iter().copied()))
+    }
+
+    #[test]
+    fn what_is_mistyped_is_an_error_before_anything_is_run() {
+        let typo = run(&options(&["--mix", "poisson", "--mix", "posson"])).expect_err("no such mix");
+        assert!(
+            typo.to_string().contains("posson") && typo.to_string().contains("poisson,"),
+            "{typo}"
+        );
+        let folder = run(&options(&["--openb", "/nowhere"])).expect_err("no such trace");
+        assert!(folder.to_string().contains("--openb"), "{folder}");
+        let file = run(&options(&["--json", "/proc/nowhere/x"])).expect_err("no such place");
+        assert!(file.to_string().contains("/proc/nowhere"), "{file}");
+    }
+
+    #[test]
+    fn what_is_missed_comes_last() {
+        let aim = |what: &str, met| Aim {
+            what: what.to_string(),
+            figures: String::new(),
+            met,
+        };
+        let text = verdict(&[aim("a", false), aim("b", true)]);
+        assert_eq!(text, "1 of 2 aims met\nmet: b: \nMISSED: a: \n");
+    }
 }
