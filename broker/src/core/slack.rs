@@ -15,9 +15,9 @@ use crate::protocol::Ns;
 
 /// This part of a stretch may be lost at its end.
 ///
-/// 0.8 %: half of it is lost on the average, since a kernel in progress is found at any point of it. The aims are 2 % in the mean, and 0.5 % beside fillers with short kernels: one per cent
-/// took 0.52 % from the tightest case of the lab (decoding by graphs).
-const PART: f64 = 0.008;
+/// 0.7 %: half of it is lost on the average, since a kernel in progress is found at any point of it. The aims are 2 % in the mean, and 0.5 % beside fillers with short kernels. One per cent
+/// took 0.52 % from the tightest case of the lab (decoding by graphs); where fillers' hosts run ahead, so that a kernel is there in every gap, 0.8 took 0.75 and 0.7 takes 0.45.
+const PART: f64 = 0.007;
 
 /// How much a stretch changes what is known of their lengths, as a part of the difference.
 const GAIN: f64 = 1.0 / 16.0;
@@ -108,7 +108,7 @@ mod tests {
         slack.waited(1_010 * MS);
         assert_eq!(slack.allows(), 0, "it has waited: what comes next is felt");
         slack.launched(1_100 * MS);
-        assert_eq!(slack.allows(), 80 * US);
+        assert_eq!(slack.allows(), 70 * US);
         slack.interrupted();
         assert_eq!(slack.allows(), 0);
     }

@@ -92,15 +92,25 @@ impl Session {
     /// queue, and what comes at the same moment has no order to it.
     #[inline(always)]
     pub fn pass_at_once(&self, cost: Ns, now: Ns) -> bool {
-        self.turn.is_empty() && self.leaves(cost, now) == Leave::Now && self.take_credit(cost)
+        self.turn.is_empty() && self.goes_on(cost, now) == Leave::Now && self.take_credit(cost)
     }
 
-    /// Whether the lease, if there is one, lets a launch go.
+    /// Whether the lease, if there is one, lets a launch go, by the clock alone.
     #[inline]
     fn leaves(&self, cost: Ns, now: Ns) -> Leave {
         match self.lane.orders.lease() {
             None => Leave::Now,
             Some(lease) => lease.leave(now, self.backlog(now), cost),
+        }
+    }
+
+    /// The same by what the device has told as well. Kernels that take longer than they are charged would else pile up there while the clock says that they have ended: what lies behind a
+    /// mark that is not reached has not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the clock.
+    #[inline]
+    fn goes_on(&self, cost: Ns, now: Ns) -> Leave {
+        match self.lane.orders.lease() {
+            None => Leave::Now,
+            Some(lease) => lease.leave(now, self.backlog(now).max(self.streams.behind()), cost),
         }
     }
 
@@ -118,7 +128,8 @@ impl Session {
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let ticket = self.turn.take();
-        let passed = if self.turn.come(ticket) && self.takes(want.cost, clock::now()) {
+        let goes_on = |now| self.goes_on(want.cost, now) == Leave::Now && self.take_credit(want.cost);
+        let passed = if self.turn.come(ticket) && goes_on(clock::now()) {
             Passed::Credit
         } else {
             self.pass_waiting(ticket, want)
@@ -219,7 +230,21 @@ impl Session {
         let mut asked: Ns = 0;
         loop {
             let now = clock::now();
-            if self.takes(want.cost, now) {
+            let mut leave = self.goes_on(want.cost, now);
+            let clock = self.leaves(want.cost, now);
+            // The clock would let it go, and the device was not asked lately.
+            let late = leave != clock;
+            if late {
+                let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.settle.asks(&self.driver);
+                if !may_ask {
+                    leave = clock;
+                } else if now.saturating_sub(asked) >= ASK {
+                    asked = now;
+                    self.ask_device(now);
+                    continue;
+                }
+            }
+            if leave == Leave::Now && self.take_credit(want.cost) {
                 return true;
             }
             // A sign that has moved ends the lease, as does the broker.
@@ -227,8 +252,9 @@ impl Session {
             if !holds || now.saturating_sub(arrived) >= PACE || self.in_a_hurry(now) {
                 return false;
             }
-            let wait = match self.leaves(want.cost, now) {
+            let wait = match leave {
                 Leave::Never => return false,
+                Leave::At(_) if late => ASK,
                 Leave::At(at) => at.saturating_sub(now),
                 Leave::Now => {
                     // The credit comes back with the end of what is out.

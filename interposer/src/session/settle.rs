@@ -97,6 +97,9 @@ impl Settle {
             return;
         }
         account.marked.fetch_max(upto, Ordering::AcqRel);
+        if account.first.load(Ordering::Relaxed) <= account.settled.load(Ordering::Acquire) {
+            account.first.store(upto, Ordering::Relaxed);
+        }
         if let Some(slot) = inside.marks.get_mut(free) {
             *slot = Some(Mark {
                 event,
@@ -141,6 +144,14 @@ impl Settle {
             Some(begin.saturating_add(mark.upto.saturating_sub(settled)))
         });
         ends.min()
+    }
+
+    /// Whether this thread can ask the device now: the marks are of its context, and nobody else is asking.
+    pub fn asks(&self, driver: &Driver) -> bool {
+        match self.inside.try_lock() {
+            Ok(inside) => inside.context.is_some() && driver.current() == inside.context,
+            Err(_) => false,
+        }
     }
 
     /// Whether a mark of ours waits to be reached: the device itself says that something is outstanding.
@@ -229,6 +240,9 @@ impl Inside {
             match driver.query(mark.event) {
                 Reached::NotYet => {
                     waiting |= bit;
+                    if let Some(account) = streams.account(mark.at) {
+                        account.first.store(mark.upto, Ordering::Relaxed);
+                    }
                     continue;
                 }
                 Reached::Yes => {
@@ -243,6 +257,7 @@ impl Inside {
                     if let Some(account) = streams.account(mark.at) {
                         let settled = account.settled.load(Ordering::Acquire);
                         account.marked.store(settled, Ordering::Release);
+                        account.first.store(0, Ordering::Relaxed);
                     }
                 }
             }

@@ -25,6 +25,8 @@ pub struct Account {
     pub marked: AtomicU64,
     /// Predicted work seen to have ended.
     pub settled: AtomicU64,
+    /// Predicted work up to the first mark that was not reached when the device was last asked. No more than `settled`: there is none.
+    pub first: AtomicU64,
     /// When the last of it was launched.
     pub last: AtomicU64,
 }
@@ -48,6 +50,16 @@ impl Account {
             .load(Ordering::Relaxed)
             .max(self.settled.load(Ordering::Relaxed));
         self.issued.load(Ordering::Relaxed).saturating_sub(known)
+    }
+
+    /// Predicted work that has not begun, as far as is known: it lies behind a mark that was not reached when the device was last asked.
+    #[inline]
+    pub fn behind(&self) -> Ns {
+        let first = self.first.load(Ordering::Relaxed);
+        match first > self.settled.load(Ordering::Relaxed) {
+            true => self.issued.load(Ordering::Relaxed).saturating_sub(first),
+            false => 0,
+        }
     }
 
     /// Predicted work on its way.
@@ -215,6 +227,13 @@ impl Streams {
         settled
     }
 
+    /// Predicted work that has not begun, as far as is known, all streams together.
+    #[inline]
+    pub fn behind(&self) -> Ns {
+        self.open()
+            .fold(0, |sum: Ns, account| sum.saturating_add(account.behind()))
+    }
+
     /// Predicted work on its way, all streams together.
     pub fn outstanding(&self) -> Ns {
         self.open()
@@ -258,6 +277,22 @@ mod tests {
         streams.forget(0x7f00_0000_0000);
         assert!(streams.place(1).own);
         assert!(!streams.place(3 << 40).own);
+    }
+
+    #[test]
+    fn what_lies_behind_a_mark_that_is_not_reached_has_not_begun() {
+        let streams = Streams::default();
+        let (one, other) = (streams.place(0), streams.place(1 << 20));
+        streams.issue(one, 150, 0);
+        streams.issue(other, 40, 0);
+        assert_eq!(streams.behind(), 0, "no mark, nothing known");
+        let account = streams.account(one.at).expect("placed");
+        account.first.store(100, Ordering::Relaxed);
+        assert_eq!(streams.behind(), 50);
+        streams.issue(one, 25, 0);
+        assert_eq!(streams.behind(), 75);
+        account.settle(100);
+        assert_eq!(streams.behind(), 0, "it is reached");
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl World {
         }
         let cost = lane.cost(play);
         let holds = !lane.bound || lane.signs == self.above(process.job.priority);
-        let backlog = lane.free_at.saturating_sub(self.now);
+        let backlog = self.clock_says(job).max(self.behind(job));
         let leave = lane
             .lease
             .map_or(Leave::Now, |lease| lease.leave(self.now, backlog, cost));
@@ -243,12 +243,32 @@ impl World {
         self.look_later(job, now + gate_spin);
     }
 
+    /// How long the device is at work on what this job has launched, as predicted.
+    fn clock_says(&self, job: usize) -> Ns {
+        self.processes[job].lane.free_at.saturating_sub(self.now)
+    }
+
+    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the device was last asked.
+    fn behind(&self, job: usize) -> Ns {
+        let streams = self.processes[job].streams.iter();
+        let first = |stream: &super::process::Stream| {
+            let mut flights = stream.in_flight.iter();
+            let mark = flights.find(|flight| flight.marked && flight.upto > stream.settled)?;
+            Some(stream.issued - mark.upto)
+        };
+        streams.filter_map(first).sum()
+    }
+
     /// Takes the credit for a launch, or says when to ask again without another word of the broker.
     fn ask_gate(&mut self, job: usize, waiting: &Waiting) -> Gate {
         let now = self.now;
         let lane = &self.processes[job].lane;
         if lane.lease.is_some() && lane.credit < waiting.cost as i64 {
             self.mark_all(job);
+            self.poll(job);
+        }
+        let lane = &self.processes[job].lane;
+        if lane.lease.is_some() && self.behind(job) > self.clock_says(job) {
             self.poll(job);
         }
         let process = &self.processes[job];
@@ -259,14 +279,15 @@ impl World {
                 false => Gate::Shut,
             };
         };
-        let backlog = lane.free_at.saturating_sub(now);
+        let (clock, behind) = (self.clock_says(job), self.behind(job));
         let holds = !lane.bound || lane.signs == self.above(process.job.priority);
         if !holds || now > waiting.since + PATIENCE {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
-        match lease.leave(now, backlog, waiting.cost) {
+        match lease.leave(now, clock.max(behind), waiting.cost) {
             Leave::Never => Gate::Shut,
+            Leave::At(_) if behind > clock => Gate::Later(now + ASK),
             Leave::At(at) => Gate::Later(at),
             Leave::Now if self.take_credit(job, waiting.cost) => Gate::Open,
             Leave::Now if awaits => Gate::Later(now + ASK),
@@ -298,10 +319,10 @@ impl World {
         }
     }
 
-    /// Takes the credit, if the lease allows.
+    /// Takes the credit, if the lease allows by the clock.
     fn leaves(&mut self, job: usize, cost: Ns) -> bool {
         let lane = &self.processes[job].lane;
-        let backlog = lane.free_at.saturating_sub(self.now);
+        let backlog = self.clock_says(job);
         let allowed = lane
             .lease
             .is_none_or(|lease| lease.leave(self.now, backlog, cost) == Leave::Now);
