@@ -45,6 +45,7 @@ fn main() -> ExitCode {
     let link = Link {
         inward: 50e9,
         outward: 50e9,
+        both: 76e9,
         duplex: true,
     };
     let mut planner = Planner::new(Config::new(GRANULES * GRANULE, 16 * GRANULES * GRANULE, link));

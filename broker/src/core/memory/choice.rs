@@ -57,6 +57,18 @@ struct Need {
     visit: usize,
 }
 
+/// What the running client does with a slot in its turn, as far as it is planned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum InTurn {
+    /// Nothing.
+    #[default]
+    Unused,
+    /// It uses it, for the last time later than now.
+    Used,
+    /// It has used it for the last time. It may go, and is no need of this turn any more, however often the turn used it before.
+    Spent,
+}
+
 /// The state of the choice between two switches.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
@@ -75,12 +87,14 @@ pub(super) struct Choice {
     spent: BinaryHeap<(Ns, usize)>,
     /// Entries of the running client's last uses that are not in `spent` yet.
     unspent: usize,
-    /// Slots of the running client that it uses in this turn.
-    in_turn: Vec<bool>,
+    /// What the running client does with each of its slots in this turn.
+    in_turn: Vec<InTurn>,
     /// Needs for which room is there or being made.
     wanted: VecDeque<Need>,
     /// No victim could be found for the running client.
     starved: bool,
+    /// Something came that the search for victims may have passed over before it was there.
+    came: bool,
     /// Slots changed so that the plan must be made again.
     stale: bool,
     pub any_refused: bool,
@@ -96,6 +110,11 @@ impl Choice {
 
     pub fn forget_plan(&mut self) {
         self.stale = true;
+    }
+
+    /// Something has come to the device.
+    pub fn something_came(&mut self) {
+        self.came = true;
     }
 
     /// Something has left the device.
@@ -170,21 +189,27 @@ impl Planner {
         }
         if let Some((client, length, _)) = choice.planned {
             let held = &self.clients[client].1;
-            choice.in_turn.resize(held.slots.len(), false);
+            choice.in_turn.resize(held.slots.len(), InTurn::Unused);
             for due in &held.after.last {
                 if due.away > length {
                     break;
                 }
-                choice.in_turn[due.slot as usize] = true;
+                choice.in_turn[due.slot as usize] = InTurn::Used;
                 choice.unspent += 1;
             }
         }
-        choice.tails.clear();
-        choice.tails.extend(self.clients.iter().map(|(_, held)| Tail {
+        self.choice = choice;
+        self.look_at_all_again();
+    }
+
+    /// Starts the search for victims anew.
+    fn look_at_all_again(&mut self) {
+        self.choice.came = false;
+        self.choice.tails.clear();
+        self.choice.tails.extend(self.clients.iter().map(|(_, held)| Tail {
             left: held.slots.len(),
             used_ones: false,
         }));
-        self.choice = choice;
     }
 
     /// Granules that a client may fill: what pinned ones keep is not to be had.
@@ -222,7 +247,8 @@ impl Planner {
                 continue;
             };
             let slot = &held.slots[due.slot as usize];
-            if slot.place != Place::Device && slot.moving == Moving::No && !slot.refused {
+            let spent = at == 0 && self.choice.in_turn.get(due.slot as usize) == Some(&InTurn::Spent);
+            if slot.place != Place::Device && slot.moving == Moving::No && !slot.refused && !spent {
                 return Some(Need {
                     client: visit.client,
                     slot: due.slot as usize,
@@ -291,19 +317,30 @@ impl Planner {
         }
     }
 
-    /// Of the running client, the one that is used last of those that this turn does not use, or no longer.
-    fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
-        let length = self.choice.planned.map_or(0, |(_, length, _)| length);
-        // What its kernels have passed for the last time goes into the heap. A use is over when the next one has begun.
+    /// What the running client's kernels have passed for the last time in its turn may go from now on. A use is over when the next one has begun.
+    fn spend(&mut self) {
+        let Some((client, length, _)) = self.choice.planned else {
+            return;
+        };
+        if self.options().victims == Victims::Lru {
+            return;
+        }
+        // When the slots of a use are through: they are many, and all at once.
+        let mut same_use: Option<(Ns, Ns)> = None;
         while let Some(at) = self.choice.unspent.checked_sub(1) {
             let held = &self.clients[client].1;
             let last = &held.after.last[..=at];
-            // Slots of one use have the same time; the next use is the one behind them all.
-            let same = last.partition_point(|due| due.away < last[at].away);
-            let over = match last[..same].last() {
-                Some(later) => length.saturating_sub(later.away),
-                None => length,
+            let away = last[at].away;
+            let over = match same_use {
+                Some((of, over)) if of == away => over,
+                _ => {
+                    // Slots of one use have the same time; the next use is the one behind them all.
+                    let same = last.partition_point(|due| due.away < away);
+                    let later = last[..same].last();
+                    later.map_or(length, |later| length.saturating_sub(later.away))
+                }
             };
+            same_use = Some((away, over));
             if held.ran < over {
                 break;
             }
@@ -311,8 +348,13 @@ impl Planner {
             let away = held.after.away(slot);
             let key = self.future(client, away);
             self.choice.spent.push((key, slot));
+            self.choice.in_turn[slot] = InTurn::Spent;
             self.choice.unspent = at;
         }
+    }
+
+    /// Of the running client, the one that is used last of those that this turn does not use, or no longer.
+    fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let held = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
             if self.may_go(held, *slot) {
@@ -330,7 +372,7 @@ impl Planner {
             let held = &self.clients[client].1;
             let due = held.after.next[rank];
             let slot = due.slot as usize;
-            if !self.choice.in_turn[slot] && self.may_go(held, slot) {
+            if self.choice.in_turn[slot] == InTurn::Unused && self.may_go(held, slot) {
                 let key = self.future(client, due.away);
                 idle = Some(Victim { client, slot, key });
                 break;
@@ -388,7 +430,14 @@ impl Planner {
                     best = Some(victim);
                 }
             }
-            let victim = best?;
+            let Some(victim) = best else {
+                // A cursor passes over what is not there yet. For the running client's own sake all is looked at again.
+                if !(self.choice.came && need.visit == 0) {
+                    return None;
+                }
+                self.look_at_all_again();
+                continue;
+            };
             if self.options().victims == Victims::Opt && victim.key <= need.at {
                 return None;
             }
@@ -486,6 +535,7 @@ impl Planner {
             Overlap::Nothing => usize::MAX,
             Overlap::Ahead | Overlap::AtSwitch => self.config.in_flight as usize,
         };
+        self.spend();
         let mut batch = Batch::default();
         self.give_back(&mut batch, into);
         while self.choice.wanted.len() < ahead {
@@ -593,7 +643,8 @@ impl Planner {
             return false;
         };
         let held = &self.clients[client].1;
-        running == client && !self.choice.starved && !held.slots[slot].refused && held.now.away(slot) < length
+        let spent = self.choice.in_turn.get(slot) == Some(&InTurn::Spent);
+        running == client && !spent && !self.choice.starved && !held.slots[slot].refused && held.now.away(slot) < length
     }
 }
 

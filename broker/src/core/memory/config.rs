@@ -11,6 +11,8 @@ pub struct Link {
     pub inward: f64,
     /// Bytes a second to the host, with nothing going the other way.
     pub outward: f64,
+    /// Bytes a second with both directions busy, their sum. Of no meaning where they share one rate.
+    pub both: f64,
     /// Both directions at once go at their own rate. Otherwise they share one: a byte out delays a byte in.
     pub duplex: bool,
 }
@@ -24,6 +26,20 @@ impl Link {
     /// How long this many granules take to the host, alone.
     pub fn time_out(&self, granules: u64) -> Ns {
         time(granules, self.outward)
+    }
+}
+
+impl Link {
+    /// How long this many granules take, in and out together.
+    pub fn time(&self, inward: u64, outward: u64) -> Ns {
+        let (alone_in, alone_out) = (self.time_in(inward), self.time_out(outward));
+        if !self.duplex {
+            return alone_in + alone_out;
+        }
+        // Each direction has its part of the sum until one is through; the rest of the other goes as if alone.
+        let slower = ((self.inward + self.outward) / self.both.max(1.0)).max(1.0);
+        let together = alone_in.min(alone_out) as f64 * slower;
+        alone_in.abs_diff(alone_out) + together as Ns
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::{
     Access, Place, Range, Row, Use, WorkingSet,
-    order::{Order, SlotUse},
+    order::{NEVER, Order, SlotUse},
 };
 use crate::protocol::Ns;
 
@@ -83,6 +83,10 @@ pub(super) struct Held {
     pub moved: super::Migration,
     /// Copied for it in the round before that.
     pub migration: super::Migration,
+    /// Its own time since its turn began, up to the begin of the kernel that it is in.
+    pub turned: Ns,
+    /// The same of the turn before that.
+    pub turn: Ns,
 }
 
 impl Held {
@@ -224,6 +228,16 @@ impl Held {
         }
     }
 
+    /// Granules that it uses in so much of its own time: from where the last plan was made, or on the average, whichever is more.
+    pub fn used_in(&self, length: Ns) -> u64 {
+        let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
+        let next = self
+            .now
+            .next
+            .partition_point(|due| due.away != NEVER && due.away < length);
+        (average as u64).max(next as u64).min(self.used)
+    }
+
     /// Moves its position to the begin of the kernel that it is in by now. What it has run of that one stays in `ran`. By how much it moved.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
@@ -233,6 +247,7 @@ impl Held {
         // Not back: what it said it stands at may be in the middle of one.
         let into = into.min(self.ran);
         let by = self.ran - into;
+        self.turned = self.turned.saturating_add(by);
         self.position = (at + period - into % period) % period;
         self.ran = into;
         by

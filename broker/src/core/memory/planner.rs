@@ -37,6 +37,14 @@ impl Totals {
     }
 }
 
+/// So many parts of a whole, rounded down; nothing of nothing.
+fn part(of: u64, parts: u64, whole: u64) -> u64 {
+    match whole {
+        0 => 0,
+        whole => (u128::from(of) * u128::from(parts) / u128::from(whole)) as u64,
+    }
+}
+
 /// Plans what memory lies on the device. See the module's documentation for how it is driven.
 #[derive(Debug)]
 pub struct Planner {
@@ -148,6 +156,7 @@ impl Planner {
                 slot.moving = Moving::No;
             });
         }
+        self.choice.something_came();
     }
 
     /// Granules were freed.
@@ -238,6 +247,7 @@ impl Planner {
         {
             let held = &mut self.clients[at].1;
             held.migration = std::mem::take(&mut held.moved);
+            held.turn = std::mem::take(&mut held.turned);
         }
         for (_, held) in &mut self.clients {
             if self.choice.any_refused {
@@ -403,7 +413,9 @@ impl Planner {
             });
         }
         self.choice.any_refused |= refused > 0;
-        if !matches!(order.what, What::Prefetch | What::Populate) {
+        if matches!(order.what, What::Prefetch | What::Populate) {
+            self.choice.something_came();
+        } else {
             self.choice.something_left();
         }
         let held = &mut self.clients[at].1;
@@ -456,9 +468,13 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// What each client of the timeline moves in a round: what it moved in the last one, and no less than is to be expected. (A turn that is too short for a client's whole set moves less of it,
-    /// and more often.)
-    pub fn migrations(&self) -> Vec<Migration> {
+    /// What each client of the timeline moves in a round of turns of this length: what it moved in the last one, of which a shorter turn moves its part, and no less than is to be expected.
+    pub fn migrations(&self, length: Ns) -> Vec<Migration> {
+        self.migrations_of(length, |moved| moved)
+    }
+
+    /// As [`Planner::migrations`], the last round's weighed.
+    fn migrations_of(&self, length: Ns, weighed: impl Fn(u64) -> u64) -> Vec<Migration> {
         let mut clients: Vec<Client> = self.timeline.iter().map(|turn| turn.client).collect();
         clients.sort_unstable();
         clients.dedup();
@@ -467,24 +483,23 @@ impl Planner {
             .into_iter()
             .filter_map(|client| Some(&self.clients[self.index(client)?].1))
             .map(|held| {
-                let expected = self.expected(held, all);
+                let expected = self.expected(held, all, length);
+                let last = |moved: u64| weighed(part(moved, length.min(held.turn), held.turn));
                 Migration {
-                    inward: held.migration.inward.max(expected.inward),
-                    outward: held.migration.outward.max(expected.outward),
+                    inward: last(held.migration.inward).max(expected.inward),
+                    outward: last(held.migration.outward).max(expected.outward),
                 }
             })
             .collect()
     }
 
-    /// Of what a client uses, what is not on the device when its turn comes: while it ran last, it left the others' sets room for a part of them, and so they for its own
+    /// Of what a client uses in a turn of this length, what is not on the device when its turn comes: while it ran last, it left the others' sets room for a part of them, and so they for its own
     /// (`facts/papers.md` section 2.4, the derived model). What nobody writes leaves without a copy.
-    fn expected(&self, held: &Held, all: u64) -> Migration {
+    fn expected(&self, held: &Held, all: u64, length: Ns) -> Migration {
         let others = all.saturating_sub(held.used);
         let left = self.config.capacity.saturating_sub(held.used).min(others);
-        let missing = |of: u64| match others {
-            0 => 0,
-            others => (u128::from(of) * u128::from(others - left) / u128::from(others)) as u64,
-        };
+        let used = held.used_in(length);
+        let missing = |of: u64| part(part(of, others - left, others), used, held.used);
         let kept = self.options().read_duplication;
         Migration {
             inward: missing(held.used),
@@ -495,7 +510,10 @@ impl Planner {
     /// How long turns should be for what they move: see [`slice`].
     pub fn slice(&self, efficiency: f64, least: Ns, away: Ns) -> Ns {
         let overlap = self.options().overlap;
-        slice(&self.config.link, overlap, &self.migrations(), efficiency, least, away)
+        // Where the link has time it moves more than must be, so that the last round says what is sure to be moved only where it is far beyond what is to be expected (what came in several times, say).
+        let sure = |length| self.migrations_of(length, |moved| moved / 2);
+        let whole = self.migrations(Ns::MAX);
+        slice(&self.config.link, overlap, &whole, sure, efficiency, least, away)
     }
 
     /// Granules on the device and on their way to it; never more than the capacity by the planner's own doing.

@@ -16,6 +16,7 @@ const CONTEXT_PART: u64 = 4;
 const LINK: Link = Link {
     inward: 22.2e9,
     outward: 22.2e9,
+    both: 22.2e9,
     duplex: false,
 };
 
@@ -29,6 +30,7 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
     let link = Link {
         inward: LINK.inward / dilation,
         outward: LINK.outward / dilation,
+        both: LINK.both / dilation,
         ..LINK
     };
     Config::new(bytes.saturating_sub(beside), host_memory(), link)

@@ -172,19 +172,10 @@ impl Weft {
     fn new(contender: Contender, setting: &Setting, jobs: &[Job]) -> Option<Weft> {
         let options = contender.options()?;
         let memory = setting.memory;
-        // Both ways at once each direction gets its part of the sum.
-        let rate = |alone: u64| {
-            let sum = memory.to_device + memory.to_host;
-            let rate = if memory.duplex {
-                memory.both_ways as f64 * alone as f64 / sum as f64
-            } else {
-                alone as f64
-            };
-            rate * 1e6
-        };
         let link = Link {
-            inward: rate(memory.to_device),
-            outward: rate(memory.to_host),
+            inward: memory.to_device as f64 * 1e6,
+            outward: memory.to_host as f64 * 1e6,
+            both: memory.both_ways as f64 * 1e6,
             duplex: memory.duplex,
         };
         let config = Config {
