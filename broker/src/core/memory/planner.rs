@@ -84,6 +84,11 @@ impl Planner {
         self.replan();
     }
 
+    /// Of the host so many granules may be taken from now on. What lies there stays.
+    pub fn host_may_take(&mut self, granules: u64) {
+        self.config.host_limit = granules;
+    }
+
     /// What it is set to.
     pub fn config(&self) -> &Config {
         &self.config

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::granules::granules;
+use super::host;
 use super::thread::Thread;
-use crate::core::memory::{Range, What};
+use crate::core::memory::{GRANULE, Range, What};
 use crate::daemon::clock;
 use crate::daemon::trace::Memory;
 use crate::protocol::Ns;
@@ -15,6 +16,9 @@ use crate::protocol::errands::Outcome;
 
 /// Of a client that has no period, all that it is known to touch counts as touched so often while it is at work: as often as it says what it touches.
 const ROUND: Duration = Duration::from_millis(500);
+
+/// Between two looks at the host: a few small files are read.
+pub(super) const SURVEY: Duration = Duration::from_secs(1);
 
 /// Between two lines of the trace on a client's memory: what a turn of a tenth of a second moves is seen in it.
 const DRAWN: Duration = Duration::from_millis(20);
@@ -69,6 +73,18 @@ impl Thread {
             (What::Discard, Outcome::Done) => residency.gone(client, range.granules()),
             (What::Evict | What::Release | What::Discard, Outcome::Refused | Outcome::Gone) => {}
         }
+    }
+
+    /// Now and then sees what the host has to spare, and tells the planner.
+    pub(super) fn survey(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.surveyed) < SURVEY {
+            return;
+        }
+        self.surveyed = now;
+        let Some(planner) = &mut self.planner else { return };
+        // What lies there already is not spare any more, and belongs to the plan.
+        let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
+        planner.host_may_take(host::available().saturating_add(lies) / GRANULE);
     }
 
     /// Writes down what has changed, where there is a trace.

@@ -150,6 +150,12 @@ impl Residency {
         book.map_or((0, 0), |book| (book.faulted * GRANULE, book.there * GRANULE))
     }
 
+    /// Bytes that lie on the host, of all clients.
+    pub fn on_host(&self) -> u64 {
+        let all = self.clients.values().map(|book| book.places.len() as u64 - book.there);
+        all.sum::<u64>() * GRANULE
+    }
+
     fn arrives(&mut self, client: u64, granule: u64) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
@@ -241,8 +247,10 @@ mod tests {
         residency.came(1, range(0, 4));
         residency.stays(1, range(4, 2));
         touch(&mut residency, 1, 0..8);
+        assert_eq!(residency.on_host(), 0);
         assert_eq!(of(&residency, 1), (4, 8), "two were refused and two never asked for");
         residency.went(1, range(0, 2));
+        assert_eq!(residency.on_host(), 2 * GRANULE);
         residency.ordered(1, range(0, 1));
         residency.forget_errands();
         assert_eq!(of(&residency, 1), (4, 7));

@@ -33,14 +33,5 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
         both: LINK.both / dilation,
         ..LINK
     };
-    Config::new(bytes.saturating_sub(beside), host_memory(), link)
-}
-
-/// Bytes that the host has to spare now.
-fn host_memory() -> u64 {
-    let known = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = known.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    // Where the system does not say, the driver will.
-    kilobytes.map_or(u64::MAX / 2, |kilobytes| kilobytes * 1024)
+    Config::new(bytes.saturating_sub(beside), super::host::available(), link)
 }

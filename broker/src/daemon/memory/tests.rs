@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::faults::SURVEY;
+use super::granules::granules;
 use super::known::{IDLE, ROUNDS};
 use super::room::RESERVE;
 use super::thread::Thread;
@@ -290,4 +292,25 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
             "{length}: nobody is away for longer"
         );
     }
+}
+
+#[test]
+fn what_the_host_has_to_spare_is_seen_anew() {
+    let mut scene = Scene::new(512 * MB, 1);
+    scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
+    scene.settle(errands::Outcome::Done);
+    let limit = |scene: &Scene| scene.thread.planner.as_ref().expect("a plan").config().host_limit;
+    let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").host_may_take(7);
+    stale(&mut scene);
+    let now = Instant::now();
+    scene.thread.survey(now);
+    assert_eq!(limit(&scene), 7, "it looked not long ago");
+    // What lies there already may stay there, however little is left.
+    scene.thread.residency.went(1, granules(1 << 40, 100 * MB));
+    scene.thread.survey(now + SURVEY);
+    assert!(
+        limit(&scene) > 7 && limit(&scene) * 2 * MB >= 100 * MB,
+        "{}",
+        limit(&scene)
+    );
 }

@@ -62,6 +62,8 @@ pub(super) struct Thread {
     /// Managed clients that the planner's capacity leaves room for, and device memory of clients that is not managed.
     pub beside: (usize, u64),
     pub orders: Vec<Order>,
+    /// When it was last seen what the host has to spare.
+    pub surveyed: Instant,
     /// What is taken to be on the device.
     pub residency: Residency,
 }
@@ -82,6 +84,7 @@ impl Thread {
             sizes: HashMap::new(),
             beside: (0, 0),
             orders: Vec::new(),
+            surveyed: Instant::now(),
             residency: Residency::default(),
         }
     }
@@ -114,6 +117,7 @@ impl Thread {
             self.order();
             self.show();
             self.draw();
+            self.survey(Instant::now());
         }
     }
 
