@@ -104,6 +104,17 @@ pub fn judge(study: &Study) -> Vec<Aim> {
                 NAMES.into_iter().filter(ran).map(case).collect()
             }),
         ),
+        at_least(
+            "slices that adapt: the bound on being away over the longest time that anybody was",
+            {
+                let adapted = study.rows.iter().filter_map(|row| Some((row, row.adaptive?)));
+                let case = |(row, (_, away)): (&super::study::Row, (f64, u64))| {
+                    let what = format!("{} %, {}, {away} ms, seed {}", row.share, link(row.duplex), row.seed);
+                    (what, Some(away as f64 / row.figures.away_ms.max(1e-9)), 1.0)
+                };
+                adapted.map(case).collect()
+            },
+        ),
         at_least("the device is never fuller than it is (1: never)", {
             let fullest = study.rows.iter().map(|row| row.figures.fullest).fold(0.0, f64::max);
             vec![("all runs".to_owned(), Some(f64::from(fullest <= 1.0)), 1.0)]

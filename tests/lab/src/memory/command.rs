@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
+use simgpu_calibration::Calibration;
 use simgpu_engine::memory::MemorySettings;
 
 use super::contender::ALL;
@@ -25,6 +26,7 @@ use crate::{MS, Ns};
 ///   scripts/lab memory --quick                                 two workloads at 100 and 200 %: says whether it works
 ///   scripts/lab memory --workload decoders --share 200 --slice 100
 ///   scripts/lab memory --only service                          a service beside a batch job, against XSched with paging
+///   scripts/lab memory --device rtx3080-like                   the memory and link of MSched's smaller test bed
 ///   scripts/lab memory prediction --help                       how good templates are on recorded launches
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory", verbatim_doc_comment)]
@@ -44,6 +46,9 @@ struct Options {
     /// Only this part: jobs that take turns, or a service beside a batch job
     #[arg(long, value_enum)]
     only: Option<Part>,
+    /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take what they take on an RTX 5080 all the same
+    #[arg(long, value_name = "NAME", default_value = "rtx5080-like")]
+    device: String,
     /// Requests of the service that count
     #[arg(long, default_value_t = 100)]
     requests: usize,
@@ -86,10 +91,18 @@ struct Results<'a> {
     service: &'a [priority::Row],
 }
 
+/// What a calibration says of a device's memory, under the host's memory of the standard one.
+fn memory_of(device: &str) -> Result<MemorySettings> {
+    let figures = Calibration::load(device)
+        .and_then(|calibration| calibration.figures())
+        .with_context(|| format!("--device {device}"))?;
+    Ok(figures.paging(MemorySettings::default().host_limit, true))
+}
+
 fn plan(options: &Options) -> Result<Plan> {
     // The device's own slice: the middle of what is said of it, as in the standard calibration.
     let device_slice: Ns = MS * 3 / 2;
-    let mut plan = Plan::new(MemorySettings::default(), device_slice, options.quick);
+    let mut plan = Plan::new(memory_of(&options.device)?, device_slice, options.quick);
     let known = |name: &String| {
         let found = NAMES.into_iter().find(|known| known == name);
         found.with_context(|| format!("--workload {name}: choose of {}", NAMES.join(", ")))
@@ -204,5 +217,18 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
             eprintln!("weft-lab memory: {error:#}");
             ExitCode::from(2)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_what_its_calibration_says() {
+        assert_eq!(memory_of("rtx5080-like").unwrap(), MemorySettings::default());
+        let smaller = memory_of("rtx3080-like").unwrap();
+        assert_eq!((smaller.capacity, smaller.to_device), (10 << 30, 22_220));
+        assert!(memory_of("no such device").is_err());
     }
 }
