@@ -29,8 +29,8 @@ const PATIENCE: Ns = 50_000_000;
 /// 5 GB at the rate of PCIe 4. A launch that needs more at once is better off with faults than with a job that seems to hang.
 const UTMOST: Ns = 250_000_000;
 
-/// Errands that must have brought something since a launch waited in vain before the next one waits: at the rate of PCIe 4 they take a quarter of that wait.
-const TRUST: u64 = 8;
+/// Errands that must have brought something since a launch waited in vain before the next one waits. Few: on a busy machine what lags is worth waiting for again soon.
+const TRUST: u64 = 2;
 
 /// Between two looks, if nobody says that something came.
 const LOOK: Duration = Duration::from_millis(2);
