@@ -1,7 +1,7 @@
 //! What holds after every event that the core takes in, and after every turn of the broker.
 //!
 //! * **The holder never waits**: whoever is of the most important priority present is a holder (or alone, or under `timeslice` and where equals take long turns a filler like everybody); so
-//!   says the core after every event, and so says its lane after every turn.
+//!   says the core after every event, and so says its lane after every turn. And no thread of it stands at the gate, but those that stood there when it became one, until they are out.
 //! * **The bound**: no event raises what fillers have out above the larger of the delay bound and half of it plus the one kernel the credit is given for. What raises it
 //!   beyond is counted and must be one of: a filler whose own work does not end gets its next launch (a stuck grant), a client that took more than it had.
 //!   And over all honest fillers, by their own lanes (credit in the word that they can use, plus what they issued and did not report as ended), the same bound holds.
@@ -10,7 +10,12 @@
 //! * **A dead client holds nothing**: it is not in the books, no decision is about it, and what is out is the sum over those who live.
 //! * **Somebody wakes the broker**: while anybody waits in the books, a time is set at which the core wants to be asked again, not ever again without time
 //!   passing, and not unreasonably far away.
+//! * **A client's launches are told in order**, each thread's; not looked at of liars, of clients whose ring ran over (records are lost then), and, after a clock jumped, until all that was
+//!   launched before is told.
 //! * **An honest client is never let go**.
+//!
+//! The device is one queue a stream, in which each kernel ends at a time drawn at random, as if nobody else were there: what neighbours do to each other's times is in the draw alone. So a
+//! holder's delay on the device is not judged here (the lab does), only that nothing but the stated bound is ever out. A graph is a launch like others.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -66,6 +66,8 @@ pub(crate) struct Thread {
     /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it had new work.
     pub busy: bool,
     pub silence: u32,
+    /// It has no core until then.
+    pub stalled_until: Ns,
 }
 
 /// What became of a process.
@@ -95,6 +97,8 @@ pub(crate) struct Process {
     pub standstill: Option<u32>,
     pub clock_offset: i64,
     pub stalled_until: Ns,
+    /// Since when its lane says that it is a holder.
+    pub holder_since: Option<Ns>,
     /// All that was ever taken from its credit word, with and without credit in it.
     pub taken: i64,
     /// Of that, without.
@@ -123,6 +127,7 @@ impl Process {
             marks: Vec::new(),
             busy: false,
             silence: 0,
+            stalled_until: 0,
         });
         Process {
             number: job.number,
@@ -142,6 +147,7 @@ impl Process {
             standstill: None,
             clock_offset: 0,
             stalled_until: 0,
+            holder_since: None,
             taken: 0,
             overdrawn: 0,
             let_go: false,
@@ -179,6 +185,18 @@ impl Process {
             }
             _ => None,
         })
+    }
+
+    /// A thread at the gate of a holder, and how long after the process was told that it is one, and had a core, it stands there.
+    pub(crate) fn holds_up_a_holder(&self, now: Ns) -> Option<(usize, Ns)> {
+        if self.lies || self.let_go || self.life != Life::Lives || self.client.is_none() || self.mode() != Mode::Holder
+        {
+            return None;
+        }
+        let stalled = self.threads.iter().map(|thread| thread.stalled_until).max();
+        let since = self.holder_since?.max(self.stalled_until).max(stalled.unwrap_or(0));
+        let at = |thread: &Thread| matches!(thread.stage, Stage::Queued { .. } | Stage::Asleep(_));
+        Some((self.threads.iter().position(at)?, now.saturating_sub(since)))
     }
 
     /// What its own clock says.

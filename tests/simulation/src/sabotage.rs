@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use weft_broker::core::{Client, Decision, Mode, Ns, PolicyName};
 
 use crate::check::name;
-use crate::scenario::{MS, Op, Scenario, US};
+use crate::scenario::{MS, Op, Scenario, Trouble, US};
 use crate::world::{Manner, World, start};
 
 /// What is done wrong.
@@ -19,6 +19,8 @@ pub(crate) enum Sabotage {
     DoubleGrant,
     /// A holder is told to wait.
     HolderWaits,
+    /// A place in the queue at the gate is given to nobody.
+    LosesATurn,
     /// The checker is shown each grant as one to a client that is gone.
     GrantToTheDead,
     /// The bound is taken for a tenth of what the core is told.
@@ -64,6 +66,15 @@ impl World {
             (Some(Sabotage::HolderWaits), Decision::Mode(client, Mode::Holder)) => {
                 if let Some(process) = self.processes.iter().find(|process| process.client == Some(*client)) {
                     process.lane.orders.mode.store(Mode::Filler as u32, Ordering::Relaxed);
+                }
+            }
+            (Some(Sabotage::LosesATurn), Decision::Mode(client, Mode::Filler)) => {
+                if let Some(process) = self
+                    .processes
+                    .iter_mut()
+                    .find(|process| process.client == Some(*client))
+                {
+                    process.next_ticket += 1;
                 }
             }
             (Some(Sabotage::Reordered), _) => {
@@ -146,6 +157,20 @@ fn a_grant_that_is_doubled_is_caught() {
 #[test]
 fn a_holder_that_is_told_to_wait_is_caught() {
     assert!(caught(Sabotage::HolderWaits).contains(name::HOLDER));
+}
+
+#[test]
+fn a_holder_whose_launch_stays_at_the_gate_is_caught() {
+    // A filler of 30 s of patience that becomes a holder while it waits for a turn that never comes.
+    let mut scenario = beside_one_that_never_pauses(PolicyName::Weft);
+    let becomes = Trouble::Priority { job: 1, priority: 0 };
+    scenario.troubles = vec![(500 * MS, becomes)];
+    let whole = start(&scenario, Manner::default(), |_| {});
+    assert_eq!(whole.broken, None);
+    let lost = start(&scenario, Manner::default(), |world| {
+        world.sabotage = Some(Sabotage::LosesATurn)
+    });
+    assert_eq!(lost.broken.map(|broken| broken.what), Some(name::HOLDER));
 }
 
 #[test]

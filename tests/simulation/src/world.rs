@@ -8,7 +8,7 @@ mod troubles;
 mod turn;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub(crate) told: HashMap<(Client, u64), VecDeque<u64>>,
     /// Clients whose records may have been lost.
     lagged: Vec<Client>,
+    /// Clients beside whom a clock jumped, until all that they had launched is told.
+    unsure: HashSet<Client>,
     pub(crate) books: Books,
     /// Time that a filler may have to wait for reasons beyond the broker.
     excuse: Ns,
@@ -176,6 +178,7 @@ impl World {
             ended: Vec::new(),
             told: HashMap::new(),
             lagged: Vec::new(),
+            unsure: HashSet::new(),
             books: Books::default(),
             excuse: 0,
             outcome: Outcome::default(),

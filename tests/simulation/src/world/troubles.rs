@@ -82,6 +82,7 @@ impl World {
             Trouble::ThreadStalls { thread, time, .. } => {
                 if let Some(thread) = self.processes[at].threads.get_mut(thread) {
                     thread.next_at = thread.next_at.max(now) + time;
+                    thread.stalled_until = thread.next_at;
                 }
                 self.excuse += time + written_off;
             }
@@ -97,10 +98,13 @@ impl World {
             }
             Trouble::Jumps { by, .. } => {
                 self.processes[at].clock_offset += by;
+                self.unsure.extend(self.processes[at].client);
                 self.excuse += 2 * by.unsigned_abs() + written_off;
             }
             Trouble::BrokerJumps { by } => {
                 self.broker_offset += by;
+                self.unsure
+                    .extend(self.processes.iter().filter_map(|process| process.client));
                 self.excuse += 2 * by.unsigned_abs();
                 self.set_now(now);
             }
