@@ -93,6 +93,8 @@ real! {
     fn cuMemPrefetchAsync(address: CuDevicePtr, bytes: usize, device: CuDevice, stream: CuStream);
     /// Gives up what managed memory holds (CUDA 13).
     fn cuMemDiscardBatchAsync(addresses: *const CuDevicePtr, bytes: *const usize, count: usize, flags: u64, stream: CuStream);
+    /// Fills memory.
+    fn cuMemsetD8Async(address: CuDevicePtr, value: u8, bytes: usize, stream: CuStream);
     /// How this thread's calls meet other threads' captures.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
     /// One thing about a pointer.

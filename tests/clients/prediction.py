@@ -12,12 +12,14 @@ what the simulated GPU's ledger says it touched. `weft-lab memory prediction` fi
 elsewhere; with --other-batch also on a run (NAME@N) whose sizes were never seen, for comparison. Each launch's evidence says whether it is exact or
 a guess, and the aims are judged on the exact ones; the guessed ones are printed beside them, with their share. Exact is what the simulated GPU reads off the parameters of PyTorch's own kernels, and
 what PyTorch itself says of its operations' tensors (operands.py); a guess is what closed libraries do in workspaces of their own.
+With --residency a third run's templates are learnt from what the host's page table shows of launches one by one, as on a real GPU (`weft profile --evidence residency`), and judged by the same ledger.
 Needs scripts/layout, scripts/setup torch and cargo build --release -p weft-lab.
 """
 
 import argparse
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,8 +48,8 @@ class Failure(Exception):
     """A recording that could not be made, with why."""
 
 
-def record(folder, name, which, requests, batch=0):
-    """One run of a model in stage 1. Returns its recording."""
+def record(folder, name, which, requests, batch=0, source="auto"):
+    """One run of a model in stage 1. Returns its recording, and how long the run took, s."""
     model, mode = name.rsplit("-", 1)
     place = folder / f"{name}.{which}"
     place.mkdir()
@@ -60,17 +62,21 @@ def record(folder, name, which, requests, batch=0):
             **jobs.preload(broker.variables(), profile=name, mode="profile"),
             "WEFT_BACKING": "managed",
             "WEFT_EVIDENCE": str(evidence),
+            "WEFT_EVIDENCE_FROM": source,
+            "SIMGPU_PAGE_TABLE": "on" if source == "residency" else "off",
             "OMP_NUM_THREADS": "1",
         }
         words = [model, "--mode", mode, "--requests", str(requests), "--warm-up", "1", *(["--batch", str(batch)] if batch else [])]
         program = [HERE / "operands.py", f"{evidence}.operands", MODELS_SCRIPT]
+        begin = time.monotonic()
         job = jobs.Job([paths.python("torch"), *program, *words], environment=environment, folder=place, name="job", cwd=place)
         if job.wait(BOUND) != 0:
             raise Failure(job.explain())
+        took = time.monotonic() - begin
     device.wait_gone()
     if not evidence.exists():
         raise Failure(f"{name}: no launches were written\n" + job.explain())
-    return evidence
+    return evidence, took
 
 
 def main():
@@ -80,6 +86,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="some of: " + ", ".join(MODELS))
     parser.add_argument("--requests", type=int, default=6, help="requests of each run (default 6)")
     parser.add_argument("--other-batch", action="store_true", help="also judge on a run with another batch, whose sizes were never seen (no aim)")
+    parser.add_argument("--residency", action="store_true", help="also learn from the host's page table, as on a real GPU, and judge that by the ledger (no aim)")
     parser.add_argument("--worst", type=int, default=0, help="name so many kernels that miss most, per model: what was learnt of them, what they miss")
     parser.add_argument("--keep", action="store_true", help="keep the recordings")
     arguments = parser.parse_args()
@@ -88,15 +95,24 @@ def main():
         sys.exit(f"prediction: no {lab}: cargo build --release -p weft-lab")
     try:
         with jobs.workspace(arguments.keep) as folder:
-            pairs, others = [], []
+            pairs, others, observed = [], [], []
             for name in arguments.only:
                 print(f"{name} ...", file=sys.stderr, flush=True)
-                learn = record(folder, name, "learn", arguments.requests)
-                pairs.append(f"{name}={learn},{record(folder, name, 'judge', arguments.requests)}")
+                learn, alone = record(folder, name, "learn", arguments.requests)
+                judge, _ = record(folder, name, "judge", arguments.requests)
+                pairs.append(f"{name}={learn},{judge}")
+                if arguments.residency:
+                    learn, took = record(folder, name, "residency", arguments.requests, source="residency")
+                    observed.append(f"{name}={learn},{judge}")
+                    print(f"{name}: a run that is observed by the host's page table takes {took:.0f} s, by the ledger {alone:.0f} s", flush=True)
                 if arguments.other_batch:
                     batch = MODELS[name]
-                    others.append(f"{name}@{batch}={learn},{record(folder, name, 'other', arguments.requests, batch)}")
+                    others.append(f"{name}@{batch}={learn},{record(folder, name, 'other', arguments.requests, batch)[0]}")
             more = ["--worst", str(arguments.worst)]
+            if observed:
+                print("Learnt from the host's page table, judged by the ledger (no aim):")
+                subprocess.run([lab, "memory", "prediction", *observed, *more], check=True, timeout=BOUND)
+                print("Learnt from the ledger:")
             if others:
                 print("With sizes that were never seen (no aim):")
                 subprocess.run([lab, "memory", "prediction", *others, *more], check=True, timeout=BOUND)

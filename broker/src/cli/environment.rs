@@ -34,6 +34,8 @@ pub struct Wishes {
     pub profiling: bool,
     /// What its device memory is to be, if said.
     pub backing: Option<Backing>,
+    /// Where it is to learn from what its kernels touch, if said.
+    pub evidence: Option<Evidence>,
     /// Bytes it takes at its peak, if said.
     pub memory: Option<u64>,
     /// short, medium or long, if said.
@@ -49,6 +51,15 @@ pub enum Backing {
     Device,
     /// Managed memory: pages move between host and device.
     Managed,
+}
+
+/// What tells which memory a kernel touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Evidence {
+    /// The driver, where it does: a simulated one.
+    Auto,
+    /// The host's page table, launch by launch.
+    Residency,
 }
 
 /// Puts together what makes a job one of weft's.
@@ -137,6 +148,13 @@ fn variables(
             Backing::Managed => "managed",
         };
         set.push(("WEFT_BACKING", value.into()));
+    }
+    if let Some(evidence) = wishes.evidence {
+        let value = match evidence {
+            Evidence::Auto => "auto",
+            Evidence::Residency => "residency",
+        };
+        set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
         set.push(("WEFT_MEMORY", memory.to_string().into()));
@@ -236,6 +254,7 @@ mod tests {
             priority: Some(0),
             profile: Some("resnet".to_string()),
             backing: Some(Backing::Managed),
+            evidence: Some(Evidence::Residency),
             ..Wishes::default()
         };
         let set = values(&[("WEFT_MODE", "profile")], &wishes);
@@ -243,6 +262,7 @@ mod tests {
         assert_eq!(value(&set, "WEFT_PROFILE"), Some(OsStr::new("resnet")));
         assert_eq!(value(&set, "WEFT_MODE"), Some(OsStr::new("serve")));
         assert_eq!(value(&set, "WEFT_BACKING"), Some(OsStr::new("managed")));
+        assert_eq!(value(&set, "WEFT_EVIDENCE_FROM"), Some(OsStr::new("residency")));
     }
 
     #[test]

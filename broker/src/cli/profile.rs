@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use super::environment::{self, Wishes};
+use super::environment::{self, Backing, Evidence, Wishes};
 use super::run::not_started;
 use super::{inherited, start, text, trace, waiting};
 use crate::daemon::admin::{self, Answer, Question};
@@ -43,6 +43,13 @@ pub struct Args {
     /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
     #[arg(long, short, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: Option<u8>,
+    /// What the job's device memory is while it is sampled; what its kernels touch is learnt of managed memory alone
+    #[arg(long, value_enum, conflicts_with = "trace")]
+    backing: Option<Backing>,
+    /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the host's page table, for which the job's memory is managed and launches run one by one until each
+    /// kernel was seen often enough: two minutes at most, and none of it counts as the job's own time
+    #[arg(long, value_enum, conflicts_with = "trace")]
+    evidence: Option<Evidence>,
     /// The job and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -120,6 +127,11 @@ fn learn(args: Args) -> Result<ExitCode> {
         priority: Some(args.priority.unwrap_or(0)),
         profile: Some(called.clone()),
         profiling: true,
+        backing: match args.evidence {
+            Some(Evidence::Residency) => Some(Backing::Managed),
+            _ => args.backing,
+        },
+        evidence: args.evidence,
         ..Wishes::default()
     };
     let environment = environment::assemble(&places, &wishes)?;

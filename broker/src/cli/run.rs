@@ -78,6 +78,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         profile,
         profiling: false,
         backing: args.backing,
+        evidence: None,
         memory: args.memory,
         duration: args.duration,
         wait: match args.no_wait {

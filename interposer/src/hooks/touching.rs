@@ -4,10 +4,11 @@
 
 use std::ffi::c_void;
 
-use super::launch::{Straight, as_is, launch, launch_ex, launch_graph};
+use super::launch::{Straight, Way, as_is, launch, launch_ex, launch_graph};
 use super::{hooks, per_thread, written};
 use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
-use crate::memory::touch::{self, Kernel};
+use crate::memory::touch::{self, Kernel, Noted};
+use crate::session::{self, LaunchInfo, LaunchKind};
 
 fn kernel(
     function: CuFunction,
@@ -25,6 +26,20 @@ fn kernel(
     }
 }
 
+/// A launch that is observed: it passes the gate like all, and is no sample of how long its kernel takes.
+#[cold]
+fn observed(stream: CuStream, noted: Noted, real: impl FnOnce() -> CuResult) -> CuResult {
+    session::interrupt_samples(stream);
+    let info = LaunchInfo {
+        kernel_hash: 0,
+        stream,
+        kind: LaunchKind::Kernel,
+        cost_hint: 0,
+        capturing: false,
+    };
+    Straight::told(&info, || None, || noted.around(real))
+}
+
 /// Notes what a launch touches, and tells the session about it.
 ///
 /// # Safety
@@ -38,6 +53,9 @@ unsafe fn told(
 ) -> CuResult {
     // SAFETY: the caller's promise.
     let noted = unsafe { touch::launch(kernel, arguments, extra) };
+    if noted.is_observed() {
+        return observed(kernel.stream, noted, real);
+    }
     launch::<Straight>(
         kernel.function,
         kernel.grid,
@@ -60,7 +78,7 @@ unsafe fn told_ex(
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
     // SAFETY: the caller's promise. Without one the driver refuses the launch.
-    let noted = unsafe { written(config) }.map(|config| {
+    let mut noted = unsafe { written(config) }.map(|config| {
         let kernel = kernel(
             function,
             config.grid.into(),
@@ -69,8 +87,12 @@ unsafe fn told_ex(
             stream(config.stream),
         );
         // SAFETY: the caller's promise.
-        unsafe { touch::launch(kernel, arguments, extra) }
+        (unsafe { touch::launch(kernel, arguments, extra) }, kernel.stream)
     });
+    if let Some((noted, stream)) = noted.take_if(|(noted, _)| noted.is_observed()) {
+        return observed(stream, noted, real);
+    }
+    let noted = noted.map(|(noted, _)| noted);
     // SAFETY: the caller's promise.
     unsafe {
         launch_ex::<Straight>(config, function, stream, (arguments, extra), || {

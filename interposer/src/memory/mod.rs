@@ -21,6 +21,7 @@
 //! | `touch` | what launches use of it |
 //! | `sequence` | in which order, and when it repeats |
 //! | `learn` | stage 1: from what launches touched to templates |
+//! | `observe` | what a launch touched, by the host's page table |
 //! | `away` | what the broker had moved out, and launches that wait for it |
 //! | `advice` | memory that is mostly read, and how it leaves the device |
 //! | `mover` | the thread that carries out the broker's errands |
@@ -35,6 +36,7 @@ pub mod capacity;
 pub mod layout;
 pub mod learn;
 pub mod mover;
+pub mod observe;
 pub mod pool;
 pub mod ranges;
 pub mod sequence;
@@ -92,6 +94,7 @@ pub fn forget() {
 /// A stream is about to end.
 pub fn stream_ending(stream: session::Stream) {
     if managed() {
+        observe::stream_ending(session::own(stream));
         pool::stream_ending(session::own(stream));
     }
 }
@@ -99,6 +102,7 @@ pub fn stream_ending(stream: session::Stream) {
 /// A context is about to end.
 pub fn context_ending() {
     if managed() {
+        observe::context_ending();
         mover::context_ending();
     }
 }

@@ -18,7 +18,7 @@ use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
 use super::advice::{self, Again, HOST};
 use super::learn::Learner;
 use super::pool::Spare;
-use super::{away, pool, ranges, touch};
+use super::{away, observe, pool, ranges, touch};
 use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
 use crate::hooks::capture;
 use crate::session::MemorySession;
@@ -304,6 +304,9 @@ impl Mover {
     /// Begins an errand. Nothing is under way afterwards if it was only advice.
     fn begin(&mut self, number: u64, errand: &Errand) -> Result<Option<Out>, Outcome> {
         let end = errand.start.saturating_add(errand.bytes);
+        if errand.what == What::MostlyRead {
+            observe::copies_remain();
+        }
         if errand.what == What::Discard {
             let borrowed = pool::borrow(errand.start, end);
             if let Some(first) = borrowed.first() {
@@ -510,7 +513,7 @@ impl Mover {
 }
 
 /// Moves a range, to a device or to the host, by whichever of its calls the driver has.
-fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
+pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
     let to = device.map_or(Location::HOST, Location::device);
     // SAFETY: a range that the job holds, or an error.
     match unsafe { real::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {

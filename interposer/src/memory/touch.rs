@@ -18,6 +18,7 @@ use weft_profiles::working_set::{
     Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, Touched, WorkingSets,
 };
 
+use super::observe::{self, Windows};
 use super::sequence::{Forecast, Sequence};
 use super::{away, layout, learn, ranges};
 use crate::abi::{CuFunction, CuResult, CuStream};
@@ -58,6 +59,7 @@ struct Tracker {
     /// Of the last forecast that was told.
     number: u32,
     told: Option<Forecast>,
+    shapes: learn::Shapes,
 }
 
 fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
@@ -87,6 +89,8 @@ pub struct Noted {
     wanted: Vec<(u64, u64)>,
     /// The launch, in stage 1: its kernel and parameters.
     learns: Option<(Kernel, u64, Vec<u8>)>,
+    /// It is to be observed.
+    windows: Option<Windows>,
 }
 
 impl Noted {
@@ -96,18 +100,34 @@ impl Noted {
         if !self.wanted.is_empty() {
             guarded(|| session::await_memory(&self.wanted));
         }
+        let Some((kernel, word, parameters)) = self.learns else {
+            return real();
+        };
+        let observed = self
+            .windows
+            .and_then(|windows| guarded(|| observe::before(kernel.stream, &windows)).flatten());
+        let beside = (observed.is_none() && observe::on()).then(observe::beside);
         let result = real();
-        if let Some((kernel, word, parameters)) = self.learns
-            && result.ok()
-        {
+        drop(beside);
+        if result.ok() {
             guarded(|| {
+                let touched = observed.and_then(observe::Observation::touched);
                 let tracker = tracker();
                 let Some(tracker) = tracker.as_ref() else { return };
                 let launch = launch_of(&kernel, word, &parameters);
-                learn::launched(&launch, kernel.function, &tracker.live, tracker.version);
+                if let Some(touched) = touched {
+                    learn::observed(&launch, kernel.function, &tracker.live, tracker.version, &touched);
+                } else {
+                    learn::launched(&launch, kernel.function, &tracker.live, tracker.version);
+                }
             });
         }
         result
+    }
+
+    /// It will be observed: what it takes is no measure of it.
+    pub fn is_observed(&self) -> bool {
+        self.windows.is_some()
     }
 }
 
@@ -160,12 +180,17 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     }
     if learn::on() {
         noted.learns = Some((kernel, word, tracker.block.clone()));
+        if observe::on() {
+            observe::launching(kernel.stream);
+            noted.windows = tracker.observes(&kernel, word);
+        }
     }
     noted
 }
 
 /// A copy or fill of so many bytes uses these addresses, each in its way. What it overwrites it overwrites from the first byte to the last.
 pub fn moved(places: [(u64, Access); 2], bytes: u64) {
+    observe::disturbed();
     guarded(|| {
         let mut guard = tracker();
         let tracker = guard.get_or_insert_default();
@@ -221,6 +246,7 @@ fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
 
 /// Something is launched whose arguments are not seen: all that the job has may be touched.
 pub fn unseen() {
+    observe::disturbed();
     mark_unseen();
     if !BLIND.swap(true, Ordering::Relaxed)
         && let Some(tracker) = tracker().as_mut()
@@ -278,6 +304,15 @@ impl Tracker {
         for (start, range) in ranges::all() {
             self.live.add(start, range.room);
         }
+    }
+
+    /// Whether the launch whose parameters are in `block` is to be observed, and where.
+    fn observes(&mut self, kernel: &Kernel, word: u64) -> Option<Windows> {
+        let launch = launch_of(kernel, word, &self.block);
+        if !observe::has_time() || !self.shapes.wants(&launch, &self.live) {
+            return None;
+        }
+        Windows::of(&launch, &self.live)
     }
 
     /// What the launch whose parameters are in `block` uses, into `regions`.

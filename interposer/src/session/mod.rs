@@ -587,6 +587,13 @@ impl MemorySession {
     }
 }
 
+/// Something of weft's own comes between the launches before it and those after it: no sample is to span it.
+pub fn interrupt_samples(stream: Stream) {
+    if let Some(session) = devices::at(of_stream(stream)) {
+        session.sampler.interrupt();
+    }
+}
+
 /// An allocation stayed device memory though the job is managed.
 pub fn left_unmanaged() {
     if let Some(session) = session() {

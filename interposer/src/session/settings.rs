@@ -6,6 +6,7 @@
 use weft_broker::protocol::{Ns, PRIORITIES, amount};
 
 use crate::memory::Backing;
+use crate::memory::learn::Source;
 
 /// The priority of a job that asks for none.
 pub const DEFAULT_PRIORITY: u8 = 5;
@@ -117,6 +118,9 @@ impl Settings {
             }
         };
         if let Err(complaint) = Backing::parse(variable(crate::memory::VARIABLE).as_deref()) {
+            complaints.push(complaint);
+        }
+        if let Err(complaint) = Source::parse(variable(crate::memory::learn::FROM).as_deref()) {
             complaints.push(complaint);
         }
         let profile = variable("WEFT_PROFILE");

@@ -2,7 +2,7 @@
 //!
 //! One trait with a back end for each source, and each launch's evidence says whether it is [`Certainty::Exact`] or a guess: the simulated GPU's ledger is exact for the kernels
 //! whose parameters it understands and guesses at the others; what a real GPU shows happened. The host's page table says which pages left the host while the kernel ran, in
-//! pages and without reads told from writes; that the driver takes pages off the host on the GPU's first touch is to be confirmed on a real GPU.
+//! pages and without reads told from writes; whether a driver takes pages off the host on the GPU's first touch, who uses it tries first.
 //! CUPTI's unified-memory records say which ranges were migrated because of faults.
 #![forbid(unsafe_code)]
 
@@ -87,6 +87,13 @@ pub struct HostResidency {
 }
 
 impl HostResidency {
+    /// A driver moves no less than this on a fault.
+    pub const GRANULE: u64 = 64 << 10;
+
+    /// A driver brings more than what faulted: it widens a fault to the largest aligned part (a power of two of granules) of a block of this size of which more than half is there. So what left the
+    /// host is what was touched and more, up to twice as much, and never less; [`super::Fitter::of_residency`] allows for that.
+    pub const BLOCK: u64 = 2 << 20;
+
     /// With pages of this many bytes.
     pub fn new(page: u64) -> HostResidency {
         HostResidency {
@@ -124,7 +131,7 @@ impl HostResidency {
 
 impl Evidence for HostResidency {
     fn granule(&self) -> u64 {
-        self.page
+        self.page.max(HostResidency::GRANULE)
     }
 
     fn tells_access(&self) -> bool {

@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{
-    Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
+    Access, Allocations, Certainty, Formula, HostResidency, KernelWorkingSet, Launch, Template, Touched, WordTemplate,
+    WorkingSets,
     formula::{self, Sample},
     ranges::{self, Span},
     recall,
@@ -37,11 +38,39 @@ const ROUNDS: usize = 8;
 /// Collects launches with what they touched and finds the templates.
 #[derive(Debug)]
 pub struct Fitter {
+    grain: Grain,
+    kernels: HashMap<u64, Seen>,
+    scratch: Vec<u8>,
+}
+
+/// How coarse evidence is.
+#[derive(Debug, Clone, Copy)]
+struct Grain {
     granule: u64,
     /// Evidence tells operands one by one: see [`Fitter::default`].
     apart: bool,
-    kernels: HashMap<u64, Seen>,
-    scratch: Vec<u8>,
+    /// Granules were widened inside aligned blocks of this size: see [`HostResidency::BLOCK`]. The granule's size if not.
+    block: u64,
+}
+
+impl Grain {
+    /// By how much a piece that begins and ends there may be too long.
+    fn slack(&self, begin: u64, end: u64) -> i64 {
+        let mut part = self.granule;
+        // The largest aligned part that the piece ends with may have been widened from just over half of it.
+        while part < self.block && end.is_multiple_of(part * 2) && end.saturating_sub(begin) >= part * 2 {
+            part *= 2;
+        }
+        let granules = part / self.granule;
+        // Of two granules more than half are both.
+        let unneeded = granules.saturating_sub(granules / 2 + 1);
+        (self.granule - 1 + unneeded * self.granule) as i64
+    }
+
+    /// Whether a piece from `at` on may begin in truth at `first`, behind it.
+    fn reaches(&self, at: u64, first: u64) -> bool {
+        first - at < self.granule || (self.block > self.granule && at / self.block == first / self.block)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -105,22 +134,33 @@ impl Default for Fitter {
     /// For evidence that is exact and tells each operand by itself, even where they lie side by side, as a ledger does. Another pointer into the middle of one does not divide it then: gaps in
     /// parameters are full of pointers that nobody uses.
     fn default() -> Fitter {
-        Fitter {
-            apart: true,
-            ..Fitter::new(1)
-        }
+        let mut fitter = Fitter::new(1);
+        fitter.grain.apart = true;
+        fitter
     }
 }
 
 impl Fitter {
     /// For evidence that is rounded outwards to multiples of `granule` bytes (1: exact), and may join operands that lie side by side.
     pub fn new(granule: u64) -> Fitter {
+        let granule = granule.max(1);
         Fitter {
-            granule: granule.max(1),
-            apart: false,
+            grain: Grain {
+                granule,
+                apart: false,
+                block: granule,
+            },
             kernels: HashMap::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// For evidence of [`HostResidency`]: granules, widened as a driver's prefetcher widens faults. Sizes that it leaves open are taken to be the largest it allows: what is predicted too much costs
+    /// bandwidth, what is missed a fault.
+    pub fn of_residency() -> Fitter {
+        let mut fitter = Fitter::new(HostResidency::GRANULE);
+        fitter.grain.block = HostResidency::BLOCK;
+        fitter
     }
 
     /// A launch, the allocations that were live, and what it touched.
@@ -152,7 +192,7 @@ impl Fitter {
         if full || *alike >= KEPT_ALIKE {
             return;
         }
-        let words = deal(launch, live, touched, self.granule, self.apart);
+        let words = deal(launch, live, touched, self.grain);
         let equal = seen.equal.entry(outcome(launch, &words)).or_default();
         if *equal >= KEPT_EQUAL {
             return;
@@ -205,7 +245,7 @@ fn outcome(launch: &Launch, words: &[(u16, Behind)]) -> u64 {
 }
 
 /// Deals what was touched out to the launch's pointers.
-fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64, apart: bool) -> Vec<(u16, Behind)> {
+fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], grain: Grain) -> Vec<(u16, Behind)> {
     let mut pointers: Vec<(u64, u16)> = launch
         .pointer_offsets()
         .filter_map(|offset| Some((launch.word64(offset)?, offset)))
@@ -217,7 +257,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64, 
     values.dedup();
     let mut behind = vec![(Vec::<Span>::new(), None::<Access>, 0i64); values.len()];
     let united: Vec<Touched>;
-    let touched = if granule > 1 {
+    let touched = if grain.granule > 1 {
         // Granules that lie side by side are one range: its begin alone is where something may begin in the middle of a granule.
         let spans = ranges::spans(touched);
         let range = |(begin, end): Span| Touched {
@@ -238,7 +278,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64, 
         let (mut at, last) = (one.address.max(begin), one.end().min(end));
         if let Some(first) = values.get(values.partition_point(|value| *value < at))
             && *first < last
-            && first - at < granule
+            && grain.reaches(at, *first)
         {
             // What was touched begins at a pointer in this granule rather than at the granule.
             at = *first;
@@ -249,13 +289,23 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], granule: u64, 
             // Before all pointers into this allocation it is a negative offset.
             let owner = before.or_else(|| values.get(after).is_some_and(|value| *value < end).then_some(after));
             let Some(owner) = owner else { break };
-            let until = values.get(owner + 1).copied().filter(|_| !apart).unwrap_or(u64::MAX);
+            let until = values
+                .get(owner + 1)
+                .copied()
+                .filter(|_| !grain.apart)
+                .unwrap_or(u64::MAX);
             let cut = last.min(until);
             let (pieces, access, slack) = &mut behind[owner];
             pieces.push((at, cut));
             *access = Some(access.map_or(one.access, |before| before.and(one.access)));
-            // The last granule is touched somewhere: all but one byte of it may be too much.
-            *slack = (granule - 1) as i64;
+            // The last granule is touched somewhere: all but one byte of it may be too much. What reaches beyond the allocation is off already.
+            let most = grain.slack(one.address, one.end());
+            let beyond = i64::try_from(one.end() - cut).unwrap_or(i64::MAX);
+            *slack = if cut == last {
+                (most - beyond).max(0)
+            } else {
+                (grain.granule - 1) as i64
+            };
             at = cut;
         }
     }

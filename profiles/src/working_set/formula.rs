@@ -202,7 +202,12 @@ fn proportional(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<Fo
     if low.0 == 0 || low.0 * high.1 > high.0 * low.1 {
         return None;
     }
-    let (numerator, denominator) = simplest(low, high)?;
+    let (mut numerator, mut denominator) = simplest(low, high)?;
+    // Evidence that leaves it open: among the largest, so that hardly anything is missed.
+    let near = (high.0.saturating_mul(15), high.1.saturating_mul(16));
+    if u128::from(numerator).saturating_mul(near.1) < near.0.saturating_mul(u128::from(denominator)) {
+        (numerator, denominator) = simplest(near, high)?;
+    }
     let formula = Formula {
         constant: 0,
         numerator,

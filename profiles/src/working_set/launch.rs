@@ -1,6 +1,9 @@
 //! A launch, as far as it says what will be touched.
 #![forbid(unsafe_code)]
 
+use super::Allocations;
+use super::template::signature;
+
 /// Bytes of parameters that are looked at: CUDA's limit since 12.1, 4 KB before. PyTorch's lists of tensors fill it, with pointers all through its first third.
 pub const MAX_PARAMETERS: usize = 32_764;
 
@@ -34,6 +37,11 @@ impl Launch<'_> {
     pub fn pointer_offsets(&self) -> impl Iterator<Item = u16> + use<> {
         let bytes = self.parameters.len().min(MAX_PARAMETERS);
         (0..bytes / 8).map(|word| (word * 8) as u16)
+    }
+
+    /// A number of all that it is given but where its data lies: equal for launches of a kernel that differ in that alone. `scratch` is overwritten.
+    pub fn shape(&self, live: &Allocations, scratch: &mut Vec<u8>) -> u64 {
+        signature(self, scratch, |_, word| live.find(word).is_some())
     }
 
     /// Offsets at which a 32-bit word can lie.

@@ -14,6 +14,7 @@ pub const MAGIC: &[u8; 8] = b"WEFTEV02";
 const ALLOCATIONS: u8 = 1;
 const LAUNCH: u8 = 2;
 const NAME: u8 = 3;
+const GRANULE: u8 = 4;
 
 /// Bytes of a symbol at most; templates of C++ have some thousands. What is longer is cut.
 const MAX_NAME: usize = 1 << 14;
@@ -41,6 +42,12 @@ pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
         into.extend(begin.to_le_bytes());
         into.extend(end.to_le_bytes());
     }
+}
+
+/// Appends that all evidence of the file is rounded outwards to multiples of so many bytes ([`super::Evidence::granule`]) and does not tell how memory was used. Without it evidence is exact.
+pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
+    into.push(GRANULE);
+    into.extend(granule.to_le_bytes());
 }
 
 /// Appends what a kernel is called.
@@ -116,6 +123,8 @@ pub struct Recording {
     pub allocations: Vec<Allocations>,
     /// In their order.
     pub launches: Vec<Recorded>,
+    /// What evidence is rounded to, where it is not exact.
+    pub granule: Option<u64>,
     /// Kernels' symbols, as far as they were told.
     pub names: HashMap<u64, String>,
 }
@@ -186,6 +195,7 @@ impl Recording {
                 }
                 self.allocations.push(live);
             }
+            GRANULE => self.granule = Some(reader.long()?),
             NAME => {
                 let (kernel, size) = (reader.long()?, reader.word()? as usize);
                 if size > MAX_NAME {
@@ -268,6 +278,7 @@ mod tests {
             block: [4, 5, 6],
         };
         let mut bytes = MAGIC.to_vec();
+        write_granule(&mut bytes, 65_536);
         write_allocations(&mut bytes, &live);
         write_name(&mut bytes, 77, "saxpy");
         write_launch(&mut bytes, 5, &launch, Certainty::Exact, &touched);
@@ -284,6 +295,7 @@ mod tests {
         (
             bytes,
             Recording {
+                granule: Some(65_536),
                 allocations: vec![live],
                 launches: vec![recorded],
                 names: HashMap::from([(77, "saxpy".to_string())]),

@@ -318,6 +318,14 @@ impl Sampler {
         }
     }
 
+    /// What comes between the last launch and the next one is none of the job's: an open window ends here, and so does the job's pause before the next launch.
+    pub fn interrupt(&self) {
+        self.after_sync.store(false, Ordering::Relaxed);
+        if let Ok(mut inside) = self.inside.lock() {
+            self.close(&mut inside);
+        }
+    }
+
     /// The context ends, and all events with it.
     pub fn forget(&self) {
         let Ok(mut inside) = self.inside.lock() else { return };

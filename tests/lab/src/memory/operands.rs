@@ -243,6 +243,7 @@ mod tests {
         let mut live = Allocations::new();
         live.add(BASE, 1 << 20);
         Recording {
+            granule: None,
             allocations: vec![live],
             launches,
             names: names

@@ -135,7 +135,10 @@ fn held<'a>(recording: &'a Recording, launch: &Recorded) -> Result<&'a Allocatio
 }
 
 fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize), worst: usize) -> Result<Row> {
-    let mut fitter = Fitter::default();
+    let mut fitter = match learn.granule {
+        Some(_) => Fitter::of_residency(),
+        None => Fitter::default(),
+    };
     for launch in &learn.launches {
         fitter.observe_as(
             launch.certainty,
@@ -451,7 +454,7 @@ mod tests {
         Recording {
             launches: sizes.iter().map(launch).collect(),
             allocations: vec![live],
-            names: Default::default(),
+            ..Recording::default()
         }
     }
 
