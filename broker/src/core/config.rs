@@ -118,6 +118,9 @@ pub struct Config {
     /// 5 us: a launch takes 4 to 6 us to the device. What lies there behind the kernel in progress is a second kernel that a holder waits for: with 10 us beside a launch queue
     /// (`scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024`) p99 was 1.016 of alone, with 5 it is 1.010, and nothing else changed.
     pub depth: Ns,
+    /// `weft`: a better moment that is near is awaited before a kernel goes (the grace after a request, in which only what ends before a request that waits already could launch goes). False to see
+    /// what that is worth (`scripts/lab --without grace`).
+    pub grace: bool,
     /// How long a holder must be silent, after the end of its gap as predicted, or after its work is seen to have ended where no gap is known, until
     /// the gap counts as open-ended and is filled within the delay bound alone.
     ///
@@ -172,6 +175,7 @@ impl Default for Config {
             switch_cost: 100 * US,
             risk: 0.95,
             depth: 5 * US,
+            grace: true,
             open_after: 200 * US,
             open_unseen: MS,
             doubt: 0.25,

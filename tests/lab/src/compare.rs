@@ -56,12 +56,17 @@ pub struct Tuning {
     pub queue: Option<usize>,
     /// [`Hosts::gate_spin`].
     pub gate_spin: Option<Ns>,
+    /// Without [`weft_broker::core::Config::grace`].
+    pub no_grace: bool,
+    /// Without [`Hosts::stirs`].
+    pub no_stir: bool,
 }
 
 impl Tuning {
     /// Changes what is to be changed.
     fn apply(self, control: &mut Control) {
         if let Control::Weft(config) = control {
+            config.grace &= !self.no_grace;
             config.risk = self.risk.unwrap_or(config.risk);
             config.minimum_share = self.minimum_share.unwrap_or(config.minimum_share);
         }
@@ -93,6 +98,7 @@ impl Bench {
         let hosts = Hosts {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
             gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
+            stirs: self.hosts.stirs && !self.tuning.no_stir,
             ..self.hosts
         };
         World::new(Setup {

@@ -97,6 +97,9 @@ struct Options {
     /// Let fillers spin so many microseconds at a closed gate before they sleep
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
+    /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment, or the stir (a holder's calls that are no launches are then no sign of it)
+    #[arg(long, value_parser = ["grace", "stir"])]
+    without: Vec<String>,
     /// Where the time of gaps went, by their length and policy
     #[arg(long)]
     gaps: bool,
@@ -240,6 +243,8 @@ fn plan(options: &Options) -> Result<Plan> {
             minimum_share: options.minimum_share,
             queue: options.queue,
             gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
+            no_grace: options.without.iter().any(|part| part == "grace"),
+            no_stir: options.without.iter().any(|part| part == "stir"),
         },
     })
 }

@@ -13,6 +13,10 @@
 //! | grace | where a better moment is near (the time at which a request that waits already would launch is soon over), it is awaited, if that costs less than it saves |
 //! | a kernel that fits no gap | (a graph: one piece of work) runs when the holder has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
 //! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
+//!
+//! Tried: where the device switches between processes, to start the switch back at the holder's stir with an empty kernel of its process (in the lab alone: the plain pairs, 100 requests each). The
+//! switches grew from 3178 to 4571, the direct delay from 142 to 143 us a gap (12 of 13 cases within the aim in place of all), what is added to a request from 2.1 to 3.4 us; batch work was the
+//! same within 0.2 %.
 
 use super::{
     super::{
@@ -234,7 +238,7 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     let time = takes(state, entry, remaining);
     let fits = |at: Ns, chance: f64| state.room(at, chance).is_ok_and(|room| time <= room);
     let risk = state.risk();
-    if risk <= GOOD || fits(now, GOOD) || !state.room(now, risk).is_ok_and(|room| time <= room) {
+    if !state.config.grace || risk <= GOOD || fits(now, GOOD) || !state.room(now, risk).is_ok_and(|room| time <= room) {
         return None;
     }
     let chance = SHADES

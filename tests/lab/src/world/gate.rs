@@ -466,12 +466,12 @@ impl World {
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
-        let client = Client(job as u64);
+        let (client, stirs) = (Client(job as u64), self.hosts.stirs);
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.busy.iter().all(Option::is_none);
         let charged = mode == Mode::Filler && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER);
-        if transfer.is_some() && was_idle {
+        if transfer.is_some() && was_idle && stirs {
             process.lane.records.push((now, Event::Stirred(client, now)));
         }
         process.lane.busy[usize::from(stream)] = Some(0);
@@ -480,15 +480,15 @@ impl World {
         }
         let process = &mut self.processes[job];
         let at = now;
-        process.lane.records.push((
-            now,
-            Event::Launched {
-                client,
-                kernel,
-                cost,
-                at,
-            },
-        ));
+        let told = Event::Launched {
+            client,
+            kernel,
+            cost,
+            at,
+        };
+        if stirs || transfer.is_none() {
+            process.lane.records.push((now, told));
+        }
         if mode == Mode::Holder && transfer.is_none() {
             self.signs[usize::from(priority.min(9))] += 1;
         }

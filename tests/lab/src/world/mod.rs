@@ -56,6 +56,8 @@ pub struct Hosts {
     pub gate_spin: Ns,
     /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`, which holds 1,024); 0, as without `WEFT_QUEUE=on`: it waits there with the first.
     pub queue: usize,
+    /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first sign of it.
+    pub stirs: bool,
 }
 
 impl Default for Hosts {
@@ -67,6 +69,7 @@ impl Default for Hosts {
             spin: true,
             gate_spin: 20 * US,
             queue: 0,
+            stirs: true,
         }
     }
 }
