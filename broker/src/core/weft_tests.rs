@@ -1,5 +1,8 @@
 //! The core under policy `weft`, by its events and decisions: what it learns, and what it makes of it.
 
+mod equals;
+mod refined;
+
 use std::sync::Arc;
 
 use weft_profiles::{Aggregator, Profile};

@@ -1,0 +1,33 @@
+//! A profile that is wrong becomes right by samples that are taken while the job is served.
+
+use super::*;
+
+/// What the filler's kernel takes.
+const TRUE: Ns = 900 * US;
+
+/// A filler of which a profile says a third of what is so, after so many samples of what is.
+fn sampled(samples: usize) -> Bench {
+    let mut bench = Bench::new(profile(99, TRUE / 3));
+    bench.requests(12, 5 * MS);
+    for _ in 0..samples {
+        bench.tell(Event::Sampled {
+            client: TRAINING,
+            kernel: 99,
+            time: TRUE,
+        });
+    }
+    bench
+}
+
+/// Whether the kernel goes with 500 us left of a gap of 5 ms.
+fn goes_late(mut bench: Bench) -> bool {
+    bench.request();
+    bench.now += 5 * MS - 500 * US;
+    is_grant(&bench.waits(TRUE / 3))
+}
+
+#[test]
+fn a_kernel_that_takes_longer_than_its_profile_says_no_longer_goes_where_it_does_not_fit() {
+    assert!(goes_late(sampled(0)), "300 us would fit");
+    assert!(!goes_late(sampled(60)), "900 us do not");
+}
