@@ -539,6 +539,18 @@ def many_wait_over_a_restart_and_all_run_once(scene):
     assert (seen["admitted"], seen["waited"], seen["waiting"]) == (count + 1, count, []), seen
 
 
+@case
+def a_managed_job_larger_than_the_device_runs(scene):
+    # After one that showed what a context takes.
+    scene.finish(scene.job("small", "1GiB", weft=["--memory", "1GiB"], stay=False))
+    assert scene.queue()["devices"][0]["context"] > 0, scene.queue()
+    for name, says in (("whole", "8GiB"), ("larger", "9GiB")):
+        job = scene.job(name, "5GiB", "2GiB", weft=["--backing", "managed", "--memory", says], stay=False)
+        scene.go(name)
+        scene.finish(job)
+        assert scene.events(name) == ["asks", "begun", "took", "took", "ended"], f"{scene.said(name)} {job.explain()}"
+
+
 def main():
     options = cases.parser(__doc__)
     options.add_argument("--torch", type=int, default=len(TEN), metavar="N", help="so many of the ten jobs are PyTorch's (0 to 3, or all)")

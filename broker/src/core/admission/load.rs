@@ -1,8 +1,11 @@
 //! What a device carries, and whether more fits.
 //!
-//! Plain jobs: the sum of what they may have fits the device. Managed jobs take turns, so of them the largest working set must fit beside what is fixed; what of all their
+//! Plain jobs: the sum of what they may have fits the device. Managed jobs take turns, so of them the largest working set must fit beside what plain jobs have; what of all their
 //! working sets together does not fit moves out and in once a round, and that must not take more of the link's time than [`super::Config::link_share`]; and all
 //! of their memory must have a place on the host.
+//!
+//! A managed job may touch more than a device has beside contexts and strangers, be it that its working set is so large or that none is known and all of its memory counts as one: that
+//! is what managed memory is for, and it moves within its turn. It counts as touching all that is left beside these, so it begins where no plain job has any of that.
 #![forbid(unsafe_code)]
 
 use super::config::Config;
@@ -13,6 +16,8 @@ use super::need::{Backing, Device, Need};
 pub struct Load {
     /// Bytes for one job alone each: shares and contexts.
     pub fixed: u64,
+    /// Of these bytes those of managed jobs: their contexts.
+    pub contexts: u64,
     /// The largest working set of a managed job, bytes.
     pub largest: u64,
     /// All working sets of managed jobs, bytes.
@@ -37,6 +42,7 @@ impl Load {
     pub fn with(mut self, need: &Need, fixed: u64) -> Load {
         self.fixed = self.fixed.saturating_add(fixed);
         if let Backing::Managed { working_set } = need.backing {
+            self.contexts = self.contexts.saturating_add(fixed);
             self.largest = self.largest.max(working_set);
             self.sets = self.sets.saturating_add(working_set);
             self.host = self.host.saturating_add(need.peak);
@@ -52,7 +58,9 @@ impl Load {
     /// Whether a device can carry this. `elsewhere` are bytes of the host that jobs of other devices take.
     pub fn fits(&self, device: &Device, elsewhere: u64, config: &Config) -> Result<(), Lack> {
         let memory = device.memory.saturating_sub(device.foreign);
-        if self.fixed > memory || self.largest > memory - self.fixed {
+        // No turn can have more of the device than this.
+        let turn = self.largest.min(memory.saturating_sub(self.contexts));
+        if self.fixed > memory || turn > memory - self.fixed {
             return Err(Lack::Device);
         }
         if self.host.saturating_add(elsewhere) > config.host_memory && self.host > 0 {
@@ -130,7 +138,34 @@ mod tests {
             ..device
         };
         assert_eq!(load(&wide, &more).fits(&wide, 0, &config), Ok(()));
-        let large = [managed(20 * GB, 17 * GB)];
-        assert_eq!(load(&device, &large).fits(&device, 0, &config), Err(Lack::Device));
+    }
+
+    #[test]
+    fn a_managed_job_may_be_larger_than_the_device() {
+        let device = Device {
+            context: GB / 2,
+            foreign: GB,
+            ..Device::new(DeviceId(0), 16 * GB)
+        };
+        let config = Config::default();
+        // As much as the device, and so more than its context and the strangers leave; and a profile that knows what a turn touches.
+        for large in [
+            managed(16 * GB, 16 * GB),
+            managed(40 * GB, 16 * GB),
+            managed(40 * GB, 17 * GB),
+        ] {
+            assert_eq!(load(&device, &[large]).fits(&device, 0, &config), Ok(()), "{large:?}");
+            // Another such has a context more, which is nothing that either lacks; moving decides.
+            let two = [large, managed(GB, GB)];
+            assert_eq!(load(&device, &two).fits(&device, 0, &config), Ok(()), "{two:?}");
+            assert_eq!(
+                load(&device, &[large, large]).fits(&device, 0, &config),
+                Err(Lack::Link),
+                "{large:?}"
+            );
+            // What a plain job has it lacks in its turn.
+            let beside = [large, Need::plain(GB, 1)];
+            assert_eq!(load(&device, &beside).fits(&device, 0, &config), Err(Lack::Device));
+        }
     }
 }
