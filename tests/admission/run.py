@@ -36,10 +36,23 @@ class Scene:
         self.options = options
         self.device = jobs.Device(self.folder, memory=MEMORY)
         self.broker = jobs.Broker(self.folder, self.device, policy=policy)
+        self.arguments = self.broker.arguments
         self.jobs = []
 
     def open(self):
         self.broker.start()
+
+    def again(self, *extra, nvml=False):
+        """Another broker in the place of the one that runs: with further options, and with NVML to ask or without."""
+        self.broker.stop()
+        self.broker.arguments = [*self.arguments, *extra]
+        if nvml:
+            device = self.device.environment()
+            self.broker.environment = lambda: {**jobs.clean_environment(), **self.broker.variables(), **device}
+        self.broker.start()
+
+    def device_row(self):
+        return next(iter((self.queue() or {}).get("devices", [])), None)
 
     def close(self):
         for job in self.jobs:
@@ -540,15 +553,153 @@ def many_wait_over_a_restart_and_all_run_once(scene):
 
 
 @case
+def two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
+    # Nothing is known of this device: 4 GiB and 4 GiB fit it, their contexts beside them do not.
+    assert scene.device_row() is None
+    both = [scene.job(f"large{at}", "4GiB", weft=["--memory", "4GiB"]) for at in range(2)]
+    scene.until("one has its memory and one waits", lambda: len(scene.waiting()) == 1 and any(scene.has(f"large{at}", "took") for at in range(2)))
+    first = next(at for at in range(2) if scene.has(f"large{at}", "took"))
+    row = scene.device_row()
+    assert row["context"] > 0 and row["foreign"] == 0, row
+    scene.release(f"large{first}")
+    scene.finish(both[first])
+    scene.until("the other one has its memory", lambda: scene.has(f"large{1 - first}", "took"))
+    scene.release(f"large{1 - first}")
+    scene.finish(both[1 - first])
+    assert all("none" not in scene.events(f"large{at}") for at in range(2))
+    # What was measured outlives the broker.
+    scene.again()
+    scene.finish(scene.job("small", "1GiB", weft=["--memory", "1GiB"], stay=False))
+    assert scene.device_row()["context"] == row["context"], scene.device_row()
+
+
+@case
+def strangers_come_and_go(scene):
+    """Jobs without weft: what they hold is known when somebody is let in, and when he waits."""
+    scene.again(nvml=True)
+    stranger = scene.job("stranger", "5GiB", bare=True)
+    scene.until("the stranger has its memory", lambda: scene.has("stranger", "took"))
+    first = scene.job("first", "1GiB", weft=["--memory", "1GiB"], stay=False)
+    scene.finish(first)
+    waiter = scene.waiter("waiter", "6GiB")
+    row = scene.device_row()
+    assert row["foreign"] >= 5 << 30 and 0 < row["context"] < 1 << 30, row
+    # It leaves, nobody of ours runs, and so nobody of ours can look.
+    scene.release("stranger")
+    scene.finish(stranger)
+    scene.until("the waiter has its memory", lambda: scene.has("waiter", "took"))
+    scene.release("waiter")
+    scene.finish(waiter)
+    # One that comes after everybody has looked is seen before the next one is let in.
+    late = scene.job("late", "5GiB", bare=True)
+    scene.until("the late one has its memory", lambda: scene.has("late", "took"))
+    second = scene.waiter("second", "4GiB", stay=False)
+    scene.release("late")
+    scene.finish(late)
+    scene.finish(second)
+    assert "none" not in scene.events("second") + scene.events("waiter")
+
+
+@case
+def jobs_that_say_nothing_wait_for_what_others_have(scene):
+    """Together they take more than the device has; whoever comes late for it waits until a neighbour ends, and gets no out of memory."""
+    torch = scene.options.torch > 0
+    names = ["one", "two", "three"]
+    running = {name: scene.job(name, "1GiB", "3GiB", weft=[], torch=torch and name != "three") for name in names}
+    for name in names:
+        scene.until(f"{name} has its first memory", lambda n=name: scene.has(n, "took"))
+    scene.go("one")
+    scene.until("the first one has all of its memory", lambda: scene.has("one", "took", 2))
+    # 4 + 1 + 1 GiB and contexts are taken; each of the others wants 3 more.
+    waits = lambda: sorted(row["pid"] for row in scene.queue()["running"] if row["waits_for"])  # noqa: E731
+    scene.go("two")
+    scene.until("the second one waits", lambda: waits() == [running["two"].pid])
+    scene.go("three")
+    scene.until("both wait", lambda: waits() == sorted(running[name].pid for name in ("two", "three")))
+    for name in names:
+        scene.until(f"{name} has all of its memory", lambda n=name: scene.has(n, "took", 2))
+        scene.release(name)
+        scene.finish(running[name])
+        assert "none" not in scene.events(name), f"{name}: {scene.events(name)}"
+    assert "which others have" in running["two"].stderr(), running["two"].stderr()
+    # What they took is known to the next broker.
+    scene.again()
+    assert sorted(row["pid"] for row in scene.queue()["learnt"]) == sorted(job.pid for job in running.values()), scene.queue()["learnt"]
+    scene.weft("profile", "keep", str(running["two"].pid), "--name", "two")
+
+
+@case
+def who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
+    holder = scene.holder("holder", "5GiB")
+    grower = scene.job("grower", "1GiB", "4GiB", weft=["--wait", "2"], stay=False)
+    scene.go("grower")
+    scene.finish(grower)
+    assert scene.events("grower") == ["asks", "begun", "took", "none", "ended"], scene.events("grower")
+    assert scene.queue()["denied"] >= 1, scene.queue()
+    # Alone it is told at once that there is no such device; so is who would wait for one that waits for him.
+    scene.release("holder")
+    scene.finish(holder)
+    alone = scene.job("alone", "1GiB", "9GiB", weft=[], stay=False)
+    scene.go("alone")
+    scene.finish(alone)
+    assert scene.events("alone") == ["asks", "begun", "took", "none", "ended"], scene.events("alone")
+    # Ctrl-C ends a wait for more, too.
+    holder = scene.holder("again", "5GiB")
+    tired = scene.job("tired", "1GiB", "4GiB", weft=[])
+    scene.go("tired")
+    scene.until("it waits for more", lambda: any(row["waits_for"] for row in scene.queue()["running"]))
+    os.kill(tired.pid, signal.SIGINT)
+    tired.wait(BOUND)
+    assert not tired.timed_out and "KeyboardInterrupt" in tired.stderr(), tired.explain()
+    scene.release("again")
+    scene.finish(holder)
+
+
+@case
 def a_managed_job_larger_than_the_device_runs(scene):
     # After one that showed what a context takes.
     scene.finish(scene.job("small", "1GiB", weft=["--memory", "1GiB"], stay=False))
-    assert scene.queue()["devices"][0]["context"] > 0, scene.queue()
+    assert scene.device_row()["context"] > 0, scene.queue()
     for name, says in (("whole", "8GiB"), ("larger", "9GiB")):
         job = scene.job(name, "5GiB", "2GiB", weft=["--backing", "managed", "--memory", says], stay=False)
         scene.go(name)
         scene.finish(job)
         assert scene.events(name) == ["asks", "begun", "took", "took", "ended"], f"{scene.said(name)} {job.explain()}"
+
+
+@case
+def what_is_said_wrongly_is_told_before_the_job_begins(scene):
+    environment = scene.broker.environment
+    for name, wrong in (("WEFT_MEMORY", "12GIG"), ("WEFT_DURATION", "eternal"), ("WEFT_WAIT", "soon")):
+        scene.broker.environment = lambda name=name, wrong=wrong: {**environment(), name: wrong}
+        told = scene.weft("run", "--", "/bin/touch", str(scene.folder / "began"), code=2).stderr.splitlines()
+        assert len(told) == 1 and name in told[0], told
+    scene.broker.environment = environment
+    assert not (scene.folder / "began").exists()
+
+
+@case
+def fifo_and_exclusive_order_as_they_say(scene):
+    for policy, together in (("fifo", True), ("exclusive", False)):
+        scene.again("--admission", policy)
+        assert scene.queue()["policy"] == policy, scene.queue()
+        holder = scene.holder(f"{policy}-holder", "5GiB")
+        large = scene.waiter(f"{policy}-large", "6GiB")
+        # It would fit beside the holder and is short, and came later.
+        small = scene.job(f"{policy}-small", "500MiB", weft=["--memory", "600MiB", "--duration", "short"])
+        scene.waits(small)
+        assert scene.waiting() == [large.pid, small.pid], scene.queue()
+        scene.release(f"{policy}-holder")
+        scene.finish(holder)
+        scene.until("the large one has its memory", lambda p=policy: scene.has(f"{p}-large", "took"))
+        if together:
+            scene.until("the small one runs beside it", lambda p=policy: scene.has(f"{p}-small", "took"))
+        else:
+            assert scene.waiting() == [small.pid], scene.queue()
+        for name, job in ((f"{policy}-large", large), (f"{policy}-small", small)):
+            scene.release(name)
+            scene.finish(job)
+        assert scene.at(f"{policy}-large", "begun") < scene.at(f"{policy}-small", "begun")
 
 
 def main():

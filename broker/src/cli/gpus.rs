@@ -12,6 +12,7 @@ use super::doctor::device;
 use super::environment::{Backing, Environment, Wishes};
 use super::probe::{Driver, Part};
 use super::{libraries, text};
+use crate::core::admission::Class;
 use crate::daemon::admin::{self, Answer, Error, Question};
 use crate::daemon::admission::{Offer, Seeker};
 use crate::daemon::places::Places;
@@ -45,7 +46,7 @@ impl Found {
 }
 
 /// The digits of a UUID.
-fn hex(uuid: &str) -> String {
+pub(super) fn hex(uuid: &str) -> String {
     let digits = uuid.split_once('-').map_or(uuid, |(_, digits)| digits);
     digits.replace('-', "").to_ascii_lowercase()
 }
@@ -203,7 +204,9 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
     };
     let said = wishes.memory.or_else(|| amount::parse(&variable("WEFT_MEMORY")?).ok());
     let profile = set("WEFT_PROFILE").and_then(|called| store::load(&called).ok());
+    let ran = profile.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0);
     let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);
+    let duration = || ran.map(|ran| Class::of(ran).name().to_string());
     let priority = set("WEFT_PRIORITY").and_then(|text| text.parse().ok());
     Seeker {
         pid: std::process::id(),
@@ -211,7 +214,10 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
         user: set("WEFT_USER").unwrap_or_default(),
         priority: priority.unwrap_or(5),
         memory: said.or(peak),
-        duration: set("WEFT_DURATION"),
+        duration: set("WEFT_DURATION").or_else(duration),
+        processes: variable("LOCAL_WORLD_SIZE")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(1),
         managed: wishes.backing == Some(Backing::Managed)
             || wishes.backing.is_none() && std::env::var_os("WEFT_BACKING").as_deref() == Some(OsStr::new("managed")),
         devices: allowed

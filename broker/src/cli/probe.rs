@@ -22,6 +22,9 @@ pub struct Args {
     /// Look functions up in every way; the value is the real driver's path
     #[arg(long)]
     ways: Option<PathBuf>,
+    /// Tell what is free of each device, once for each line that comes in
+    #[arg(long)]
+    memory: bool,
 }
 
 /// What `--device` tells.
@@ -116,12 +119,33 @@ pub struct Ways {
 
 /// Looks and prints.
 pub fn main(args: Args) -> Result<ExitCode> {
+    if args.memory {
+        return memory();
+    }
     let line = match (args.device, args.ways) {
         (Some(path), _) => serde_json::to_string(&device(&path))?,
         (_, Some(path)) => serde_json::to_string(&ways(&path))?,
         _ => bail!("probe what?"),
     };
     println!("{line}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers each line with what is free: UUIDs in hexadecimal and bytes.
+fn memory() -> Result<ExitCode> {
+    if let Some(trouble) = nvml().trouble {
+        bail!("{trouble}");
+    }
+    let library = Library::open(OsStr::new("libnvidia-ml.so.1")).map_err(anyhow::Error::msg)?;
+    for line in std::io::stdin().lines() {
+        line?;
+        let gpus = gpus(library);
+        let parts = gpus
+            .iter()
+            .flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
+        let free: Vec<(String, u64)> = parts.map(|part| (super::gpus::hex(&part.uuid), part.free)).collect();
+        println!("{}", serde_json::to_string(&free)?);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

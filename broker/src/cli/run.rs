@@ -69,6 +69,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
+    if let Err(wrong) = said_well(&args) {
+        eprintln!("weft: {wrong}");
+        return Ok(ExitCode::from(2));
+    }
     // Whether it can be used, the broker tells the job's side.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
         eprintln!("weft: {error:#}; the job runs as without weft");
@@ -117,6 +121,34 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     let error = inherited::pass_on(&mut job).exec();
     Ok(not_started(program, &error))
+}
+
+/// What the environment says and no option does must make sense as well: a job that means to say how much it takes is not to run as one that says nothing.
+fn said_well(args: &Args) -> Result<(), String> {
+    let variable = |name: &str| {
+        let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
+        Some(value).filter(|value| !value.is_empty())
+    };
+    if args.memory.is_none()
+        && let Some(text) = variable("WEFT_MEMORY")
+    {
+        amount::parse(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
+    }
+    if args.duration.is_none()
+        && let Some(text) = variable("WEFT_DURATION")
+        && !["short", "medium", "long"].contains(&text.as_str())
+    {
+        return Err(format!("WEFT_DURATION={text} is none of short, medium, long"));
+    }
+    if args.wait.is_none()
+        && !args.no_wait
+        && let Some(text) = variable("WEFT_WAIT")
+        && text != "no"
+        && text.parse::<u64>().is_err()
+    {
+        return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
+    }
+    Ok(())
 }
 
 /// An amount, with a word to who means the backing.

@@ -259,7 +259,8 @@ impl Control {
                 let (user, gang) = entry.identity(&wants.user, &wants.gang);
                 self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
             }
-            ToBroker::More { bytes } => self.admission.more(client, bytes),
+            ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
+            ToBroker::NoMore => self.admission.no_more(client),
             ToBroker::WaitsNoMore => self.admission.gone(client),
             ToBroker::Context { free, held, at } => self.admission.context(client, admission::Look { free, held, at }),
             ToBroker::Note(line) => {

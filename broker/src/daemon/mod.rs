@@ -81,7 +81,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&desk.gauges));
     memory.tell(memory::Tell::Desk(desk.clone()));
-    let admission = admission::Desk::new(options.admission, Some(places.ledger()));
+    let admission = admission::Desk::new(options.admission, Some(places.ledger())).measuring(&store::folder());
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }

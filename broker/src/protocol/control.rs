@@ -112,7 +112,11 @@ pub enum ToBroker {
     More {
         /// Bytes.
         bytes: u64,
+        /// For so long it waits where they are not free but may come to be. 0: not at all.
+        patience: Ns,
     },
+    /// It waits no longer for what it wanted more.
+    NoMore,
     /// It waits no longer and runs without.
     WaitsNoMore,
     /// Its first context is there, and it looked at what is free on the device.

@@ -41,6 +41,8 @@ pub struct Seat {
     pub beat: AtomicU64,
     /// Counts the looks at the device's free memory that told nothing, since others took or gave back memory meanwhile: the client is to look again.
     pub looks: AtomicU32,
+    /// 1: what was asked for more is not free, and the client waits for it.
+    pub growing: AtomicU32,
 }
 
 impl Seat {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{capture, hooks, written};
 use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
-use crate::session::{self, Device, Sight};
+use crate::session::{self, Device, Sight, Where};
 use crate::trouble::guarded;
 use crate::{memory, real, session::Stream, table};
 
@@ -51,16 +51,49 @@ fn describe(device: CuDevice) -> Device {
     }
 }
 
-fn made(device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
+/// # Safety
+/// `context` is the out-parameter of `real`.
+unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
     let enter = || session::enter(device, || (!capture::any()).then(|| sight(device)));
     if guarded(enter) == Some(session::Entry::NoMemory) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let result = session::patiently(session::of_device(device), real);
+    let at = session::of_device(device);
+    // What a context takes is memory that changes hands, too.
+    let moving = guarded(|| session::moving(at));
+    let result = session::patiently(at, real);
+    drop(moving);
     if result.ok() {
         uses(device);
+        // SAFETY: the driver wrote the context.
+        if let Some(context) = unsafe { written(context) } {
+            looks(context, at);
+        }
     }
     result
+}
+
+/// Looks at what is free beside a context that was made just now.
+fn looks(context: CuContext, at: Where) {
+    if capture::any() {
+        return;
+    }
+    let Some(look) = guarded(|| session::looks_at_context(at)).flatten() else {
+        return;
+    };
+    // A retained context is nobody's current one yet.
+    // SAFETY: the driver has just given this context.
+    if !unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+        return;
+    }
+    let (mut free, mut total, mut popped) = (0, 0, context);
+    // SAFETY: both out-parameters are valid.
+    let asked = unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) };
+    // SAFETY: the out-parameter is valid; the context was pushed above.
+    let _ = unsafe { real::cuCtxPopCurrent_v2(&mut popped) };
+    if asked.ok() {
+        guarded(|| session::looked_at_context(at, look, free as u64));
+    }
 }
 
 fn sight(device: CuDevice) -> Sight {
@@ -96,14 +129,25 @@ fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
 }
 
 hooks! {
-    fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) |real| { made(device, real) }
-    fn cuCtxCreate(context: *mut CuContext, flags: u32, device: CuDevice) |real| { made(device, real) }
-    fn cuCtxCreate_v2(context: *mut CuContext, flags: u32, device: CuDevice) |real| { made(device, real) }
+    fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { made(context, device, real) }
+    }
+    fn cuCtxCreate(context: *mut CuContext, flags: u32, device: CuDevice) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { made(context, device, real) }
+    }
+    fn cuCtxCreate_v2(context: *mut CuContext, flags: u32, device: CuDevice) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { made(context, device, real) }
+    }
     fn cuCtxCreate_v3(context: *mut CuContext, affinities: usize, count: i32, flags: u32, device: CuDevice) |real| {
-        made(device, real)
+        // SAFETY: the call's own out-parameter.
+        unsafe { made(context, device, real) }
     }
     fn cuCtxCreate_v4(context: *mut CuContext, parameters: usize, flags: u32, device: CuDevice) |real| {
-        made(device, real)
+        // SAFETY: the call's own out-parameter.
+        unsafe { made(context, device, real) }
     }
     /// Where a context came to be past us, its first query of the device tells as much.
     fn cuCtxGetDevice(device: *mut CuDevice) |real| {

@@ -336,6 +336,7 @@ impl Helper {
                 }
                 ToBroker::Note(_)
                 | ToBroker::More { .. }
+                | ToBroker::NoMore
                 | ToBroker::Goodbye
                 | ToBroker::Touched { .. }
                 | ToBroker::Forecast { .. }

@@ -4,7 +4,7 @@
 //! was counted ([`Moves`](weft_broker::protocol::seat::Moves)); a look beside a change of the job's own is left out, and the broker asks to look again where another job's
 //! was beside it. The clock is the system's own: these times are compared between processes.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::control::ToBroker;
@@ -25,6 +25,8 @@ pub struct Changes {
     answered: AtomicU32,
     /// When it looked last.
     looked: AtomicU64,
+    /// It looked when its first context was made.
+    beside_context: AtomicBool,
 }
 
 /// What the process holds is about to change; dropped when it has and is counted.
@@ -88,6 +90,29 @@ impl Session {
             changes: done,
             answers,
         })
+    }
+
+    /// Whether to look beside a context that was made just now: the first of the process.
+    pub fn looks_at_context(&self) -> Option<Looking> {
+        let changes = &self.place.changes;
+        if changes.beside_context.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let done = changes.done.load(Ordering::Acquire);
+        (changes.begun.load(Ordering::Acquire) == done).then_some(Looking {
+            at: clock::system(),
+            changes: done,
+            answers: 0,
+        })
+    }
+
+    /// So much was free beside it. What the job loads later is seen with its first memory.
+    pub fn looked_at_context(&self, look: Looking, free: u64) {
+        let held = self.held();
+        if self.place.changes.begun.load(Ordering::Acquire) == look.changes {
+            let at = look.at;
+            self.messages.put(ToBroker::Context { free, held, at });
+        }
     }
 
     /// So much was free.

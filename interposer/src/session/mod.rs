@@ -386,6 +386,18 @@ pub fn looks(at: Where) -> Option<Looking> {
     devices::at(at).and_then(Session::looks)
 }
 
+/// Whether to look at what is free beside a context that was made just now.
+pub fn looks_at_context(at: Where) -> Option<Looking> {
+    devices::at(at).and_then(Session::looks_at_context)
+}
+
+/// So much was free beside it.
+pub fn looked_at_context(at: Where, look: Looking, free: u64) {
+    if let Some(session) = devices::at(at) {
+        session.looked_at_context(look, free);
+    }
+}
+
 /// So much was free.
 pub fn looked(at: Where, look: Looking, free: u64) {
     if let Some(session) = devices::at(at) {

@@ -6,7 +6,9 @@
 //! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so that nothing it wrote is lost; its exit code becomes 75. One that goes on
 //!   nevertheless is ended.
 //! * Without a broker nothing waits and nothing is refused.
-//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of memory".
+//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of memory". A job that said nothing of its memory (no figure, no profile) waits before, for [`GROWS`] (or
+//!   `WEFT_WAIT`), if a neighbour that runs may end.
+//! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask again. Who was seen to do so gets his first answer at once, and waits with the second try.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,6 +39,13 @@ const SETTLES: Ns = 2_000_000_000;
 
 /// Between two looks at whether the person lost patience.
 const LOOK: Ns = 100_000_000;
+
+/// A job that runs waits for what it wants more, where others have it, for so long if nothing else was said (`WEFT_WAIT`). A minute: many a neighbour ends or gives back within it, and
+/// a program that tries how much it can have is held up by no more than that.
+const GROWS: Ns = 60_000_000_000;
+
+/// Who asks again within this after an answer asks for the same thing.
+const AGAIN: Ns = 1_000_000_000;
 
 /// A share grows by this part of the device at least, so that a job that says nothing of itself asks a few times and not at each allocation.
 const STEP: u64 = 32;
@@ -85,6 +94,13 @@ pub struct Place {
     share: AtomicU64,
     /// When it was let in, if it had to wait; else 0.
     since: AtomicU64,
+    /// When it was told last that there is no more, and what it held then.
+    denied: AtomicU64,
+    held_then: AtomicU64,
+    /// It gives something back when there is no more, and asks again.
+    helps_itself: AtomicBool,
+    /// When it had last waited for more in vain.
+    in_vain: AtomicU64,
     /// The broker let it in. It may take that back as long as nothing was taken.
     let_in: AtomicBool,
     /// It would have had to wait, and is not to: it is on its way to its end.
@@ -280,7 +296,29 @@ impl Session {
             return true;
         }
         self.unclaim(bytes);
+        self.place.held_then.store(self.held(), Ordering::Relaxed);
+        self.place.denied.store(clock::now(), Ordering::Relaxed);
         false
+    }
+
+    /// For how long the job waits for what it wants more.
+    fn patience(&self) -> Ns {
+        let (place, now) = (&self.place, clock::now());
+        let just = |word: &AtomicU64| {
+            let at = word.load(Ordering::Relaxed);
+            at != 0 && now.saturating_sub(at) < AGAIN
+        };
+        let again = just(&place.denied);
+        if again && self.held() < place.held_then.load(Ordering::Relaxed) {
+            place.helps_itself.store(true, Ordering::Relaxed);
+        }
+        let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
+        // Who was let in with a figure has what he said, and what is free.
+        let said = self.settings.memory.is_some() || self.settings.profile.is_some();
+        if said || self.settings.no_wait || first_of_two || just(&place.in_vain) {
+            return 0;
+        }
+        self.settings.wait.unwrap_or(GROWS)
     }
 
     /// What was claimed is held now, or not had.
@@ -292,10 +330,15 @@ impl Session {
     fn grows(&self, seat: &Seat) -> bool {
         let begun = clock::now();
         while self.place.growing.swap(true, Ordering::AcqRel) {
-            if clock::now().saturating_sub(begun) > ANSWER {
+            let waits = seat.growing.load(Ordering::Acquire) != 0;
+            if clock::now().saturating_sub(begun) > ANSWER && !waits {
                 return true;
             }
-            std::thread::sleep(Duration::from_micros(50));
+            std::thread::sleep(if waits {
+                Duration::from_millis(5)
+            } else {
+                Duration::from_micros(50)
+            });
         }
         let _turn = Growing(&self.place.growing);
         self.ask_for_more(seat)
@@ -313,18 +356,50 @@ impl Session {
             let bytes = if coarse { lacks.max(step) } else { lacks };
             let answers = seat.answers.load(Ordering::Acquire);
             let begun = clock::now();
-            if !self.messages.put(ToBroker::More { bytes }) {
+            let patience = if coarse { 0 } else { self.patience() };
+            if !self.messages.put(ToBroker::More { bytes, patience }) {
                 return true;
             }
+            // Before it waits: a signal that comes in between is not lost.
+            let signals = (patience > 0).then(interrupt::Watch::begin);
+            let mut waits = false;
+            let mut beat = (seat.beat.load(Ordering::Relaxed), begun);
             while seat.answers.load(Ordering::Acquire) == answers {
+                let now = clock::now();
+                if seat.growing.load(Ordering::Acquire) != 0 {
+                    waits = true;
+                    let wanted = self.held().saturating_add(self.place.claimed.load(Ordering::Acquire));
+                    // A person lost patience, or another thread of the job gave back what was lacking.
+                    if signals.as_ref().is_some_and(interrupt::Watch::came)
+                        || wanted <= seat.share.load(Ordering::Acquire)
+                    {
+                        self.messages.put(ToBroker::NoMore);
+                        return wanted <= seat.share.load(Ordering::Acquire);
+                    }
+                    let now_beat = seat.beat.load(Ordering::Relaxed);
+                    if now_beat != beat.0 {
+                        beat = (now_beat, now);
+                    }
+                }
                 // No answer: the broker is gone or stuck, and the job goes on as without it.
-                if clock::now().saturating_sub(begun) > ANSWER || !self.attached() {
+                let silent = match waits {
+                    true => now.saturating_sub(beat.1) > DEAD_BEAT,
+                    false => now.saturating_sub(begun) > ANSWER,
+                };
+                if silent || !self.attached() {
                     return true;
                 }
                 let _ = futex::wait(&seat.answers, Flags::empty(), answers, Some(&nap(LOOK)));
             }
             if seat.share.load(Ordering::Acquire) >= wanted {
+                if waits {
+                    // The memory of the one that ended may not be the driver's yet.
+                    self.place.since.store(clock::now(), Ordering::Relaxed);
+                }
                 return true;
+            }
+            if waits {
+                self.place.in_vain.store(clock::now(), Ordering::Relaxed);
             }
         }
         false

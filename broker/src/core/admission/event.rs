@@ -23,7 +23,7 @@ pub struct Ask {
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device is there, or was measured anew.
+    /// A device is there, or was measured anew. What its contexts take more or less than was thought, those who run there have more or less.
     Device(Device),
     /// A user's weight; 1 where nothing is said. Never below 1.
     Weight(User, u32),
@@ -39,8 +39,13 @@ pub enum Event {
     Joins(Job),
     /// A process of a job has gone; with its last one the job ends.
     Leaves(Job),
-    /// A running job wants so many bytes more than its share.
+    /// A running job wants so many bytes more than its share, or else to hear at once that they are not free.
     Grows(Job, u64),
+    /// It wants so many bytes more and waits for them where they are not free but may come to be: those who run beside it and do not wait themselves may end. Who waits so goes before all
+    /// who have not begun.
+    GrowsInTime(Job, u64),
+    /// It waits no longer for what it wanted more.
+    GrowsNoMore(Job),
     /// Another priority.
     Priority(Job, u8),
     /// A job is suspended. If it waits it is not let in meanwhile; if it was let in and took nothing yet, it waits again, at the place that it had.
@@ -94,12 +99,17 @@ pub enum Decision {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Never {
     /// The device.
-    #[error("it needs {need} bytes ({contexts} of them for contexts), and the largest device it may use has {memory}")]
+    #[error(
+        "it needs {need} bytes ({contexts} of them for {}), and the largest device it may use has {memory}",
+        whose(*processes)
+    )]
     Device {
         /// Bytes.
         need: u64,
         /// Bytes.
         contexts: u64,
+        /// How many have a context.
+        processes: u32,
         /// Bytes.
         memory: u64,
     },
@@ -117,4 +127,12 @@ pub enum Never {
     /// None of the devices that it may use is there.
     #[error("none of the devices it may use is here")]
     NoDevice,
+}
+
+/// Whose contexts: of how many processes, where that may surprise.
+fn whose(processes: u32) -> String {
+    match processes {
+        0 | 1 => "contexts".to_string(),
+        many => format!("the contexts of {many} processes, as LOCAL_WORLD_SIZE says or as many came"),
+    }
 }

@@ -35,6 +35,8 @@
 //!   memory. Only facts may exceed it: jobs found running after a restart, memory that others than weft's jobs took.
 //! * A running job's share is never made smaller for another one.
 //! * A job is admitted once. A waiter is admitted, refused or withdrawn by itself: none is forgotten.
+//! * A device whose contexts were never measured takes jobs one by one, so that what their contexts take is known before the next one is let in.
+//! * Who runs and wants more waits for it only while somebody runs beside it who does not wait himself; of jobs that would all wait for one another the last gets no for an answer. Nobody begins on the device meanwhile.
 //! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has its turn when it goes on.
 //! * Only a job that could not run on an empty device either is refused.
 #![forbid(unsafe_code)]
@@ -42,6 +44,7 @@
 mod config;
 mod event;
 mod forecast;
+mod growing;
 mod kept;
 mod load;
 mod need;

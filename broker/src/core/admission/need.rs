@@ -114,6 +114,9 @@ pub struct Device {
     pub memory: u64,
     /// Bytes that a process' context takes, as measured.
     pub context: u64,
+    /// Whether that is known. Until it is, jobs begin there one by one, each when the one before has shown what its context takes.
+    #[serde(default)]
+    pub measured: bool,
     /// Bytes that others than weft's jobs hold, as measured.
     pub foreign: u64,
     /// Bytes a second from the host and to the host.
@@ -131,6 +134,7 @@ impl Device {
             id,
             memory,
             context: 0,
+            measured: true,
             foreign: 0,
             link: [12e9, 12e9],
             one_way: true,

@@ -170,7 +170,8 @@ impl Admission {
                 .load(device.id)
                 .with(&waiter.ask.need, waiter.ask.need.fixed(device));
             let fits = load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok();
-            (fits && allowed(device, &load)).then_some((load.free(device), device.id))
+            let open = self.open_to_newcomers(device);
+            (fits && open && allowed(device, &load)).then_some((load.free(device), device.id))
         };
         let best = self.allowed(&waiter.ask).filter_map(|device| fits(&device)).min();
         best.map(|(_, device)| device)

@@ -122,6 +122,8 @@ pub struct Admission {
     pub(super) running: BTreeMap<Job, Running>,
     pub(super) people: People,
     pub(super) plain: Plain,
+    /// Who runs and waits for more, who asked first first.
+    pub(super) growing: Vec<(Job, u64)>,
     pub(super) now: Ns,
     pub(super) numbers: u64,
 }
@@ -136,6 +138,7 @@ impl Admission {
             running: BTreeMap::new(),
             people: People::default(),
             plain: Plain::default(),
+            growing: Vec::new(),
             now: 0,
             numbers: 0,
         }
@@ -145,9 +148,7 @@ impl Admission {
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.pass(now);
         match event {
-            Event::Device(device) => {
-                self.devices.insert(device.id, device);
-            }
+            Event::Device(device) => self.measured(device),
             Event::Weight(user, weight) => self.people.weigh(user, weight),
             Event::Asks(ask) => self.asks(ask, out),
             Event::Holds(ask, device, share) => self.holds(ask, device, share),
@@ -169,6 +170,13 @@ impl Admission {
                 out.push(decision);
                 return;
             }
+            Event::GrowsInTime(job, bytes) => {
+                if let Some(decision) = self.grows_in_time(job, bytes) {
+                    out.push(decision);
+                    return;
+                }
+            }
+            Event::GrowsNoMore(job) => self.growing.retain(|(growing, _)| *growing != job),
             Event::Priority(job, priority) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
                     waiter.ask.priority = priority;
@@ -188,6 +196,7 @@ impl Admission {
             Event::Tick => {}
         }
         self.plain.pass(self.now, &self.devices, &self.config);
+        self.serve_growing(out);
         self.dispatch(out);
         if self.waiting.is_empty() || self.plain.too_long() {
             self.plain.anew(self.running.values());
@@ -380,6 +389,7 @@ impl Admission {
     }
 
     fn ends(&mut self, job: Job) {
+        self.growing.retain(|(growing, _)| *growing != job);
         if let Some(running) = self.running.remove(&job) {
             self.plain.ends(running.number, self.now);
         }
@@ -392,7 +402,7 @@ impl Admission {
         }
     }
 
-    fn grows(&mut self, job: Job, bytes: u64) -> Decision {
+    pub(super) fn grows(&mut self, job: Job, bytes: u64) -> Decision {
         let Some(device) = self.running.get(&job).map(|running| running.device) else {
             return Decision::Deny { job, bytes, free: 0 };
         };
@@ -465,6 +475,7 @@ impl Admission {
                     Backing::Managed { working_set } => working_set.saturating_add(contexts),
                 },
                 contexts,
+                processes: ask.need.processes,
                 memory: device.memory,
             },
             Lack::Host => Never::Host {

@@ -64,6 +64,7 @@ impl Book {
                 members: Default::default(),
                 absent: absent.collect(),
                 still: Default::default(),
+                told: 0,
             };
             book.next = book.next.max(job.0);
             book.gangs.insert(job, gang);

@@ -8,18 +8,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::futex;
 
 use super::back::Absent;
+use super::growing::Grower;
+use super::known::Known;
 use super::learnt::{Learnt, Took};
 use super::ledger::{KeptJob, Ledger, Page};
-use super::look::{Departed, Seated};
+use super::look::{Departed, Picture, Seated};
 use super::places::Promise;
 use super::process::Process;
 use super::rows::FreedRow;
 use super::still::Still;
+use super::watch::Reading;
 use crate::core::admission::{
     Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User,
 };
 use crate::daemon::clock;
 use crate::daemon::registry::Entry;
+use crate::protocol::Ns;
 use crate::protocol::control::{ToClient, Wants};
 use crate::protocol::seat::Standing;
 use crate::transport::server::ToTheClient;
@@ -27,6 +31,13 @@ use crate::transport::server::ToTheClient;
 /// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
 /// only from a run, and guarding a large guess would keep others out for nothing.
 pub const UNKNOWN: u64 = 64;
+
+/// No job has more processes on a device.
+pub const MOST_PROCESSES: u32 = 1024;
+
+/// Who waits hears of another place no sooner than this after the last, and no more often than [`TOLD`].
+const POSITIONS: Ns = 10_000_000_000;
+const TOLD: u32 = 20;
 
 /// Ended processes that are remembered.
 const FREED: usize = 64;
@@ -62,6 +73,8 @@ pub struct Gang {
     pub absent: Vec<Absent>,
     /// Since when it is seen suspended with nothing taken.
     pub still: Still,
+    /// Lines that it was told while it waited.
+    pub told: u32,
 }
 
 impl Gang {
@@ -82,6 +95,14 @@ pub struct Book {
     /// Users with a weight of their own.
     pub weights: BTreeMap<String, u32>,
     pub learnt: Learnt,
+    /// What is known beyond this broker's end.
+    pub known: Known,
+    /// What a context takes is measured on devices of which that is not known.
+    pub measures: bool,
+    /// The last picture of each device.
+    pub pictures: HashMap<DeviceId, Picture>,
+    /// Who runs and waits for more.
+    pub growers: Vec<Grower>,
     /// Who ended of late, the latest last.
     pub freed: VecDeque<FreedRow>,
     /// Places of jobs that have not come yet.
@@ -96,6 +117,11 @@ pub struct Book {
     pub looked: u64,
     /// When the suspended were.
     pub looked_for_suspended: u64,
+    /// When those who wait heard of their places.
+    pub positions: Ns,
+    /// When NVML was asked last because somebody waits, and the number of the answer that was read last.
+    pub watched: Ns,
+    pub read: u64,
     /// What the ledger has is not what is so.
     pub changed: bool,
     pub ledger: Option<Ledger>,
@@ -118,6 +144,10 @@ impl Book {
             users: Vec::new(),
             weights: BTreeMap::new(),
             learnt: Learnt::default(),
+            known: Known::default(),
+            measures: false,
+            pictures: HashMap::new(),
+            growers: Vec::new(),
             freed: VecDeque::new(),
             promised: Vec::new(),
             next: 0,
@@ -127,6 +157,9 @@ impl Book {
             departed: Vec::new(),
             looked: 0,
             looked_for_suspended: 0,
+            positions: 0,
+            watched: 0,
+            read: 0,
             changed: false,
             ledger,
         }
@@ -134,6 +167,9 @@ impl Book {
 
     pub fn tell(&mut self, event: Event) {
         self.changed |= event != Event::Tick;
+        if let Event::Ends(job) = event {
+            self.growers.retain(|grower| grower.job != job);
+        }
         self.machine.handle(clock::now(), event, &mut self.out);
         self.changed |= !self.out.is_empty();
     }
@@ -218,6 +254,7 @@ impl Book {
             members: BTreeMap::from([(entry.client, member)]),
             absent: Vec::new(),
             still: Still::default(),
+            told: 0,
         };
         self.gangs.insert(job, gang);
         self.clients.insert(entry.client, job);
@@ -243,7 +280,7 @@ impl Book {
     /// What a job asks for, of whose memory so much was said.
     pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, stated: Option<u64>) -> Ask {
         let mut peak = stated.unwrap_or(wants.total / UNKNOWN);
-        let processes = wants.processes.clamp(1, 1024);
+        let processes = wants.processes.clamp(1, MOST_PROCESSES);
         if wants.devices > 1 {
             // What does not fit here goes to its other devices.
             let context = self.about(device).map_or(0, |it| it.context);
@@ -350,6 +387,45 @@ impl Book {
         }
     }
 
+    /// NVML has told what is free.
+    pub fn reads(&mut self, reading: &Reading) {
+        if reading.number == self.read {
+            return;
+        }
+        self.read = reading.number;
+        for (uuid, free) in &reading.free {
+            self.seen(uuid, *free, reading.at);
+        }
+    }
+
+    /// Says to those who wait that they have come nearer: not every time, and not for ever.
+    pub fn tells_positions(&mut self) {
+        let now = clock::now();
+        if now.saturating_sub(self.positions) < POSITIONS {
+            return;
+        }
+        self.positions = now;
+        let queue = self.queue();
+        for row in &queue.waiting {
+            for client in &row.clients {
+                let Some(gang) = self.clients.get(client).and_then(|job| self.gangs.get_mut(job)) else {
+                    continue;
+                };
+                let Some(member) = gang.members.get(client) else {
+                    continue;
+                };
+                let seat = &member.entry.lane.seat;
+                let was = seat.position.swap(row.position as u32, Ordering::Relaxed);
+                if u64::from(was) != row.position && seat.standing() == Standing::Waits && gang.told < TOLD {
+                    gang.told += 1;
+                    let (position, all) = (row.position, queue.waiting.len());
+                    let line = format!("number {position} of {all} in the queue now: {}", row.reason);
+                    let _ = member.sender.send(ToClient::Said(line));
+                }
+            }
+        }
+    }
+
     /// A user counts for so many from now on.
     pub fn weigh(&mut self, name: &str, weight: u32) {
         let user = self.user(name);
@@ -379,6 +455,7 @@ impl Book {
             {
                 took.ran = clock::now().saturating_sub(since);
                 self.learnt.add(took);
+                self.known.took(self.learnt.all());
             }
             self.tell(Event::Ends(job));
         } else {
@@ -415,12 +492,32 @@ impl Book {
                 Decision::Refuse { job, why } => {
                     self.turns_away(job, &format!("this job can never run here: {why}"));
                 }
-                Decision::Grant { .. } => {}
+                Decision::Grant { job, .. } => self.has_grown(job, true),
                 Decision::Deny { job, bytes, free } => {
+                    self.has_grown(job, false);
                     if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
                         took.denied = true;
                     }
                     log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
+                }
+            }
+        }
+        self.show_ceilings();
+    }
+
+    /// What jobs may count on that said nothing: what they have and what is free now.
+    fn show_ceilings(&self) {
+        let mut free: BTreeMap<DeviceId, u64> = BTreeMap::new();
+        for (job, gang) in self.gangs.iter().filter(|(_, gang)| !gang.stated && !gang.managed) {
+            let Some((device, _)) = self.machine.share(*job) else {
+                continue;
+            };
+            let free = *free.entry(device).or_insert_with(|| self.free(device));
+            for member in gang.members.values() {
+                let seat = &member.entry.lane.seat;
+                let share = seat.share.load(Ordering::Acquire);
+                if share > 0 {
+                    seat.ceiling.store(share.saturating_add(free), Ordering::Relaxed);
                 }
             }
         }
@@ -488,6 +585,7 @@ impl Book {
         if let Some(ledger) = self.ledger.take() {
             ledger.finish();
         }
+        self.known.close();
     }
 }
 

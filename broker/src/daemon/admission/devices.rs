@@ -10,7 +10,12 @@ impl Book {
         if let Some(at) = self.devices.iter().position(|known| known == uuid) {
             return DeviceId(at as u32);
         }
-        let device = Device::new(DeviceId(self.devices.len() as u32), total);
+        let context = self.known.context_on(uuid);
+        let device = Device {
+            context: context.unwrap_or(0),
+            measured: context.is_some() || !self.measures,
+            ..Device::new(DeviceId(self.devices.len() as u32), total)
+        };
         self.devices.push(uuid.to_string());
         self.tell(Event::Device(device));
         device.id

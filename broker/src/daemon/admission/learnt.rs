@@ -72,6 +72,21 @@ impl Took {
 pub struct Learnt(VecDeque<Took>);
 
 impl Learnt {
+    /// With what brokers before this one learnt. Their jobs are none of this one's.
+    pub fn go_on(known: Vec<Took>) -> Learnt {
+        let mut all = VecDeque::from(known);
+        all.truncate(MOST);
+        for took in &mut all {
+            took.family = Job(0);
+        }
+        Learnt(all)
+    }
+
+    /// All, the latest last.
+    pub fn all(&self) -> Vec<Took> {
+        self.0.iter().cloned().collect()
+    }
+
     /// A job has ended.
     pub fn add(&mut self, took: Took) {
         if took.peak == 0 {

@@ -150,7 +150,11 @@ impl Ledger {
     /// Has a page written (`None`: the file removed), and waits for that for a moment.
     pub fn put(&self, page: Option<&Page>) {
         // A page has no map with other keys than numbers and no number that is none, so this does not fail.
-        let bytes = page.and_then(|page| serde_json::to_vec(page).ok());
+        self.write(page.and_then(|page| serde_json::to_vec(page).ok()));
+    }
+
+    /// The same for what is no page.
+    pub fn write(&self, bytes: Option<Vec<u8>>) {
         let mut slot = self.slot();
         slot.asked += 1;
         let this = slot.asked;
@@ -207,7 +211,13 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
     let mut new = path.as_os_str().to_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    let mut file = std::fs::File::create(&new)?;
+    let mut file = match std::fs::File::create(&new) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            new.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            std::fs::File::create(&new)?
+        }
+        other => other?,
+    };
     file.write_all(page)?;
     drop(file);
     std::fs::rename(&new, path)

@@ -1,23 +1,43 @@
 //! What contexts and strangers take of a device: what is not free there and nobody is known to hold.
 //!
-//! A client looks at what is free when it has its first memory, and the broker knows what the others hold. The two make one picture only if nobody took or gave back anything between
-//! the client's look and the broker's; else the memory that somebody was just given would be taken for a context's or a stranger's, and whoever wants it later is told there is none.
-//! So a look counts only where all others were still ([`crate::protocol::seat::Moves`]), where each of them has its context, and where the memory of those who left is the
+//! Clients look at what is free when they have made a context, when they have their first memory, and when they are asked to; NVML tells without a context ([`super::watch`]), before anybody is let in and
+//! while somebody waits. The broker knows what its clients hold. The two make one picture only if nobody took or gave back anything between
+//! the look and the broker's; else the memory that somebody was just given would be taken for a context's or a stranger's, and whoever wants it later is told there is none.
+//! So a look counts only where all others were still ([`crate::protocol::seat::Moves`]; making a context is a change too), and where the memory of those who left is the
 //! driver's again. A client whose look does not count looks once more with its next memory.
+//!
+//! Of what nobody is known to hold a context takes what came with it, where there is a picture of a moment before; no more than an equal part in any case. The rest is strangers'. What contexts take is
+//! kept over brokers ([`super::known`]).
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::book::{Book, Member};
 use super::process::Process;
-use crate::core::admission::{DeviceId, Event, Job};
+use crate::core::admission::{Device, DeviceId, Event};
 use crate::daemon::clock;
 use crate::protocol::Ns;
 
 /// No context is taken for larger than this part of a device: then others than weft's jobs hold memory.
 const LARGEST_CONTEXT: u64 = 8;
 
-/// A client that was let in has its context after this, if it is to have one without memory; and what one that left held is the driver's again (clients
+/// Nor for larger than this: contexts of today's devices take some hundred megabytes.
+const LARGEST: u64 = 2 << 30;
+
+/// What a context is taken for where nothing tells: this part of the device, and no more than [`CAUTIOUS`].
+const CAUTIOUS_PART: u64 = 16;
+const CAUTIOUS: u64 = 512 << 20;
+
+/// Two pictures that lie no further apart differ by what the clients that came between them took: strangers come and go less often.
+const TOGETHER: Ns = 30_000_000_000;
+
+/// A job that was let in first on a device has made its context after this; who waits for what that takes waits no longer.
+const MEASURES: Ns = 10_000_000_000;
+
+/// Where nothing tells what is free without a context, and nobody of ours has one, strangers are believed to be there for so long. Then whoever waits first finds out.
+const FORGOTTEN: Ns = 30_000_000_000;
+
+/// What one that left held is the driver's again after this (clients
 /// allow as much: [`SETTLES`] in `interposer/src/session/seat.rs`).
 const SETTLES: Ns = 2_000_000_000;
 
@@ -56,10 +76,20 @@ impl Seated {
             .compare_exchange(0, clock::now(), Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    fn long_before(&self, at: Ns) -> bool {
-        let since = self.0.load(Ordering::Relaxed);
-        since != 0 && since.saturating_add(SETTLES) <= at
+    fn since(&self) -> Ns {
+        self.0.load(Ordering::Relaxed)
     }
+}
+
+/// A picture of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Picture {
+    /// Bytes that nobody was known to hold.
+    unknown: u64,
+    /// Clients that had a context.
+    contexts: u64,
+    /// When.
+    at: Ns,
 }
 
 impl Book {
@@ -88,8 +118,7 @@ impl Book {
         self.departed.retain(|one| now < one.settled.saturating_add(SETTLES));
     }
 
-    /// A client has looked at the device that it runs on. What contexts take is what nobody is known to hold; the first figure that makes sense counts, and what is more than that
-    /// later is others'.
+    /// A client has looked at the device that it runs on.
     pub fn context(&mut self, client: u64, look: Look) {
         let Some(job) = self.clients.get(&client).copied() else {
             return;
@@ -97,50 +126,93 @@ impl Book {
         let Some((device, _)) = self.machine.share(job) else {
             return;
         };
-        let Some((held, contexts)) = self.held(device, client, look) else {
+        if !self.reckon(device, look.free, look.at, Some((client, look.held))) {
             let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
             if let Some(member) = member {
                 member.entry.lane.seat.looks.fetch_add(1, Ordering::Release);
             }
-            return;
-        };
-        let Some(mut about) = self.about(device).copied() else {
-            return;
-        };
-        let unknown = about.memory.saturating_sub(look.free).saturating_sub(held);
-        let each = unknown / contexts.max(1);
-        let first = about.context == 0 && each > 0 && each <= about.memory / LARGEST_CONTEXT;
-        if first {
-            about.context = each;
-            about.foreign = 0;
-        } else {
-            about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
         }
-        self.tell(Event::Device(about));
-        if first {
-            // They were let in before a context's size was known. A fact, whether it fits or not.
-            let there: Vec<(Job, u64)> = self
-                .gangs
-                .iter()
-                .filter(|(job, _)| self.machine.share(**job).is_some_and(|(at, _)| at == device))
-                .map(|(job, gang)| (*job, about.context.saturating_mul(gang.members.len() as u64)))
-                .collect();
-            for (job, contexts) in there {
-                self.tell(Event::Has(job, contexts));
+    }
+
+    /// So much was free of a device then.
+    pub fn seen(&mut self, uuid: &str, free: u64, at: Ns) {
+        let device = self.devices.iter().position(|known| known == uuid);
+        if let Some(device) = device {
+            self.reckon(DeviceId(device as u32), free, at, None);
+        }
+    }
+
+    /// Takes in what was free; `own`: who looked, and what it held. False if that makes no picture.
+    fn reckon(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<(u64, u64)>) -> bool {
+        let Some((held, contexts, managed)) = self.held(device, at, own) else {
+            return false;
+        };
+        let Some(before) = self.about(device).copied() else {
+            return false;
+        };
+        let unknown = before.memory.saturating_sub(free).saturating_sub(held);
+        let picture = Picture { unknown, contexts, at };
+        let mut about = before;
+        // What of managed memory lies on the device is not known here.
+        if !managed {
+            let last = self.pictures.insert(device, picture);
+            if let Some(each) = context_of(&about, picture, last) {
+                about.context = each;
+                about.measured = true;
             }
         }
+        about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
+        self.change(before, about);
+        true
+    }
+
+    fn change(&mut self, before: Device, about: Device) {
+        if before == about {
+            return;
+        }
+        if (before.context, before.measured) != (about.context, about.measured)
+            && let Some(uuid) = self.devices.get(about.id.0 as usize)
+        {
+            log::info!("a context on {uuid} takes {} bytes", about.context);
+            self.known.context(uuid, about.context);
+        }
+        self.tell(Event::Device(about));
         self.carry_out();
     }
 
-    /// What all clients on a device held when one of them looked, and how many they were; `None` where that is not known.
-    fn held(&self, device: DeviceId, client: u64, look: Look) -> Option<(u64, u64)> {
-        let left = |one: &Departed| one.device == device && one.settled > look.at;
+    /// Whom nobody can tell any better: a device whose first job does not show what its context takes, and strangers whom nobody has seen for long.
+    pub fn look_at_the_unseen(&mut self, told: bool) {
+        let now = clock::now();
+        let devices: Vec<Device> = self.machine.devices().copied().collect();
+        for before in devices {
+            let mut about = before;
+            let on = |gang: &&super::book::Gang| gang.device == before.id;
+            let members = self.gangs.values().filter(on).flat_map(|gang| gang.members.values());
+            let since = members
+                .map(|member| member.seated.since())
+                .filter(|since| *since > 0)
+                .min();
+            if !about.measured && since.is_some_and(|since| since.saturating_add(MEASURES) <= now) {
+                about.context = (about.memory / CAUTIOUS_PART).min(CAUTIOUS);
+                about.measured = true;
+            }
+            let seen = self.pictures.get(&before.id).map_or(0, |picture| picture.at);
+            if !told && about.foreign > 0 && since.is_none() && seen.saturating_add(FORGOTTEN) <= now {
+                about.foreign = 0;
+            }
+            self.change(before, about);
+        }
+    }
+
+    /// What all clients on a device held when somebody looked, how many contexts they had, and whether some of it is managed memory; `None` where that is not known.
+    fn held(&self, device: DeviceId, at: Ns, own: Option<(u64, u64)>) -> Option<(u64, u64, bool)> {
+        let left = |one: &Departed| one.device == device && one.settled > at;
         if self.departed.iter().any(left) {
             return None;
         }
-        let (mut held, mut contexts) = (0u64, 0u64);
+        let (mut sum, mut contexts, mut managed) = (0u64, 0u64, false);
         for (job, gang) in &self.gangs {
-            if self.machine.share(*job).is_none_or(|(at, _)| at != device) {
+            if self.machine.share(*job).is_none_or(|(on, _)| on != device) {
                 continue;
             }
             // Who has not come back holds nobody knows how much.
@@ -148,25 +220,99 @@ impl Book {
                 return None;
             }
             for (other, member) in &gang.members {
-                held = held.saturating_add(match *other == client {
-                    true => look.held,
-                    false => Book::held_by(member, look.at)?,
-                });
-                contexts += 1;
+                let held = match own {
+                    Some((client, held)) if client == *other => Some(held),
+                    _ => Book::held_by(member, at)?,
+                };
+                sum = sum.saturating_add(held.unwrap_or(0));
+                contexts += u64::from(held.is_some());
+                managed |= gang.managed && held.is_some_and(|held| held > 0);
             }
         }
-        Some((held, contexts))
+        Some((sum, contexts, managed))
     }
 
-    /// What a client held then and holds still; `None` where that may not be so, or it may not have had its context.
-    fn held_by(member: &Member, at: Ns) -> Option<u64> {
+    /// What a client held then and holds still (`Some(None)`: not even a context); `None` where that may not be so.
+    fn held_by(member: &Member, at: Ns) -> Option<Option<u64>> {
         let lane = &member.entry.lane;
         // Before the last word on whether it was still.
         let held = lane.counters.memory.load(Ordering::Acquire);
-        let still = lane
-            .moves
-            .still_since(at)
-            .unwrap_or_else(|| member.seated.long_before(at));
-        still.then_some(held)
+        match lane.moves.still_since(at) {
+            Some(true) => Some(Some(held)),
+            Some(false) => None,
+            None => Some(Some(held).filter(|held| *held > 0)),
+        }
+    }
+}
+
+/// What a context takes, if this picture tells anything new of that; `last`: the one before it.
+fn context_of(about: &Device, now: Picture, last: Option<Picture>) -> Option<u64> {
+    if now.contexts == 0 || now.unknown == 0 {
+        return None;
+    }
+    let largest = (about.memory / LARGEST_CONTEXT).min(LARGEST);
+    let part = now.unknown / now.contexts;
+    let came = last
+        .filter(|last| now.contexts > last.contexts && now.at.saturating_sub(last.at) <= TOGETHER)
+        .map(|last| now.unknown.saturating_sub(last.unknown) / (now.contexts - last.contexts))
+        .filter(|each| (1..=largest).contains(each));
+    // A context of no bytes is none that was measured.
+    match (came, about.measured && about.context > 0) {
+        // Contexts differ by what a job loads: the larger ones count, and smaller ones bit by bit.
+        (Some(each), true) if each < about.context => Some((about.context - (about.context - each) / 4).min(part)),
+        (Some(each), _) => Some(each),
+        (None, true) => (part < about.context).then_some(part),
+        (None, false) if part <= largest => Some(part),
+        (None, false) => Some((about.memory / CAUTIOUS_PART).min(CAUTIOUS)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    fn picture(unknown: u64, contexts: u64, at: Ns) -> Picture {
+        Picture { unknown, contexts, at }
+    }
+
+    #[test]
+    fn a_context_is_what_came_with_it_and_never_more_than_its_part() {
+        let cold = Device {
+            measured: false,
+            ..Device::new(DeviceId(0), 80 << 30)
+        };
+        let warm = |context| Device {
+            context,
+            measured: true,
+            ..cold
+        };
+        // A stranger of 1 GiB was there before the first job, and was seen or not.
+        let before = Some(picture(1024 * MB, 0, 5));
+        assert_eq!(context_of(&cold, picture(1424 * MB, 1, 9), before), Some(400 * MB));
+        assert_eq!(context_of(&cold, picture(1424 * MB, 1, 9), None), Some(1424 * MB));
+        // Unseen it counts as context until a second one comes, beside which it cannot have been one.
+        assert_eq!(
+            context_of(&warm(1424 * MB), picture(1824 * MB, 2, TOGETHER * 9), before),
+            Some(912 * MB)
+        );
+        let last = Some(picture(1424 * MB, 1, 9));
+        assert_eq!(
+            context_of(&warm(1424 * MB), picture(1824 * MB, 2, 10), last),
+            Some(912 * MB),
+            "by a quarter of the way, and its part at most"
+        );
+        assert_eq!(
+            context_of(&warm(300 * MB), picture(1824 * MB, 2, 10), last),
+            Some(400 * MB)
+        );
+        // What is far too large is no context's, and an old picture tells nothing of who came since.
+        assert_eq!(context_of(&cold, picture(9 << 30, 1, 9), None), Some(CAUTIOUS));
+        assert_eq!(
+            context_of(&warm(300 * MB), picture(1824 * MB, 2, 9 + 2 * TOGETHER), last),
+            None
+        );
+        assert_eq!(context_of(&cold, picture(1824 * MB, 0, 9), last), None);
     }
 }

@@ -1,7 +1,9 @@
 //! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their seats.
 //!
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
-//! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them;
+//! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
+//! * [`growing`]: who runs and waits for more;
+//! * [`known`]: what outlives a broker;
 //! * [`kin`]: jobs on several devices;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
@@ -14,13 +16,15 @@
 //! bounded. What holds: a client's seat is written only here; a client that is gone holds nothing; a client that never asked is in nobody's way and in no book.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::clock;
 use super::registry::Entry;
 use crate::core::admission::{Config, Event, Never, Policy};
+use crate::protocol::Ns;
 use crate::protocol::control::Wants;
 use crate::protocol::seat::Standing;
 use crate::transport::server::ToTheClient;
@@ -28,7 +32,9 @@ use crate::transport::server::ToTheClient;
 mod back;
 mod book;
 mod devices;
+mod growing;
 mod kin;
+mod known;
 mod learnt;
 mod ledger;
 mod look;
@@ -40,6 +46,7 @@ mod shares;
 mod still;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use learnt::Took;
 pub use look::Look;
@@ -47,13 +54,23 @@ pub use places::{Offer, Place, Seeker};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::Book;
+use known::Known;
+use learnt::Learnt;
 use ledger::{Ledger, Page};
+use watch::Watch;
 
 /// Admission, for all threads.
 #[derive(Debug, Clone)]
 pub struct Desk {
     book: Arc<Mutex<Book>>,
+    watch: Watch,
 }
+
+/// What NVML may take to answer before somebody is let in: it takes less than a millisecond once it runs.
+const ANSWERS: Duration = Duration::from_millis(100);
+
+/// Between two questions while somebody waits.
+const LOOKS: Ns = 250_000_000;
 
 impl Desk {
     /// With whoever the broker before this one left in `file`; without one with nobody, and nothing is kept.
@@ -77,7 +94,19 @@ impl Desk {
         };
         Desk {
             book: Arc::new(Mutex::new(book)),
+            watch: Watch::none(),
         }
+    }
+
+    /// Measures what contexts take, asks NVML what is free, and keeps what is learnt in this folder.
+    pub fn measuring(mut self, folder: &Path) -> Desk {
+        let mut book = self.book();
+        book.measures = true;
+        book.known = Known::begin(folder.join(known::FILE));
+        book.learnt = Learnt::go_on(book.known.learnt());
+        drop(book);
+        self.watch = Watch::begin();
+        self
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -86,7 +115,14 @@ impl Desk {
 
     /// A client is about to touch a device.
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
-        self.book().wants(entry, sender, wants);
+        // What strangers have now, not what they had when somebody looked last.
+        let reading = self.watch.fresh(ANSWERS);
+        let mut book = self.book();
+        book.device(&wants.uuid, wants.total);
+        if let Some(reading) = reading {
+            book.reads(&reading);
+        }
+        book.wants(entry, sender, wants);
     }
 
     /// Where a job that has not begun fits best. The place is promised to it for a while.
@@ -95,8 +131,14 @@ impl Desk {
     }
 
     /// A client wants more than its share.
-    pub fn more(&self, client: u64, bytes: u64) {
-        self.book().more(client, bytes);
+    /// If that is not free it may wait for so long.
+    pub fn more(&self, client: u64, bytes: u64, patience: Ns) {
+        self.book().more(client, bytes, patience);
+    }
+
+    /// A client waits no longer for what it wanted more.
+    pub fn no_more(&self, client: u64) {
+        self.book().grows_no_more(client);
     }
 
     /// A client's first context is there, and it looked at its device.
@@ -107,6 +149,7 @@ impl Desk {
     /// A client is gone, or waits no more.
     pub fn gone(&self, client: u64) {
         let mut book = self.book();
+        book.grows_no_more(client);
         let Some(job) = book.clients.remove(&client) else {
             return;
         };
@@ -161,8 +204,19 @@ impl Desk {
         book.look_for_the_absent();
         book.look_after_the_departed();
         book.look_for_the_suspended();
-        if book.machine.count().0 == 0 {
+        book.look_at_the_growing();
+        if book.machine.count().0 == 0 && book.growers.is_empty() {
             return;
+        }
+        let now = clock::now();
+        if now.saturating_sub(book.watched) >= LOOKS {
+            book.watched = now;
+            self.watch.ask();
+            book.look_at_the_unseen(self.watch.tells());
+            book.tells_positions();
+        }
+        if let Some(reading) = self.watch.last(book.read) {
+            book.reads(&reading);
         }
         book.untie();
         book.beat += 1;

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::book::{Book, UNKNOWN};
+use super::book::{Book, MOST_PROCESSES, UNKNOWN};
 use super::process::Process;
 use crate::core::admission::{Ask, Backing, Candidate, Class, DeviceId, Job, Need, Never};
 use crate::daemon::clock;
@@ -30,6 +30,9 @@ pub struct Seeker {
     pub memory: Option<u64>,
     /// short, medium or long, if anybody said.
     pub duration: Option<String>,
+    /// Processes that will come.
+    #[serde(default)]
+    pub processes: u32,
     /// Its memory is managed.
     pub managed: bool,
     /// Where it may run.
@@ -98,7 +101,7 @@ impl Book {
             priority: seeker.priority,
             need: Need {
                 peak,
-                processes: 1,
+                processes: seeker.processes.clamp(1, MOST_PROCESSES),
                 expected: expected.expected(),
                 backing: match seeker.managed {
                     true => Backing::Managed {

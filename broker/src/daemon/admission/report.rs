@@ -56,6 +56,12 @@ impl Book {
                 priority: row.ask.priority,
                 share: row.share,
                 held,
+                waits_for: self
+                    .growers
+                    .iter()
+                    .filter(|grower| grower.job == row.ask.job)
+                    .map(|grower| grower.lacks)
+                    .sum(),
                 since_s: seconds(now.saturating_sub(row.since)),
             }
         });

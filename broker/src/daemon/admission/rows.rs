@@ -105,6 +105,9 @@ pub struct RunningRow {
     pub share: u64,
     /// Bytes it holds, contexts left out.
     pub held: u64,
+    /// Bytes more that it waits for.
+    #[serde(default)]
+    pub waits_for: u64,
     /// Seconds since it was admitted.
     pub since_s: f64,
     /// The command line.

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::book::{Book, Gang, Member, wake};
-use crate::core::admission::{Event, Job};
+use super::book::{Book, Gang, Member};
+use crate::core::admission::Job;
 
 impl Member {
     /// What it may have, without its context. 0: it was not let in.
@@ -56,29 +56,6 @@ impl Book {
         }
     }
 
-    /// A client wants more than its part.
-    pub fn more(&mut self, client: u64, bytes: u64) {
-        let Some(job) = self.clients.get(&client).copied() else {
-            return;
-        };
-        let gathered = self.gather(client, job, bytes, 0);
-        let lacks = bytes - gathered;
-        let before = self.sums[super::book::DENIED];
-        if lacks > 0 {
-            self.tell(Event::Grows(job, lacks));
-            self.carry_out();
-        }
-        let denied = self.sums[super::book::DENIED] > before;
-        if let Some(member) = self.gangs.get(&job).and_then(|gang| gang.members.get(&client)) {
-            let seat = &member.entry.lane.seat;
-            if !denied {
-                seat.share.fetch_add(bytes, Ordering::AcqRel);
-            }
-            seat.answers.fetch_add(1, Ordering::AcqRel);
-            wake(&seat.answers);
-        }
-    }
-
     /// What a job's processes were given, their contexts with it.
     pub fn given(&self, job: Job, context: u64) -> u64 {
         let members = self.gangs.get(&job).into_iter().flat_map(|gang| gang.members.values());
@@ -89,7 +66,7 @@ impl Book {
     }
 
     /// So much of what is wanted can this process have out of its job's share: what nobody was given, and what its siblings were given beyond `least` and do not hold. It is not given yet.
-    fn gather(&self, client: u64, job: Job, wanted: u64, least: u64) -> u64 {
+    pub fn gather(&self, client: u64, job: Job, wanted: u64, least: u64) -> u64 {
         let Some((gang, (device, share))) = self.gangs.get(&job).zip(self.machine.share(job)) else {
             return 0;
         };

@@ -50,6 +50,13 @@ impl Broker {
         }
     }
 
+    /// On devices of which nobody knows what a context takes, and without NVML.
+    fn cold() -> Broker {
+        let broker = Broker::begin(None);
+        broker.desk.book().measures = true;
+        broker
+    }
+
     /// A client of this process attaches.
     fn newcomer(&mut self, pid: u32, command: String) -> Arc<Entry> {
         self.clients += 1;
@@ -264,7 +271,7 @@ fn a_run_teaches_and_a_weight_stays() {
     }));
     broker.desk.wants(&entry, &ToTheClient::nobody(), silent);
     entry.lane.counters.memory_peak.store(3 * GB, Ordering::Relaxed);
-    broker.desk.more(entry.client, 20 * GB);
+    broker.desk.more(entry.client, 20 * GB, 0);
     broker.desk.gone(entry.client);
     let took = broker.desk.learnt(Some(77), None).expect("it taught");
     assert_eq!(
@@ -307,17 +314,20 @@ fn memory_on_its_way_to_somebody_is_no_context() {
         (devices[0].context, devices[0].foreign)
     };
     let asked_again = || first.lane.seat.looks.load(Ordering::Relaxed);
-    // The second has no context yet, for all that is known.
+    // The second is just making its context.
+    second.lane.moves.begun(1);
     broker.desk.context(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((0, 0), 1));
+    second.lane.moves.done(1, clock::now());
+    std::thread::sleep(std::time::Duration::from_millis(1));
     // The driver gave it its memory, and it has not been counted.
-    second.lane.moves.begun(1);
+    second.lane.moves.begun(2);
     broker.desk.context(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((0, 0), 2));
     // It was counted, but only after the look.
     let early = now();
     second.lane.counters.memory.store(GB, Ordering::Relaxed);
-    second.lane.moves.done(1, clock::now() + 1);
+    second.lane.moves.done(2, clock::now() + 1);
     broker.desk.context(first.client, early);
     assert_eq!((about(&broker), asked_again()), ((0, 0), 3));
     std::thread::sleep(std::time::Duration::from_millis(1));
@@ -372,19 +382,19 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     let second = broker.comes(2, "a", 6 * GB, None);
     assert_eq!((share(&first), share(&second), job(&broker)), (4 * GB, 2 * GB, 6 * GB));
     // Its sibling has nothing to spare, the device has.
-    broker.desk.more(second.client, GB);
+    broker.desk.more(second.client, GB, 0);
     assert_eq!((share(&second), job(&broker)), (3 * GB, 7 * GB));
     // What the sibling does not hold any more, but not while it is just taking some.
     first.lane.counters.memory.store(GB, Ordering::Relaxed);
     first.lane.moves.begun(1);
-    broker.desk.more(second.client, 2 * GB);
+    broker.desk.more(second.client, 2 * GB, 0);
     assert_eq!((share(&second), broker.desk.queue().denied), (3 * GB, 1));
     first.lane.moves.done(1, clock::now());
-    broker.desk.more(second.client, 2 * GB);
+    broker.desk.more(second.client, 2 * GB, 0);
     assert_eq!((share(&first), share(&second), job(&broker)), (2 * GB, 5 * GB, 7 * GB));
     // Of one that is gone, all.
     broker.desk.gone(first.client);
-    broker.desk.more(second.client, 2 * GB);
+    broker.desk.more(second.client, 2 * GB, 0);
     assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
     assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), Standing::Waits);
 }
@@ -506,7 +516,7 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
         0,
         "of that device nothing was said"
     );
-    broker.desk.more(second.client, 3 * GB);
+    broker.desk.more(second.client, 3 * GB, 0);
     assert_eq!(
         running(&broker),
         [("a".into(), 6 * GB, 1), ("b".into(), 3 * GB + GB / 8, 1)]
@@ -556,4 +566,101 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
         (standing(&first), standing(&goes_on)),
         (Standing::Admitted, Standing::Admitted)
     );
+}
+
+#[test]
+fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
+    const CONTEXT: u64 = 400 << 20;
+    let mut broker = Broker::cold();
+    let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 4 * GB, None));
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Admitted, Standing::Waits)
+    );
+    // The first one's context is there, and beside two of them there is no room for both.
+    broker.desk.context(first.client, look(8 * GB - CONTEXT, 0));
+    assert_eq!(standing(&second), Standing::Waits);
+    let small = broker.comes(3, "c", 3 * GB, None);
+    assert_eq!(standing(&small), Standing::Admitted);
+    broker.desk.gone(first.client);
+    broker.desk.gone(small.client);
+    assert_eq!(standing(&second), Standing::Admitted);
+}
+
+#[test]
+fn strangers_are_what_they_are_now() {
+    let mut broker = Broker::begin(None);
+    let seen = |broker: &Broker, free| broker.desk.book().seen("gpu", free, clock::now() + 3_000_000_000);
+    let first = broker.comes(1, "a", GB, None);
+    seen(&broker, 4 * GB);
+    broker.desk.gone(first.client);
+    let waiter = broker.comes(2, "b", 6 * GB, None);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    // One of them left while nobody of ours ran, and nobody could look.
+    seen(&broker, 7 * GB);
+    assert_eq!(standing(&waiter), Standing::Admitted);
+    // Another one comes before the next of ours does.
+    seen(&broker, 2 * GB);
+    assert_eq!(standing(&broker.comes(3, "c", GB, None)), Standing::Waits);
+}
+
+#[test]
+fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
+    let mut broker = Broker::begin(None);
+    let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
+    let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
+    let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 3 * GB, None));
+    const LONG: u64 = 60_000_000_000;
+    broker.desk.more(first.client, 3 * GB, LONG);
+    assert!(waits(&first) && answers(&first) == 0);
+    assert_eq!(
+        broker.desk.queue().running.iter().map(|row| row.waits_for).sum::<u64>(),
+        3 * GB
+    );
+    // Both would wait for each other: the second one hears at once that there is none.
+    broker.desk.more(second.client, 3 * GB, LONG);
+    assert_eq!((waits(&second), answers(&second), share(&second)), (false, 1, 3 * GB));
+    broker.desk.gone(second.client);
+    assert_eq!((waits(&first), answers(&first), share(&first)), (false, 1, 7 * GB));
+    // Nobody ends, and the time is over.
+    let third = broker.comes(3, "c", GB, None);
+    broker.desk.more(third.client, 2 * GB, 1);
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    broker.desk.tick();
+    assert_eq!((waits(&third), answers(&third), share(&third)), (false, 1, GB));
+    // Given up, or gone: in nobody's way any more.
+    broker.desk.more(third.client, 2 * GB, LONG);
+    broker.desk.no_more(third.client);
+    assert_eq!((waits(&third), answers(&third)), (false, 2));
+    broker.desk.more(third.client, 2 * GB, LONG);
+    broker.desk.gone(third.client);
+    assert_eq!(standing(&broker.comes(4, "d", GB, None)), Standing::Admitted);
+    assert_eq!(broker.desk.queue().denied, 2);
+}
+
+#[test]
+fn a_managed_job_may_be_larger_than_the_device() {
+    let mut broker = Broker::begin(None);
+    let managed = |memory| Wants {
+        memory: Some(memory),
+        managed: true,
+        ..Wants::default()
+    };
+    let first = wants_on(&mut broker, "gpu", 1, managed(GB));
+    broker.desk.context(first.client, look(8 * GB - (400 << 20), 0));
+    assert_eq!(broker.desk.queue().devices[0].context, 400 << 20);
+    broker.desk.gone(first.client);
+    for (pid, memory) in [(2, 8 * GB), (3, 11 * GB)] {
+        let large = broker.newcomer(pid, "large".into());
+        let wants = Wants {
+            uuid: "gpu".into(),
+            total: 8 * GB,
+            processes: 1,
+            devices: 1,
+            ..managed(memory)
+        };
+        broker.desk.wants(&large, &ToTheClient::nobody(), wants);
+        assert_eq!(standing(&large), Standing::Admitted, "{memory}");
+        broker.desk.gone(large.client);
+    }
 }

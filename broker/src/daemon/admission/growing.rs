@@ -1,0 +1,140 @@
+//! Jobs that run, want more than is free, and wait for it for a while.
+//!
+//! Which of them wait, and who has what comes free, the core decides; here is who is told, and when it was long enough.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use super::book::{Book, DENIED, wake};
+use crate::core::admission::{Decision, Event, Job};
+use crate::daemon::clock;
+use crate::protocol::Ns;
+use crate::protocol::control::ToClient;
+
+/// A job is told that it waits no more often than this: one that wants more all the time waits all the time.
+const TOLD: u32 = 5;
+
+/// Who waits.
+#[derive(Debug)]
+pub struct Grower {
+    client: u64,
+    /// Its job, of which one process waits at a time.
+    pub job: Job,
+    /// All that it wants, of which some is there.
+    bytes: u64,
+    /// What is lacking.
+    pub lacks: u64,
+    until: Ns,
+}
+
+impl Book {
+    /// A client wants more than its part. If that is not free and may come to be, the answer may take so long.
+    pub fn more(&mut self, client: u64, bytes: u64, patience: Ns) {
+        let Some(job) = self.clients.get(&client).copied() else {
+            return;
+        };
+        let gathered = self.gather(client, job, bytes, 0);
+        let lacks = bytes - gathered;
+        if lacks == 0 {
+            return self.answer(client, Some(bytes));
+        }
+        let alone = self.growers.iter().all(|grower| grower.job != job);
+        self.tell(match patience > 0 && alone {
+            true => Event::GrowsInTime(job, lacks),
+            false => Event::Grows(job, lacks),
+        });
+        let decided = self.out.iter().find_map(|decision| match decision {
+            Decision::Grant { job: of, .. } if *of == job => Some(true),
+            Decision::Deny { job: of, .. } if *of == job => Some(false),
+            _ => None,
+        });
+        match decided {
+            Some(granted) => {
+                self.carry_out();
+                self.answer(client, granted.then_some(bytes));
+            }
+            None => {
+                self.growers.push(Grower {
+                    client,
+                    job,
+                    bytes,
+                    lacks,
+                    until: clock::now().saturating_add(patience),
+                });
+                self.tells_who_grows(client, job, lacks, patience);
+                self.carry_out();
+            }
+        }
+    }
+
+    fn tells_who_grows(&mut self, client: u64, job: Job, lacks: u64, patience: Ns) {
+        let Some(gang) = self.gangs.get_mut(&job) else { return };
+        gang.told += 1;
+        let tells = gang.told <= TOLD;
+        let Some(member) = gang.members.get(&client) else {
+            return;
+        };
+        let seat = &member.entry.lane.seat;
+        seat.growing.store(1, Ordering::Release);
+        wake(&seat.answers);
+        if tells {
+            let line = format!(
+                "waits for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
+                lacks as f64 / f64::from(1u32 << 30),
+                patience / 1_000_000_000
+            );
+            let _ = member.sender.send(ToClient::Said(line));
+        }
+    }
+
+    /// What a client wanted more it has, or not.
+    fn answer(&self, client: u64, granted: Option<u64>) {
+        let job = self.clients.get(&client);
+        let member = job.and_then(|job| self.gangs.get(job)?.members.get(&client));
+        if let Some(member) = member {
+            let seat = &member.entry.lane.seat;
+            if let Some(bytes) = granted {
+                seat.share.fetch_add(bytes, Ordering::AcqRel);
+            }
+            seat.growing.store(0, Ordering::Release);
+            seat.answers.fetch_add(1, Ordering::AcqRel);
+            wake(&seat.answers);
+        }
+    }
+
+    /// The core has decided on who waited for more, if he did.
+    pub fn has_grown(&mut self, job: Job, granted: bool) {
+        if let Some(at) = self.growers.iter().position(|grower| grower.job == job) {
+            let grower = self.growers.remove(at);
+            self.answer(grower.client, granted.then_some(grower.bytes));
+        }
+    }
+
+    /// A client does not wait for more any longer.
+    pub fn grows_no_more(&mut self, client: u64) {
+        if let Some(at) = self.growers.iter().position(|grower| grower.client == client) {
+            let grower = self.growers.remove(at);
+            self.tell(Event::GrowsNoMore(grower.job));
+            self.answer(client, None);
+            self.carry_out();
+        }
+    }
+
+    /// Says no to those who have waited for as long as they meant to.
+    pub fn look_at_the_growing(&mut self) {
+        let now = clock::now();
+        let late: Vec<(u64, Job)> = self
+            .growers
+            .iter()
+            .filter(|grower| grower.until <= now)
+            .map(|grower| (grower.client, grower.job))
+            .collect();
+        for (client, job) in late {
+            self.sums[DENIED] += 1;
+            if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
+                took.denied = true;
+            }
+            self.grows_no_more(client);
+        }
+    }
+}
