@@ -1,4 +1,15 @@
 //! A service beside a batch job that leave each other too little memory: which runs are made, what they are to reach, and how they are told.
+//!
+//! MSched states a p99 4.06 times lower and 2.43 times the batch work than XSched with demand paging, each the mean over a batch job that does inference and one that trains. It states neither how often
+//! requests come nor at what times. Both matter: below a load the service alone is hardly faster than under XSched; above one its queue under XSched has no end, and any ratio can be had by looking
+//! for longer. So loads and ways for requests to come are run as [`SWEEP`] says, every figure is printed, with what the service alone would reach as the ceiling, and one
+//! scene is judged, by a rule that was set before anything of it was run:
+//!
+//! * Requests come at random by the clock (Poisson). Who waits for a latency-critical service is many people that know nothing of each other, and a slow answer keeps nobody else from asking; in a
+//!   closed loop the slow contender is simply asked less.
+//! * The load is the highest of the sweep at which every contender, beside both batch jobs, is busy for at most [`STABLE`] of the time: nobody runs such a service nearer to its limit, and
+//!   no contender is judged by a queue that grows.
+//! * The aims are on the mean over the two batch jobs, as MSched's are, on each kind of link.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -8,7 +19,7 @@ use simgpu_engine::memory::MemorySettings;
 
 use super::contender::{SIDES, Side};
 use super::machine::Setting;
-use super::machine::service::{Served, serve};
+use super::machine::service::{Arrivals, Served, serve};
 use super::study::run_each;
 use super::workload;
 use crate::Ns;
@@ -17,12 +28,57 @@ use crate::aims::Aim;
 /// What the service and the batch job have, of sixteen parts of the device: 6 and 12 GB of 16, as MSched compares itself with XSched.
 const SHARES: (u64, u64) = (6, 12);
 
-/// A client thinks for so many times as long as a request takes alone: the service asks for 40 % of the device, as in the scheduler's lab.
-const THOUGHT: (Ns, Ns) = (3, 2);
+/// Per cent of the device that the service asks for: of the time, what its requests would take alone.
+const LOADS: [u64; 4] = [10, 20, 30, 40];
+
+/// How requests come, at which of these loads: what is judged at all of them, the others at two for comparison.
+const SWEEP: [(Kind, &[u64]); 3] = [
+    (Kind::Poisson, &LOADS),
+    (Kind::Fixed, &[20, 40]),
+    (Kind::Closed, &[20, CLOSED]),
+];
+
+/// See the module.
+const STABLE: f64 = 0.7;
+
+/// Of the closed loop, the load whose table is printed whole: that of the scheduler's lab.
+const CLOSED: u64 = 40;
 
 /// MSched against XSched with demand paging (arXiv 2512.24637): the service's p99 so many times lower, the batch job's throughput so many times higher.
 const P99: f64 = 4.06;
 const BATCH: f64 = 2.43;
+
+/// See [`Arrivals`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// At random by the clock.
+    Poisson,
+    /// By the clock.
+    Fixed,
+    /// A closed loop.
+    Closed,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Poisson => "at random",
+            Kind::Fixed => "by the clock",
+            Kind::Closed => "closed loop",
+        }
+    }
+
+    /// Requests that take so long alone, for so many per cent of the device.
+    fn arrivals(self, request: Ns, load: u64) -> Arrivals {
+        let apart = request * 100 / load;
+        match self {
+            Kind::Poisson => Arrivals::Poisson(apart),
+            Kind::Fixed => Arrivals::Fixed(apart),
+            Kind::Closed => Arrivals::Closed(apart - request),
+        }
+    }
+}
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -44,6 +100,10 @@ pub struct Plan {
 pub struct Row {
     /// What the batch job does.
     pub workload: &'static str,
+    /// How requests come.
+    pub kind: Kind,
+    /// Per cent of the device that they ask for.
+    pub load: u64,
     /// The contender.
     pub side: Side,
     /// The link.
@@ -58,6 +118,8 @@ pub struct Row {
 #[derive(Debug, Clone, Copy)]
 struct Case {
     training: bool,
+    kind: Kind,
+    load: u64,
     side: Side,
     duplex: bool,
     seed: u64,
@@ -78,13 +140,15 @@ impl Case {
             device_slice: plan.device_slice,
             adaptive: None,
         };
-        let thought = workload.jobs[0].period() * THOUGHT.0 / THOUGHT.1;
+        let arrivals = self.kind.arrivals(workload.jobs[0].period(), self.load);
         Row {
             workload: workload.name,
+            kind: self.kind,
+            load: self.load,
             side: self.side,
             duplex: self.duplex,
             seed: self.seed,
-            served: serve(self.side, &workload, &setting, plan.requests, thought, self.seed),
+            served: serve(self.side, &workload, &setting, plan.requests, arrivals, self.seed),
         }
     }
 }
@@ -94,54 +158,127 @@ pub fn make(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
     let mut cases = Vec::new();
     for &seed in &plan.seeds {
         for training in [false, true] {
-            for side in SIDES {
-                let case = |duplex| Case {
-                    training,
-                    side,
-                    duplex,
-                    seed,
-                };
-                // Who has all there has no use for the link.
-                let links: &[bool] = if side.fits() { &[true] } else { &[true, false] };
-                cases.extend(links.iter().map(|duplex| case(*duplex)));
+            for (kind, load) in scenes() {
+                for side in SIDES {
+                    let case = |duplex| Case {
+                        training,
+                        kind,
+                        load,
+                        side,
+                        duplex,
+                        seed,
+                    };
+                    // Who moves nothing ahead has no use for the link's other way.
+                    let links: &[bool] = if side.planned() { &[true, false] } else { &[true] };
+                    cases.extend(links.iter().map(|duplex| case(*duplex)));
+                }
             }
         }
     }
     run_each(&cases, plan.threads, |case| case.run(plan), progress)
 }
 
-fn mean(rows: &[Row], workload: &str, side: Side, duplex: bool, what: impl Fn(&Served) -> f64) -> Option<f64> {
-    let of = |row: &&Row| row.workload == workload && row.side == side && (row.duplex == duplex || side.fits());
-    let values: Vec<f64> = rows.iter().filter(of).map(|row| what(&row.served)).collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+fn scenes() -> impl Iterator<Item = (Kind, u64)> {
+    SWEEP
+        .into_iter()
+        .flat_map(|(kind, loads)| loads.iter().map(move |load| (kind, *load)))
+}
+
+/// The rows of one scene beside one batch job, or beside both.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    rows: &'a [Row],
+    kind: Kind,
+    load: u64,
+}
+
+impl Scene<'_> {
+    /// The mean over seeds of a contender's figure beside one batch job.
+    fn of(&self, workload: &str, side: Side, duplex: bool, what: fn(&Served) -> f64) -> Option<f64> {
+        let of = |row: &&Row| {
+            (row.kind, row.load) == (self.kind, self.load)
+                && row.workload == workload
+                && row.side == side
+                && (row.duplex == duplex || !side.planned())
+        };
+        mean(self.rows.iter().filter(of).map(|row| what(&row.served)))
+    }
+
+    /// How many times lower a contender's p99 is than XSched's with paging.
+    fn p99(&self, workload: &str, side: Side, duplex: bool) -> Option<f64> {
+        let p99 = |side| self.of(workload, side, duplex, |served| served.p99_ms);
+        Some(p99(Side::Xsched)? / p99(side)?)
+    }
+
+    /// How many times as much the batch job does as beside XSched with paging.
+    fn batch(&self, workload: &str, side: Side, duplex: bool) -> Option<f64> {
+        let batch = |side| self.of(workload, side, duplex, |served| served.batch);
+        Some(batch(side)? / batch(Side::Xsched)?)
+    }
+
+    /// The busiest contender's part of the time.
+    fn busiest(&self) -> Option<f64> {
+        let of = |row: &&Row| (row.kind, row.load) == (self.kind, self.load);
+        self.rows
+            .iter()
+            .filter(of)
+            .map(|row| row.served.busy)
+            .max_by(f64::total_cmp)
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
 }
 
 fn workloads(rows: &[Row]) -> Vec<&'static str> {
     let mut names: Vec<&'static str> = rows.iter().map(|row| row.workload).collect();
-    names.dedup();
     names.sort_unstable();
     names.dedup();
     names
 }
 
-/// Judges weft against XSched with paging, each batch job for itself and on both links. Beside the p99's ratio stands what it would be if the service had the device for itself: no contender can
-/// do better than that.
+/// The scene that is judged: see the module. None where no load of the sweep is stable.
+fn judged(rows: &[Row]) -> Option<Scene<'_>> {
+    let scene = |load| Scene {
+        rows,
+        kind: Kind::Poisson,
+        load,
+    };
+    let stable = |scene: &Scene| scene.busiest().is_some_and(|busy| busy <= STABLE);
+    LOADS.into_iter().rev().map(scene).find(stable)
+}
+
+/// Judges weft against XSched with paging, on both links. Beside the p99's ratio stands what it would be if the service had the device for itself: no contender can do better than that.
 pub fn judge(rows: &[Row]) -> Vec<Aim> {
-    let mut p99 = Vec::new();
-    let mut batch = Vec::new();
-    for workload in workloads(rows) {
-        for duplex in [true, false] {
-            let of = |side, what: fn(&Served) -> f64| mean(rows, workload, side, duplex, what);
-            let ratio = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
-            let xsched = of(Side::Xsched, |served| served.p99_ms);
-            let case = format!("{workload}, {}", if duplex { "duplex" } else { "one way" });
-            let alone = ratio(xsched, of(Side::Alone, |served| served.p99_ms));
-            let bound = alone.map_or_else(String::new, |alone| format!(" (alone {alone:.2})"));
-            let weft = of(Side::Weft, |served| served.p99_ms);
-            p99.push((format!("{case}{bound}"), ratio(xsched, weft), P99));
-            let weft = of(Side::Weft, |served| served.batch);
-            batch.push((case, ratio(weft, of(Side::Xsched, |served| served.batch)), BATCH));
-        }
+    let scene = judged(rows);
+    let each = |what: &dyn Fn(Scene, &str) -> Option<f64>| {
+        mean(
+            workloads(rows)
+                .into_iter()
+                .filter_map(|workload| what(scene?, workload)),
+        )
+    };
+    let (mut p99, mut batch) = (Vec::new(), Vec::new());
+    for duplex in [true, false] {
+        let load = scene.map_or_else(
+            || "no stable load".to_owned(),
+            |scene| format!("at random, {} %", scene.load),
+        );
+        let case = format!("{load}, {}", if duplex { "duplex" } else { "one way" });
+        let ceiling = each(&|scene, workload| scene.p99(workload, Side::Alone, duplex));
+        let bound = ceiling.map_or_else(String::new, |alone| format!(" (alone {alone:.2})"));
+        p99.push((
+            format!("{case}{bound}"),
+            each(&|scene, workload| scene.p99(workload, Side::Weft, duplex)),
+            P99,
+        ));
+        batch.push((
+            case,
+            each(&|scene, workload| scene.batch(workload, Side::Weft, duplex)),
+            BATCH,
+        ));
     }
     vec![
         super::aims::at_least("beside XSched with paging: the service's p99 so many times lower", p99),
@@ -152,47 +289,178 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
     ]
 }
 
-/// The runs as a table for people.
+/// The runs as tables for people: every scene in a line, then the judged one and the scheduler's lab's with all contenders.
 pub fn text(rows: &[Row]) -> String {
     let mut text = String::new();
-    for workload in workloads(rows) {
-        let _ = writeln!(
-            text,
-            "\nA service (6 of 16 parts of the device, 40 % of its time) {workload} (12 of 16 parts):\n{:<24} {:<8} {:>9} {:>9} {:>12} {:>20} {:>20}",
-            "", "link", "mean ms", "p99 ms", "batch, of", "service: faulted,", "batch: faulted,"
-        );
-        let _ = writeln!(
-            text,
-            "{:<24} {:<8} {:>9} {:>9} {:>12} {:>20} {:>20}",
-            "", "", "", "", "the time, %", "ahead, GB", "ahead, GB"
-        );
-        for side in SIDES {
-            for duplex in [true, false] {
-                let value = |what: fn(&Served) -> f64| mean(rows, workload, side, duplex, what);
-                let (Some(average), false) = (value(|served| served.mean_ms), side.fits() && !duplex) else {
-                    continue;
-                };
-                let pair = |faulted: fn(&Served) -> f64, ahead: fn(&Served) -> f64| {
-                    let shown =
-                        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
-                    format!("{}, {}", shown(value(faulted)), shown(value(ahead)))
-                };
-                let _ = writeln!(
-                    text,
-                    "{:<24} {:<8} {average:>9.1} {:>9.1} {:>12.2} {:>20} {:>20}",
-                    side.name(),
-                    match (side.fits(), duplex) {
-                        (true, _) => "-",
-                        (_, true) => "duplex",
-                        (_, false) => "one way",
-                    },
-                    value(|served| served.p99_ms).unwrap_or(0.0),
-                    value(|served| served.batch).unwrap_or(0.0) * 100.0,
-                    pair(|served| served.service_gb.0, |served| served.service_gb.1),
-                    pair(|served| served.batch_gb.0, |served| served.batch_gb.1),
-                );
-            }
+    if rows.is_empty() {
+        return text;
+    }
+    sweep(&mut text, rows);
+    let closed = Scene {
+        rows,
+        kind: Kind::Closed,
+        load: CLOSED,
+    };
+    let judged = judged(rows);
+    match judged {
+        Some(scene) => {
+            let _ = writeln!(
+                text,
+                "\nJudged: requests at random, {} % of the device: the highest load at which every contender is busy for at most {STABLE} of the time.",
+                scene.load
+            );
+        }
+        None => text.push_str("\nJudged: nothing; at no load of the sweep every contender is stable.\n"),
+    }
+    for scene in judged.into_iter().chain([closed]) {
+        for workload in workloads(rows) {
+            whole(&mut text, scene, workload);
         }
     }
     text
+}
+
+fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// What weft reaches and what could be reached, scene by scene.
+fn sweep(text: &mut String, rows: &[Row]) {
+    let _ = writeln!(
+        text,
+        "\nA service (6 of 16 parts of the device) beside a batch job (12 of 16), against XSched's rule with demand paging; `busy`: of the time, what XSched's service has a request to answer;\n\
+         `alone`: the service alone, which nothing can beat; duplex and one way: weft. MSched's own figures, means of both: p99 {P99}x lower, batch {BATCH}x."
+    );
+    let _ = writeln!(
+        text,
+        "{:<13} {:>5} {:<17} {:>6} {:>10} {:>8} {:>8} {:>8} {:>9} {:>8}",
+        "requests", "load", "", "busy", "p99, ms", "alone", "duplex", "one way", "batch: d.", "one way"
+    );
+    for (kind, load) in scenes() {
+        let scene = Scene { rows, kind, load };
+        let names = workloads(rows);
+        let each = |what: &dyn Fn(&str) -> Option<f64>| mean(names.iter().filter_map(|workload| what(workload)));
+        let mut line = |workload: &str, busy, p99, values: [Option<f64>; 5]| {
+            let _ = writeln!(
+                text,
+                "{:<13} {:>3} % {workload:<17} {:>6} {:>10} {:>8} {:>8} {:>8} {:>9} {:>8}",
+                kind.name(),
+                load,
+                shown(busy, 2),
+                shown(p99, 0),
+                shown(values[0], 2),
+                shown(values[1], 2),
+                shown(values[2], 2),
+                shown(values[3], 2),
+                shown(values[4], 2)
+            );
+        };
+        let ratios = |workload: &str| {
+            [
+                scene.p99(workload, Side::Alone, true),
+                scene.p99(workload, Side::Weft, true),
+                scene.p99(workload, Side::Weft, false),
+                scene.batch(workload, Side::Weft, true),
+                scene.batch(workload, Side::Weft, false),
+            ]
+        };
+        for workload in &names {
+            let of = |what: fn(&Served) -> f64| scene.of(workload, Side::Xsched, true, what);
+            line(
+                workload,
+                of(|served| served.busy),
+                of(|served| served.p99_ms),
+                ratios(workload),
+            );
+        }
+        let means = [0, 1, 2, 3, 4].map(|at| each(&|workload| ratios(workload)[at]));
+        line("mean of both", None, None, means);
+    }
+}
+
+/// All contenders of one scene beside one batch job.
+fn whole(text: &mut String, scene: Scene, workload: &str) {
+    let _ = writeln!(
+        text,
+        "\nA service (6 of 16 parts of the device, {} % of its time, {}) {workload} (12 of 16 parts):\n{:<24} {:<8} {:>6} {:>9} {:>9} {:>12} {:>20} {:>20}",
+        scene.load,
+        scene.kind.name(),
+        "",
+        "link",
+        "busy",
+        "mean ms",
+        "p99 ms",
+        "batch, of",
+        "service: faulted,",
+        "batch: faulted,"
+    );
+    let _ = writeln!(
+        text,
+        "{:<24} {:<8} {:>6} {:>9} {:>9} {:>12} {:>20} {:>20}",
+        "", "", "", "", "", "the time, %", "ahead, GB", "ahead, GB"
+    );
+    for side in SIDES {
+        for duplex in [true, false] {
+            let value = |what: fn(&Served) -> f64| scene.of(workload, side, duplex, what);
+            if !duplex && !side.planned() {
+                continue;
+            }
+            let pair = |faulted: fn(&Served) -> f64, ahead: fn(&Served) -> f64| {
+                format!("{}, {}", shown(value(faulted), 1), shown(value(ahead), 1))
+            };
+            let _ = writeln!(
+                text,
+                "{:<24} {:<8} {:>6} {:>9} {:>9} {:>12} {:>20} {:>20}",
+                side.name(),
+                match (side.planned(), duplex) {
+                    (false, _) => "-",
+                    (_, true) => "duplex",
+                    (_, false) => "one way",
+                },
+                shown(value(|served| served.busy), 2),
+                shown(value(|served| served.mean_ms), 1),
+                shown(value(|served| served.p99_ms), 1),
+                shown(value(|served| served.batch * 100.0), 2),
+                pair(|served| served.service_gb.0, |served| served.service_gb.1),
+                pair(|served| served.batch_gb.0, |served| served.batch_gb.1),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_load_that_everybody_bears_is_judged() {
+        let row = |side, kind, load, busy| Row {
+            workload: "beside training",
+            kind,
+            load,
+            side,
+            duplex: true,
+            seed: 1,
+            served: Served {
+                mean_ms: 1.0,
+                p99_ms: 1.0,
+                busy,
+                batch: 0.5,
+                service_gb: (0.0, 0.0),
+                batch_gb: (0.0, 0.0),
+                fullest: 1.0,
+            },
+        };
+        let mut rows = vec![
+            row(Side::Xsched, Kind::Poisson, 10, 0.3),
+            row(Side::Weft, Kind::Poisson, 20, 0.2),
+            row(Side::Xsched, Kind::Poisson, 20, STABLE),
+            row(Side::Weft, Kind::Poisson, 30, 0.3),
+            row(Side::XschedTuned, Kind::Poisson, 30, STABLE + 0.01),
+            row(Side::Xsched, Kind::Closed, 40, 0.5),
+        ];
+        assert_eq!(judged(&rows).map(|scene| scene.load), Some(20));
+        rows.retain(|row| row.load > 20);
+        assert!(judged(&rows).is_none());
+    }
 }

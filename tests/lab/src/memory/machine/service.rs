@@ -1,6 +1,6 @@
 //! A service that somebody waits for beside a batch job, on a device that does not hold both: XSched's rule with demand paging, and weft.
 //!
-//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB). The service's clients send a request, wait for its answer, and think; the batch job always has work.
+//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB). Requests come as [`Arrivals`] says and are answered one after the other; the batch job always has work.
 //!
 //! | | XSched ([`Rule::Xsched`]) | weft ([`Rule::Weft`]) |
 //! |---|---|---|
@@ -43,13 +43,45 @@ const WARM: usize = 5;
 const SERVICE: usize = 0;
 const BATCH: usize = 1;
 
+/// When requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrivals {
+    /// One client: it sends its next request when it has the answer and has thought for so long in the mean, at random. A slow service is asked less.
+    Closed(Ns),
+    /// Many clients who know nothing of each other: at random by the clock, so far apart in the mean, whatever became of those before (a Poisson stream).
+    Poisson(Ns),
+    /// By the clock, so far apart: a camera, say.
+    Fixed(Ns),
+}
+
+impl Arrivals {
+    /// As often, each behind the answer to the one before it.
+    fn answered(self) -> Arrivals {
+        match self {
+            Arrivals::Closed(time) | Arrivals::Poisson(time) | Arrivals::Fixed(time) => Arrivals::Closed(time),
+        }
+    }
+
+    /// When the next request comes, if it is `now` and the last one came at `last`.
+    fn next(self, now: Ns, last: Ns, random: &mut Random) -> Ns {
+        let mut about = |mean: Ns| (-(1.0 - random.unit()).ln() * mean as f64) as Ns;
+        match self {
+            Arrivals::Closed(thought) => now + about(thought),
+            Arrivals::Poisson(apart) => last + about(apart),
+            Arrivals::Fixed(apart) => last + apart,
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Served {
-    /// Latency of requests, ms.
+    /// Latency of requests from when they came to their answer, so with what they waited for those before them, ms.
     pub mean_ms: f64,
     /// The 99th percentile.
     pub p99_ms: f64,
+    /// Of the time that passed, the part in which a request waited or was worked on. Near 1 more comes than is answered, and latencies say only how long was looked.
+    pub busy: f64,
     /// What the batch job ran of the time that passed.
     pub batch: f64,
     /// Copied for the service in this time, GB: by faults, ahead.
@@ -104,20 +136,38 @@ impl Machine {
         *kernels == 0
     }
 
-    /// As [`Machine::step`], but all of a touch at once where it is there and nothing happens meanwhile: the same times, sooner computed.
+    /// As [`Machine::step`], but as much of a touch at once as is there and has nothing happen meanwhile: the same times, sooner computed.
     fn stride(&mut self, task: usize, until: Ns) {
         let state = &self.tasks[task];
         let (number, which, done) = state.at;
         let kernel = &state.job.kernels[number];
         let touch = kernel.touches[which];
         let rest = super::Range::new(touch.range.start + done, touch.range.len - done);
-        let time = kernel.time as f64 * rest.len as f64 / state.sizes[number].max(1) as f64 + state.rest;
-        let end = self.now + time as Ns;
-        let quiet = end <= until && self.next_event().is_none_or(|event| event > end);
-        if !quiet || !self.pager.ledger().is_ready(task as u32, rest, touch.access.writes()) {
+        let size = state.sizes[number].max(1) as f64;
+        let time = |len: u64| kernel.time as f64 * len as f64 / size + state.rest;
+        // As far as nothing happens, by blocks; then as far as it is there.
+        let quiet = self.next_event().map_or(until, |event| event.min(until));
+        let fits = quiet.saturating_sub(self.now) as f64 * size / kernel.time.max(1) as f64;
+        let mut end = rest.end();
+        if fits < rest.len as f64 {
+            end = (rest.start + fits as u64) / BLOCK * BLOCK;
+        }
+        if end > rest.start {
+            let part = super::Range::new(rest.start, end - rest.start);
+            let ready = self
+                .pager
+                .ledger()
+                .first_unready(task as u32, part, touch.access.writes());
+            end = ready.map_or(end, |block| (block * BLOCK).max(rest.start));
+        }
+        if end <= rest.start {
             self.step(task);
             return;
         }
+        let through = end == rest.end();
+        let rest = super::Range::new(rest.start, end - rest.start);
+        let time = time(rest.len);
+        let end = self.now + time as Ns;
         let touches = kernel.touches.len();
         let kernels = state.job.kernels.len();
         // The driver's list of what was used last is by touches.
@@ -125,7 +175,9 @@ impl Machine {
         let state = &mut self.tasks[task];
         state.own += time as Ns;
         state.rest = time.fract();
-        state.at = if which + 1 < touches {
+        state.at = if !through {
+            (number, which, done + rest.len)
+        } else if which + 1 < touches {
             (number, which + 1, 0)
         } else {
             ((number + 1) % kernels, 0, 0)
@@ -164,8 +216,15 @@ impl Machine {
     }
 }
 
-/// Runs so many requests. Between two of them the service's client thinks for `thought` in the mean, at random.
-pub fn serve(side: Side, workload: &Workload, setting: &Setting, requests: usize, thought: Ns, seed: u64) -> Served {
+/// Runs so many requests.
+pub fn serve(
+    side: Side,
+    workload: &Workload,
+    setting: &Setting,
+    requests: usize,
+    arrivals: Arrivals,
+    seed: u64,
+) -> Served {
     let contender = match (side.fits(), side.planned(), side.tuned()) {
         (true, ..) => Contender::Ideal,
         (_, true, _) => Contender::Weft,
@@ -183,6 +242,7 @@ pub fn serve(side: Side, workload: &Workload, setting: &Setting, requests: usize
     let mut random = Random::new(seed);
     let mut latencies = Vec::new();
     let (mut begin, mut own, mut sums) = (0, 0, [(0, 0); 2]);
+    let (mut arrival, mut busy) = (0, 0);
     let mut next_plan = 0;
     let moved = |machine: &Machine| {
         [SERVICE, BATCH].map(|task| {
@@ -195,8 +255,17 @@ pub fn serve(side: Side, workload: &Workload, setting: &Setting, requests: usize
             (begin, sums) = (machine.now, moved(&machine));
             own = machine.tasks[BATCH].own;
             machine.fullest = 0;
+            busy = 0;
+            arrival = machine.now;
         }
-        let arrival = machine.now + (-(1.0 - random.unit()).ln() * thought as f64) as Ns;
+        // What nobody counts leaves no queue behind: the first requests bring all of the service's memory by faults.
+        arrival = if request < WARM {
+            arrivals.answered().next(machine.now, arrival, &mut random)
+        } else {
+            arrivals.next(machine.now, arrival, &mut random)
+        };
+        // One that came while another was answered finds nothing of the batch job's on the device: nothing of it was let there meanwhile.
+        let waited = arrival < machine.now;
         if rule == Rule::Alone {
             machine.pump(arrival);
         }
@@ -206,7 +275,8 @@ pub fn serve(side: Side, workload: &Workload, setting: &Setting, requests: usize
             let mut any = usize::MAX;
             machine.go_on(BATCH, until, &mut any);
         }
-        let mut in_flight = machine.on_device(rule);
+        let taken_up = machine.now;
+        let mut in_flight = if waited { 0 } else { machine.on_device(rule) };
         let mut left = machine.tasks[SERVICE].job.kernels.len();
         while left > 0 {
             if in_flight > 0 {
@@ -221,6 +291,8 @@ pub fn serve(side: Side, workload: &Workload, setting: &Setting, requests: usize
             machine.go_on(SERVICE, until, &mut left);
             machine.settle(SERVICE);
         }
+        // From its arrival on (the batch job's last step may have gone on over it), or from the answer before it.
+        busy += machine.now - if waited { taken_up } else { arrival };
         if request >= WARM {
             latencies.push(machine.now - arrival);
         }
@@ -235,9 +307,90 @@ pub fn serve(side: Side, workload: &Workload, setting: &Setting, requests: usize
     Served {
         mean_ms: latencies.iter().sum::<Ns>() as f64 / latencies.len().max(1) as f64 / MS as f64,
         p99_ms: latencies.get(at).copied().unwrap_or(0) as f64 / MS as f64,
+        busy: busy as f64 / (machine.now - begin).max(1) as f64,
         batch: (machine.tasks[BATCH].own - own) as f64 / (machine.now - begin).max(1) as f64,
         service_gb: gb(SERVICE),
         batch_gb: gb(BATCH),
         fullest: machine.fullest as f64 / machine.pager.ledger().room().max(1) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simgpu_engine::memory::MemorySettings;
+
+    use super::*;
+    use crate::memory::contender::SIDES;
+    use crate::memory::workload;
+
+    /// A quarter of a gigabyte, so that runs are short.
+    fn scene(training: bool) -> (Workload, Setting) {
+        let memory = MemorySettings {
+            capacity: 256 << 20,
+            ..MemorySettings::default()
+        };
+        let part = memory.capacity / 16;
+        let setting = Setting {
+            memory,
+            slice: 0,
+            device_slice: 100 * US,
+            adaptive: None,
+        };
+        (workload::service(part * 6, part * 12, training, 1), setting)
+    }
+
+    #[test]
+    fn alone_a_request_takes_its_kernels_time_and_waits_for_those_before_it() {
+        let (workload, setting) = scene(false);
+        let period = workload.jobs[SERVICE].period();
+        let at = |arrivals, requests| serve(Side::Alone, &workload, &setting, requests, arrivals, 1);
+        let half = at(Arrivals::Fixed(2 * period), 10);
+        let took = period as f64 / MS as f64;
+        assert!((half.mean_ms / took - 1.0).abs() < 1e-3, "{half:?}, {took} ms");
+        assert!((half.busy - 0.5).abs() < 0.05 && half.batch == 0.0, "{half:?}");
+        // More than it can answer: the queue grows by half a request with each.
+        let (few, many) = (at(Arrivals::Fixed(period / 2), 10), at(Arrivals::Fixed(period / 2), 40));
+        // It is idle until the first one comes, half a request's time of forty.
+        assert!(many.busy > 0.98 && many.mean_ms > 2.0 * few.mean_ms, "{few:?} {many:?}");
+        // A client who waits for its answer asks for no more than can be answered.
+        let closed = at(Arrivals::Closed(0), 40);
+        assert!((closed.mean_ms / took - 1.0).abs() < 1e-3, "{closed:?}");
+    }
+
+    #[test]
+    fn arrivals_at_random_are_as_many_as_those_by_the_clock_and_wait_for_each_other() {
+        let (workload, setting) = scene(false);
+        let apart = 4 * workload.jobs[SERVICE].period();
+        let at = |arrivals| serve(Side::Alone, &workload, &setting, 400, arrivals, 1);
+        let (fixed, random) = (at(Arrivals::Fixed(apart)), at(Arrivals::Poisson(apart)));
+        assert!((random.busy - fixed.busy).abs() < 0.05, "{fixed:?} {random:?}");
+        assert!(random.p99_ms > 1.5 * fixed.p99_ms, "{fixed:?} {random:?}");
+    }
+
+    #[test]
+    fn figures_come_again_and_nobody_beats_the_service_alone() {
+        for training in [false, true] {
+            let (workload, setting) = scene(training);
+            let arrivals = Arrivals::Poisson(5 * workload.jobs[SERVICE].period());
+            let of = |side| serve(side, &workload, &setting, 20, arrivals, 1);
+            let alone = of(Side::Alone);
+            for side in SIDES {
+                let served = of(side);
+                assert_eq!(served, of(side), "{side:?}");
+                assert!(
+                    served.mean_ms >= alone.mean_ms * 0.999,
+                    "{side:?}: {served:?} {alone:?}"
+                );
+                assert_eq!(served.batch > 0.0, side != Side::Alone, "{side:?}: {served:?}");
+                assert!(served.fullest <= 1.0 && served.busy <= 1.0, "{side:?}: {served:?}");
+                let moved = served.batch_gb.0 + served.batch_gb.1;
+                assert_eq!(moved > 0.0, !side.fits(), "{side:?}: {served:?}");
+            }
+            let (paging, fits) = (of(Side::Xsched), of(Side::XschedFits));
+            assert!(
+                paging.mean_ms > fits.mean_ms && paging.batch < fits.batch,
+                "{paging:?} {fits:?}"
+            );
+        }
     }
 }
