@@ -6,9 +6,8 @@
 //! * Only a launch that has passed the gate waits, and only where memory was moved out and is brought back by the same broker. Nothing of the job's own is waited for: a transfer needs
 //!   none of its work to end.
 //! * It waits [`PATIENCE`] at most after something came last, and [`UTMOST`] in all. Then what it waited for counts as here: it comes by demand.
-//! * After a wait in vain none waits before [`TRUST`] errands have brought something: memory that is away for good, since whoever is to bring it died, hangs or was given up, costs
-//!   a job one wait of [`PATIENCE`] and not one for each part of it. In all there is at most one wait in vain, of [`UTMOST`], for each [`TRUST`] errands that brought something, and
-//!   one more.
+//! * After [`LENT`] waits in vain none waits before an errand has brought something, which makes good for one of them: memory that is away for good, since whoever is to bring it died, hangs or was given
+//!   up, costs a job so many waits of [`PATIENCE`] and not one for each part of it. Not one alone: on a busy machine what lags is worth waiting for, and launches that go by then fault in all that is on its way.
 //! * What is known here is what the broker had done. Pages that the driver moved by itself are not seen; they are taken for where they were.
 #![forbid(unsafe_code)]
 
@@ -29,8 +28,8 @@ const PATIENCE: Ns = 50_000_000;
 /// 5 GB at the rate of PCIe 4. A launch that needs more at once is better off with faults than with a job that seems to hang.
 const UTMOST: Ns = 250_000_000;
 
-/// Errands that must have brought something since a launch waited in vain before the next one waits. Few: on a busy machine what lags is worth waiting for again soon.
-const TRUST: u64 = 2;
+/// Waits in vain, less errands that brought something since, from which on launches do not wait: less than half a second of the job's time.
+const LENT: u64 = 8;
 
 /// Between two looks, if nobody says that something came.
 const LOOK: Duration = Duration::from_millis(2);
@@ -43,9 +42,10 @@ static AWAY: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Counts what came; launches sleep on it.
 pub static CAME: AtomicU32 = AtomicU32::new(0);
-/// Errands that brought something, and how many it takes for launches to wait.
+/// Errands that brought something.
 static BROUGHT: AtomicU64 = AtomicU64::new(0);
-static TRUSTED: AtomicU64 = AtomicU64::new(0);
+/// Waits in vain that no errand has made good for yet.
+static VAIN: AtomicU64 = AtomicU64::new(0);
 /// Time that launches have waited, launches that gave up, and launches that did not wait because of those.
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
@@ -73,6 +73,7 @@ pub fn leaves(start: u64, bytes: u64) {
 /// An errand has brought them. Whoever sleeps on [`CAME`] is to be woken.
 pub fn brought(start: u64, bytes: u64) {
     BROUGHT.fetch_add(1, Ordering::AcqRel);
+    let _ = VAIN.fetch_update(Ordering::AcqRel, Ordering::Acquire, |vain| vain.checked_sub(1));
     came(start, bytes);
 }
 
@@ -93,7 +94,7 @@ pub fn came(start: u64, bytes: u64) {
 pub fn forget() {
     *set() = None;
     COUNT.store(0, Ordering::Release);
-    TRUSTED.store(0, Ordering::Release);
+    VAIN.store(0, Ordering::Release);
     CAME.fetch_add(1, Ordering::AcqRel);
 }
 
@@ -151,12 +152,12 @@ pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Dur
             (seen, last) = (brought, now);
         }
         let in_vain = now.saturating_sub(last) > PATIENCE || now.saturating_sub(begun) > UTMOST;
-        // Another thread's wait in vain ends this one too.
-        if in_vain || brought < TRUSTED.load(Ordering::Acquire) {
+        // Other threads' waits in vain end this one too.
+        if in_vain || VAIN.load(Ordering::Acquire) >= LENT {
             let counter = if in_vain { &GIVEN_UP } else { &PASSED };
             counter.fetch_add(1, Ordering::Relaxed);
             if in_vain {
-                TRUSTED.store(brought.saturating_add(TRUST), Ordering::Release);
+                VAIN.fetch_add(1, Ordering::AcqRel);
             }
             // It comes by demand.
             for (start, bytes) in wanted {
@@ -198,7 +199,7 @@ mod tests {
         };
         wait(&[(base, 3 * GRANULE)], clock, nap);
         assert_eq!((naps.get(), any(), waited().given_up), (3, false, 0));
-        // Nobody brings anything: that costs the first launch a wait and all others nothing, and what they touch counts as here.
+        // Nobody brings anything: that costs the first launches a wait and all others nothing, and what they touch counts as here.
         let (begun, before) = (time.get(), waited());
         let count = 1000;
         leaves(base, count * GRANULE);
@@ -207,9 +208,9 @@ mod tests {
             wait(&[(base + granule * GRANULE, GRANULE)], clock, idle);
         }
         let most = PATIENCE + 2 * LOOK.as_nanos() as Ns;
-        assert!(time.get() - begun <= most, "{}", time.get() - begun);
-        assert!(waited().time - before.time <= most);
-        assert_eq!((waited().given_up, waited().passed, any()), (1, count - 1, false));
+        assert!(time.get() - begun <= LENT * most, "{}", time.get() - begun);
+        assert!(waited().time - before.time <= LENT * most);
+        assert_eq!((waited().given_up, waited().passed, any()), (LENT, count - LENT, false));
         // Errands that bring other things than what is waited for: in vain, too, but for each of those waits some must have come.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
         leaves(base, count * GRANULE);
@@ -220,8 +221,8 @@ mod tests {
             came += 1;
             wait(&[(base + granule * GRANULE, GRANULE)], clock, idle);
         }
-        let in_vain = waited().given_up - 1;
-        assert!(in_vain >= 1 && in_vain <= 1 + came / TRUST, "{in_vain} of {came}");
+        let in_vain = waited().given_up - LENT;
+        assert!(in_vain >= 1 && in_vain <= LENT + came, "{in_vain} of {came}");
         assert!(time.get() - begun <= in_vain * most);
         // Somebody else moves things now.
         forget();
