@@ -7,7 +7,7 @@ use serde::Serialize;
 use weft_broker::core::admission::{Config, Policy};
 
 use super::least;
-use super::mix::{Mix, S};
+use super::mix::{Mix, ODD, S};
 use super::world::{Outcome, Rule};
 
 /// The mean wait under `weft` is to be so many times below that under `exclusive`.
@@ -238,6 +238,9 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
             figures: format!("{ooms} times"),
             met: ooms == 0,
         });
+        if mix == ODD {
+            continue;
+        }
         let wait = |rule: &str| average(rows, mix, rule, |row| row.wait_mean_s);
         let (ours, alone, first) = (wait(weft), wait(exclusive), wait(fifo));
         let met = ours * BELOW_EXCLUSIVE <= alone;

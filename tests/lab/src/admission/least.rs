@@ -11,7 +11,7 @@
 //! take it. A job that said too little has what it takes, once it takes it; if it died for it before, its last run alone is more work than that.
 #![forbid(unsafe_code)]
 
-use super::mix::{CONTEXT, Job, Mix, S};
+use super::mix::{Job, Mix, S};
 use super::world::{BEGINS, GROWN};
 
 /// The memory that is kept for a job while it runs.
@@ -74,7 +74,7 @@ pub fn wait(mix: &Mix, kept: Kept) -> f64 {
                     Kept::Taken => taken,
                     Kept::Said => taken.max(job.said_peak as f64),
                 };
-                size.of((bytes + CONTEXT as f64) / *device as f64)
+                size.of(job.on_device(bytes as u64) as f64 / *device as f64)
             };
             let peak = job.peak as f64;
             run(job) * (GROWN * part(peak * BEGINS) + (1.0 - GROWN) * part(peak))
@@ -121,7 +121,7 @@ fn flow(jobs: &[(f64, f64)], speed: f64) -> f64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::mix::GB;
+    use super::super::mix::{GB, Particular};
     use super::*;
 
     #[test]
@@ -156,12 +156,14 @@ mod tests {
             run: run * S,
             said_run: run * S,
             load: 0.1,
+            kind: Particular::default(),
         };
         Mix {
             name: "tiny".into(),
             about: "",
             devices: vec![DEVICE; devices],
             jobs: jobs.iter().map(job).collect(),
+            weights: Vec::new(),
         }
     }
 
@@ -177,11 +179,10 @@ mod tests {
         } else {
             (job.peak as f64 * BEGINS) as u64
         };
-        CONTEXT
-            + match kept {
-                Kept::Taken => taken,
-                Kept::Said => taken.max(job.said_peak),
-            }
+        job.on_device(match kept {
+            Kept::Taken => taken,
+            Kept::Said => taken.max(job.said_peak),
+        })
     }
 
     /// Tries every begin on a grid of five seconds and every device, and returns the least mean wait. Runs are of 10 or 20 seconds, so that nothing happens between seconds.

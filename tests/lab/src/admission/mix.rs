@@ -31,6 +31,41 @@ pub struct Job {
     pub said_run: Ns,
     /// The part of the device's time that it keeps it busy when alone.
     pub load: f64,
+    /// What else there is to say of it.
+    pub kind: Particular,
+}
+
+/// What most jobs of the mixes have in common, and some of [`odd`] have not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Particular {
+    /// Processes, each with a context.
+    pub processes: u32,
+    /// 0 (most important) to 9.
+    pub priority: u8,
+    /// Its memory is managed: of the device it keeps its contexts alone.
+    pub managed: bool,
+}
+
+impl Default for Particular {
+    fn default() -> Particular {
+        Particular {
+            processes: 1,
+            priority: 5,
+            managed: false,
+        }
+    }
+}
+
+impl Job {
+    /// Bytes that its contexts take.
+    pub fn contexts(&self) -> u64 {
+        CONTEXT * u64::from(self.kind.processes)
+    }
+
+    /// Bytes of the device that it keeps, of so many that it holds without contexts.
+    pub fn on_device(&self, bytes: u64) -> u64 {
+        self.contexts() + if self.kind.managed { 0 } else { bytes }
+    }
 }
 
 /// Jobs, and the devices they run on.
@@ -44,6 +79,8 @@ pub struct Mix {
     pub devices: Vec<u64>,
     /// By arrival.
     pub jobs: Vec<Job>,
+    /// Users who count for more than one other.
+    pub weights: Vec<(u32, u32)>,
 }
 
 /// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two, run over the logarithm.
@@ -116,6 +153,7 @@ impl Maker {
             run: run as Ns,
             said_run: said_run as Ns,
             load,
+            kind: Particular::default(),
         });
     }
 
@@ -140,6 +178,7 @@ impl Maker {
             about,
             devices,
             jobs: self.jobs,
+            weights: Vec::new(),
         }
     }
 }
@@ -156,7 +195,47 @@ pub fn made(seed: u64, quick: bool) -> Vec<Mix> {
         pressure(seed, count / 2, 0.3),
         pressure(seed, count / 2, 0.5),
         two_devices(seed, count),
+        odd(seed, count),
     ]
+}
+
+/// The mix of everything that the others leave out: it is held to this alone, that nobody gets no memory because of a neighbour.
+pub const ODD: &str = "odd";
+
+fn odd(seed: u64, count: usize) -> Mix {
+    // What a job is let in with that says nothing: the broker's own part of the device.
+    const UNKNOWN: u64 = DEVICE / 64;
+    let mut maker = Maker::new(seed, 8);
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += maker.pause(170.0);
+        let user = (maker.random.unit() * 5.0) as u32;
+        let kind = maker.usual();
+        maker.add(user, at, kind);
+        let (says, ranks, managed, priority) = (
+            maker.random.unit() >= 0.25,
+            maker.random.unit() < 0.15,
+            maker.random.unit() < 0.15,
+            (maker.random.unit() * 10.0) as u8,
+        );
+        let Some(job) = maker.jobs.last_mut() else { continue };
+        job.kind = Particular {
+            processes: if ranks { 4 } else { 1 },
+            priority,
+            managed,
+        };
+        let most = DEVICE - job.contexts();
+        job.peak = job.peak.min(most);
+        job.said_peak = if says || managed {
+            job.said_peak.min(most)
+        } else {
+            UNKNOWN
+        };
+    }
+    let about = "as poisson; a quarter say nothing of their memory, 15 % have four processes, 15 % managed memory, all priorities, one user counts for three";
+    let mut mix = maker.mix(ODD, about, vec![DEVICE]);
+    mix.weights = vec![(1, 3)];
+    mix
 }
 
 fn poisson(seed: u64, count: usize) -> Mix {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use weft_broker::core::admission::{
-    Admission, Ask, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
+    Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
 };
 
 use super::mix::{CONTEXT, Job, Mix, S};
@@ -150,6 +150,9 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
             ..Device::new(DeviceId(at as u32), *memory)
         }));
     }
+    for (user, weight) in &mix.weights {
+        world.tell(Event::Weight(User(*user), *weight));
+    }
     world.play();
     world.outcome
 }
@@ -250,14 +253,22 @@ impl World<'_> {
         self.tell(Event::Asks(Ask {
             job: Number(at as u64),
             user: User(job.user),
-            priority: 5,
-            need: Need::plain(
-                said,
-                match self.rule {
-                    Rule::Knows(_) => job.run,
-                    _ => job.said_run,
+            priority: job.kind.priority,
+            need: Need {
+                processes: job.kind.processes,
+                backing: match job.kind.managed {
+                    // A turn touches a third of it, as a step of training touches a layer's part after the other.
+                    true => Backing::Managed { working_set: said / 3 },
+                    false => Backing::Device,
                 },
-            ),
+                ..Need::plain(
+                    said,
+                    match self.rule {
+                        Rule::Knows(_) => job.run,
+                        _ => job.said_run,
+                    },
+                )
+            },
             devices: Vec::new(),
         }));
         self.expect(at, job);
@@ -303,7 +314,7 @@ impl World<'_> {
             grown: false,
         };
         self.running.insert(at, run);
-        let first = (job.peak as f64 * BEGINS) as u64 + CONTEXT;
+        let first = job.on_device((job.peak as f64 * BEGINS) as u64);
         self.take(at, job, first);
     }
 
@@ -316,7 +327,7 @@ impl World<'_> {
             if let Some(run) = self.running.get_mut(&at) {
                 run.grown = true;
             }
-            self.take(at, job, job.peak + CONTEXT);
+            self.take(at, job, job.on_device(job.peak));
         }
     }
 
@@ -344,7 +355,7 @@ impl World<'_> {
             return;
         }
         // Within what it said it is the neighbours' doing: alone on the device it would have had it.
-        let said = self.said.get(at).copied().unwrap_or(job.said_peak) + CONTEXT;
+        let said = job.on_device(self.said.get(at).copied().unwrap_or(job.said_peak));
         let fate = self.outcome.fates.get_mut(at);
         if let Some(fate) = fate {
             if self.rule == Rule::Nobody || bytes <= said {
