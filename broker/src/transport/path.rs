@@ -46,7 +46,10 @@ fn is_socket(path: &Path) -> bool {
 /// Whether a shared broker listens at `path`, or did and was killed: others may connect there. Such a one is started by whoever runs the machine, never by a job.
 pub fn is_shared(path: &Path) -> bool {
     let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
-    path == Path::new(SHARED) || fs::symlink_metadata(path).is_ok_and(open)
+    // What others cannot get at is nobody else's, whatever its own bits say.
+    let entered = |facts: fs::Metadata| facts.mode() & 0o011 != 0;
+    path == Path::new(SHARED)
+        || fs::symlink_metadata(path).is_ok_and(open) && fs::metadata(folder_of(path)).is_ok_and(entered)
 }
 
 /// The socket of the user's own broker, which serves nobody else: `weft/broker.sock` in `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
@@ -181,6 +184,25 @@ mod tests {
             Err(Error::Folder { .. })
         ));
         assert!(!is_roots(folder.path()), "anybody may make folders in it");
+    }
+
+    #[test]
+    fn a_socket_that_others_can_reach_is_a_shared_brokers() {
+        let mode = |path: &Path, bits| fs::set_permissions(path, fs::Permissions::from_mode(bits)).expect("chmod");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let socket = folder.path().join("broker.sock");
+        let _dead = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        for (of_folder, of_socket, shared) in [
+            (0o700, 0o666, false),
+            (0o755, 0o600, false),
+            (0o755, 0o666, true),
+            (0o710, 0o660, true),
+        ] {
+            mode(folder.path(), of_folder);
+            mode(&socket, of_socket);
+            assert_eq!(is_shared(&socket), shared, "{of_folder:o} {of_socket:o}");
+        }
+        assert!(is_shared(Path::new(SHARED)) && !is_shared(&folder.path().join("none")));
     }
 
     #[test]

@@ -218,9 +218,12 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
         }
         other => other?,
     };
-    file.write_all(page)?;
+    let written = file.write_all(page);
     drop(file);
-    std::fs::rename(&new, path)
+    // A full disk: nothing half-written stays.
+    written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })
 }
 
 #[cfg(test)]
