@@ -197,46 +197,37 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     let [lane, board, bell]: [OwnedFd; 3] = descriptors
         .try_into()
         .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
-    if name.is_empty() {
+    let (client, costs, way) = if name.is_empty() {
         let (client, costs) = welcomed(&socket, within, deadline)?;
-        return Ok(Attached {
-            client,
-            lane,
-            board,
-            bell,
-            costs,
-            channel: Channel {
-                way: Way::Packets,
-                inode: inode(&socket).unwrap_or_default(),
-                socket,
-            },
-        });
-    }
-    let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
-    let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
-    up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
-    fds::send(&socket, &Packet::Connected, &[], deadline)?;
-    let left = deadline.saturating_duration_since(Instant::now());
-    match down.try_recv_timeout(left) {
-        Ok(ToClient::Welcome { client, costs }) => Ok(Attached {
-            client,
-            lane,
-            board,
-            bell,
-            costs,
-            channel: Channel {
-                way: Way::Ipc { up, down },
-                inode: inode(&socket).unwrap_or_default(),
-                socket,
-            },
-        }),
-        Ok(ToClient::Refused(why)) => Err(Error::Refused(why)),
-        Ok(ToClient::Warning(_) | ToClient::Said(_) | ToClient::ForgetCosts | ToClient::WorkingSets(_)) => {
-            Err(Error::Nonsense("the broker said something else before it welcomed"))
+        (client, costs, Way::Packets)
+    } else {
+        let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
+        let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
+        up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
+        fds::send(&socket, &Packet::Connected, &[], deadline)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        match down.try_recv_timeout(left) {
+            Ok(ToClient::Welcome { client, costs }) => (client, costs, Way::Ipc { up, down }),
+            Ok(ToClient::Refused(why)) => return Err(Error::Refused(why)),
+            Ok(ToClient::Warning(_) | ToClient::Said(_) | ToClient::ForgetCosts | ToClient::WorkingSets(_)) => {
+                return Err(Error::Nonsense("the broker said something else before it welcomed"));
+            }
+            Err(TryRecvError::Empty) => return Err(Error::Late("the broker", within)),
+            Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
         }
-        Err(TryRecvError::Empty) => Err(Error::Late("the broker", within)),
-        Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
-    }
+    };
+    Ok(Attached {
+        client,
+        lane,
+        board,
+        bell,
+        costs,
+        channel: Channel {
+            way,
+            inode: inode(&socket).unwrap_or_default(),
+            socket,
+        },
+    })
 }
 
 /// A shared broker's welcome.
