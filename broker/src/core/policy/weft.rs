@@ -14,9 +14,8 @@
 //! | a kernel that fits no gap | (a graph: one piece of work) runs when the holder has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
 //! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
 //!
-//! Tried: where the device switches between processes, to start the switch back at the holder's stir with an empty kernel of its process (in the lab alone: the plain pairs, 100 requests each). The
-//! switches grew from 3178 to 4571, the direct delay from 142 to 143 us a gap (12 of 13 cases within the aim in place of all), what is added to a request from 2.1 to 3.4 us; batch work was the
-//! same within 0.2 %.
+//! Tried and not kept: where the device switches between processes, to start the switch back at the holder's stir with an empty kernel of its process at every copy of an idle holder (in the lab alone,
+//! in one crude form). It switched more often and gained nothing; no command repeats it.
 
 use super::{
     super::{
