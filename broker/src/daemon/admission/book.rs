@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::futex;
 
 use super::back::Absent;
+use super::door::Newcomer;
 use super::growing::Grower;
 use super::known::Known;
 use super::learnt::{Learnt, Took};
@@ -101,6 +102,11 @@ pub struct Book {
     pub measures: bool,
     /// The last picture of each device.
     pub pictures: HashMap<DeviceId, Picture>,
+    /// When all of a device was last seen, and what was free of it at the last look, seen or not.
+    pub seen: HashMap<DeviceId, Ns>,
+    pub glimpsed: HashMap<DeviceId, u64>,
+    /// Who comes and is not in yet.
+    pub door: Vec<Newcomer>,
     /// Who runs and waits for more.
     pub growers: Vec<Grower>,
     /// Who ended of late, the latest last.
@@ -147,6 +153,9 @@ impl Book {
             known: Known::default(),
             measures: false,
             pictures: HashMap::new(),
+            seen: HashMap::new(),
+            glimpsed: HashMap::new(),
+            door: Vec::new(),
             growers: Vec::new(),
             freed: VecDeque::new(),
             promised: Vec::new(),
@@ -394,7 +403,7 @@ impl Book {
         }
         self.read = reading.number;
         for (uuid, free) in &reading.free {
-            self.seen(uuid, *free, reading.at);
+            self.sees(uuid, *free, reading.at);
         }
     }
 

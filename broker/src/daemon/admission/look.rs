@@ -135,11 +135,31 @@ impl Book {
     }
 
     /// So much was free of a device then.
-    pub fn seen(&mut self, uuid: &str, free: u64, at: Ns) {
-        let device = self.devices.iter().position(|known| known == uuid);
-        if let Some(device) = device {
-            self.reckon(DeviceId(device as u32), free, at, None);
+    pub fn sees(&mut self, uuid: &str, free: u64, at: Ns) {
+        if let Some(device) = self.devices.iter().position(|known| known == uuid) {
+            let device = DeviceId(device as u32);
+            self.glimpsed.insert(device, free);
+            self.reckon(device, free, at, None);
         }
+    }
+
+    /// What strangers may hold of a device that nobody could see for long: no less than was known, and as much as the last look leaves room for, those who left and what is on its way counted among them.
+    pub fn guess(&mut self, device: DeviceId) {
+        let Some(free) = self.glimpsed.get(&device) else { return };
+        let Some(before) = self.about(device).copied() else {
+            return;
+        };
+        let on = |gang: &&super::book::Gang| gang.device == device;
+        let members = self.gangs.values().filter(on).flat_map(|gang| gang.members.values());
+        let (mut held, mut contexts) = (0u64, 0u64);
+        for member in members {
+            held = held.saturating_add(member.entry.lane.counters.memory.load(Ordering::Acquire));
+            contexts += u64::from(member.seated.since() > 0);
+        }
+        let known = held.saturating_add(before.context.saturating_mul(contexts));
+        let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
+        let foreign = before.foreign.max(unknown);
+        self.change(before, Device { foreign, ..before });
     }
 
     /// Takes in what was free; `own`: who looked, and what it held. False if that makes no picture.
@@ -162,6 +182,7 @@ impl Book {
             }
         }
         about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
+        self.seen.insert(device, at);
         self.change(before, about);
         true
     }
@@ -220,6 +241,10 @@ impl Book {
                 return None;
             }
             for (other, member) in &gang.members {
+                // The driver may have its memory again though nobody was told that it is gone.
+                if member.process.leaves() {
+                    return None;
+                }
                 let held = match own {
                     Some((client, held)) if client == *other => Some(held),
                     _ => Book::held_by(member, at)?,

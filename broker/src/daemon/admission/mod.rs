@@ -4,6 +4,7 @@
 //! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
+//! * [`door`]: newcomers while what is free is not known;
 //! * [`kin`]: jobs on several devices;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
@@ -32,6 +33,7 @@ use crate::transport::server::ToTheClient;
 mod back;
 mod book;
 mod devices;
+mod door;
 mod growing;
 mod kin;
 mod known;
@@ -66,8 +68,8 @@ pub struct Desk {
     watch: Watch,
 }
 
-/// What NVML may take to answer before somebody is let in: it takes less than a millisecond once it runs.
-const ANSWERS: Duration = Duration::from_millis(100);
+/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`door`]).
+const ANSWERS: Duration = Duration::from_millis(20);
 
 /// Between two questions while somebody waits.
 const LOOKS: Ns = 250_000_000;
@@ -115,14 +117,11 @@ impl Desk {
 
     /// A client is about to touch a device.
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
-        // What strangers have now, not what they had when somebody looked last.
-        let reading = self.watch.fresh(ANSWERS);
-        let mut book = self.book();
-        book.device(&wants.uuid, wants.total);
-        if let Some(reading) = reading {
-            book.reads(&reading);
-        }
-        book.wants(entry, sender, wants);
+        // What strangers have now, not what they had when somebody looked last. Where others are at the door it is being asked.
+        let asks = wants.runs.is_none() && self.book().door.is_empty();
+        let reading = if asks { self.watch.fresh(ANSWERS) } else { None };
+        self.book()
+            .comes((entry, sender, wants), self.watch.tells(), reading.as_ref());
     }
 
     /// Where a job that has not begun fits best. The place is promised to it for a while.
@@ -149,6 +148,9 @@ impl Desk {
     /// A client is gone, or waits no more.
     pub fn gone(&self, client: u64) {
         let mut book = self.book();
+        if book.turns_round(client) {
+            return;
+        }
         book.grows_no_more(client);
         let Some(job) = book.clients.remove(&client) else {
             return;
@@ -205,6 +207,15 @@ impl Desk {
         book.look_after_the_departed();
         book.look_for_the_suspended();
         book.look_at_the_growing();
+        if !book.door.is_empty() {
+            if let Some(reading) = self.watch.last(book.read) {
+                book.reads(&reading);
+            }
+            book.open_the_door(self.watch.tells());
+            if !book.door.is_empty() {
+                self.watch.ask();
+            }
+        }
         if book.machine.count().0 == 0 && book.growers.is_empty() {
             return;
         }

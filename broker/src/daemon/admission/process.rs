@@ -17,32 +17,55 @@ impl Process {
     pub fn of(pid: u32) -> Process {
         Process {
             pid,
-            start: look(pid).map(|(_, start)| start),
+            start: look(pid).map(|found| found.start),
         }
     }
 
     /// Whether it runs. One that ended and whom nobody has waited for does not: it holds no memory. `None`: it cannot be looked at.
     pub fn runs(&self) -> Option<bool> {
         let start = self.start?;
-        Some(look(self.pid).is_some_and(|(state, found)| found == start && !matches!(state, 'Z' | 'X' | 'x')))
+        Some(look(self.pid).is_some_and(|found| found.start == start && !found.ended()))
     }
-}
 
-impl Process {
+    /// Whether it is on its way out, or gone: it may hold memory or not. False where it cannot be looked at.
+    pub fn leaves(&self) -> bool {
+        /// `PF_EXITING` of the kernel's `include/linux/sched.h`, shown in field 9.
+        const EXITING: u64 = 0x4;
+        let Some(start) = self.start else { return false };
+        look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
+    }
+
     /// Whether it is suspended (by SIGSTOP, or the terminal's Ctrl-Z, or a debugger). `None`: it cannot be looked at, or is another one.
     pub fn suspended(&self) -> Option<bool> {
         let start = self.start?;
-        let (state, found) = look(self.pid)?;
-        (found == start).then_some(matches!(state, 'T' | 't'))
+        let found = look(self.pid)?;
+        (found.start == start).then_some(matches!(found.state, 'T' | 't'))
     }
 }
 
-/// The state and the start of a process: fields 3 and 22 of `/proc/PID/stat` (proc_pid_stat(5)). A name in parentheses comes before them, which may hold anything.
-fn look(pid: u32) -> Option<(char, u64)> {
+/// What the kernel says of a process: fields 3, 9 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+struct Stat {
+    state: char,
+    flags: u64,
+    start: u64,
+}
+
+impl Stat {
+    fn ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+/// A name in parentheses comes before the fields, which may hold anything.
+fn look(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    Some((fields.first()?.chars().next()?, fields.get(19)?.parse().ok()?))
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        flags: fields.get(6)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
+    })
 }
 
 /// Tells this boot of the machine from others: times and starts mean nothing across them. Empty where it cannot be told.
@@ -64,7 +87,7 @@ mod tests {
             .spawn()
             .expect("cat is everywhere");
         let process = Process::of(child.id());
-        assert_eq!(process.runs(), Some(true));
+        assert_eq!((process.runs(), process.leaves()), (Some(true), false));
         let other = Process {
             start: process.start.map(|start| start + 1),
             ..process
@@ -78,8 +101,8 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         child.wait().expect("it is ours");
-        assert_eq!(process.runs(), Some(false));
+        assert_eq!((process.runs(), process.leaves()), (Some(false), true));
         let unknown = Process { pid: 1, start: None };
-        assert_eq!(unknown.runs(), None);
+        assert_eq!((unknown.runs(), unknown.leaves()), (None, false));
     }
 }

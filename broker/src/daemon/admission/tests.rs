@@ -590,7 +590,7 @@ fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
 #[test]
 fn strangers_are_what_they_are_now() {
     let mut broker = Broker::begin(None);
-    let seen = |broker: &Broker, free| broker.desk.book().seen("gpu", free, clock::now() + 3_000_000_000);
+    let seen = |broker: &Broker, free| broker.desk.book().sees("gpu", free, clock::now() + 3_000_000_000);
     let first = broker.comes(1, "a", GB, None);
     seen(&broker, 4 * GB);
     broker.desk.gone(first.client);
@@ -602,6 +602,80 @@ fn strangers_are_what_they_are_now() {
     // Another one comes before the next of ours does.
     seen(&broker, 2 * GB);
     assert_eq!(standing(&broker.comes(3, "c", GB, None)), Standing::Waits);
+}
+
+#[test]
+fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
+    let mut broker = Broker::begin(None);
+    let reading = |number, uuid: &str, free, at| watch::Reading {
+        number,
+        at,
+        free: vec![(uuid.into(), free)],
+    };
+    let comes = |broker: &mut Broker, reading: Option<&watch::Reading>| {
+        let entry = broker.newcomer(1, "late".into());
+        let wants = Wants {
+            uuid: "gpu".into(),
+            total: 8 * GB,
+            memory: Some(4 * GB),
+            processes: 1,
+            ..Wants::default()
+        };
+        let newcomer = (&entry, &ToTheClient::nobody(), wants);
+        broker.desk.book().comes(newcomer, true, reading);
+        entry
+    };
+    let open = |broker: &Broker| broker.desk.book().open_the_door(true);
+    // One has left, and nobody knows whether the driver has its memory again; a stranger came meanwhile.
+    let left = broker.comes(1, "a", 4 * GB, None);
+    broker.desk.gone(left.client);
+    let blurred = reading(1, "gpu", 3 * GB, clock::now());
+    let (first, second) = (comes(&mut broker, Some(&blurred)), comes(&mut broker, None));
+    open(&broker);
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Unknown, Standing::Unknown)
+    );
+    broker.desk.gone(second.client);
+    broker
+        .desk
+        .book()
+        .reads(&reading(2, "gpu", 3 * GB, clock::now() + 3_000_000_000));
+    open(&broker);
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Waits, Standing::Unknown)
+    );
+    assert_eq!(broker.desk.queue().waiting.len(), 1, "who turned round is nowhere");
+    broker
+        .desk
+        .book()
+        .reads(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
+    assert_eq!(standing(&first), Standing::Admitted);
+    // Nobody sees it for long: then the last look counts, and a better one later.
+    broker.desk.gone(first.client);
+    // The looks above were taken some seconds from now.
+    broker.desk.book().seen.clear();
+    let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
+    assert_eq!(standing(&late), Standing::Unknown);
+    std::thread::sleep(std::time::Duration::from_millis(750));
+    open(&broker);
+    assert_eq!(standing(&late), Standing::Waits);
+    broker
+        .desk
+        .book()
+        .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
+    assert_eq!(standing(&late), Standing::Admitted);
+    broker.desk.book().seen.clear();
+    // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody stays.
+    broker.desk.gone(late.client);
+    let other = reading(6, "MIG", 0, clock::now());
+    assert_eq!(standing(&comes(&mut broker, Some(&other))), Standing::Admitted);
+    broker.desk.book().reads(&reading(7, "gpu", 0, clock::now()));
+    let last = comes(&mut broker, None);
+    assert_eq!(standing(&last), Standing::Unknown);
+    broker.desk.book().open_the_door(false);
+    assert_ne!(standing(&last), Standing::Unknown);
 }
 
 #[test]

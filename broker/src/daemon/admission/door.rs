@@ -1,0 +1,83 @@
+//! Newcomers who ask while nobody knows what is free of their device: NVML did not answer at once, somebody has just left whose memory may be there or not, or somebody takes memory at this moment.
+//!
+//! Let in on what was seen some time ago, they may find a stranger's memory where theirs should be. So they stay at the door until somebody has seen the device, for [`HOLDS`] at most: that is less
+//! than a client waits for its answer. Then they are let in, or queue, on the best guess, in which whoever left still holds what he has not shown to have given back; those who queue are told better by
+//! the next look. Who runs already is held up by nothing.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::book::Book;
+use super::watch::Reading;
+use crate::daemon::clock;
+use crate::daemon::registry::Entry;
+use crate::protocol::Ns;
+use crate::protocol::control::Wants;
+use crate::transport::server::ToTheClient;
+
+/// How long somebody stays at the door. A client goes on by itself after a second (`ANSWER` in `interposer/src/session/seat.rs`).
+const HOLDS: Ns = 700_000_000;
+
+/// Somebody at the door.
+#[derive(Debug)]
+pub struct Newcomer {
+    entry: Arc<Entry>,
+    sender: ToTheClient,
+    wants: Wants,
+    since: Ns,
+}
+
+impl Book {
+    /// Somebody comes. `told`: NVML tells of devices; `reading`: what it told just now.
+    pub fn comes(&mut self, newcomer: (&Arc<Entry>, &ToTheClient, Wants), told: bool, reading: Option<&Reading>) {
+        let (entry, sender, wants) = newcomer;
+        let device = self.device(&wants.uuid, wants.total);
+        let now = clock::now();
+        if let Some(reading) = reading {
+            self.reads(reading);
+        }
+        // Of some devices it does not tell: it names them otherwise.
+        let of_this = |it: &Reading| it.free.iter().any(|(uuid, _)| *uuid == wants.uuid);
+        let told = told && reading.is_none_or(of_this);
+        let seen = reading.is_some_and(|it| self.seen.get(&device).is_some_and(|at| *at >= it.at));
+        // Who came before goes first.
+        let first = !self.door.iter().any(|other| other.wants.uuid == wants.uuid);
+        if wants.runs.is_some() || !told || (seen && first) {
+            self.wants(entry, sender, wants);
+        } else if !self.door.iter().any(|other| other.entry.client == entry.client) {
+            self.door.push(Newcomer {
+                entry: Arc::clone(entry),
+                sender: sender.clone(),
+                wants,
+                since: now,
+            });
+        }
+    }
+
+    /// Whoever has been at the door for long enough, or whose device somebody has seen, goes on, in the order they came.
+    pub fn open_the_door(&mut self, told: bool) {
+        let now = clock::now();
+        let mut kept = Vec::new();
+        for newcomer in std::mem::take(&mut self.door) {
+            let device = self.device(&newcomer.wants.uuid, newcomer.wants.total);
+            let seen = self.seen.get(&device).is_some_and(|at| *at >= newcomer.since);
+            let late = now.saturating_sub(newcomer.since) >= HOLDS;
+            if told && !seen && !late {
+                kept.push(newcomer);
+                continue;
+            }
+            if !seen {
+                self.guess(device);
+            }
+            self.wants(&newcomer.entry, &newcomer.sender, newcomer.wants);
+        }
+        self.door = kept;
+    }
+
+    /// A client at the door is gone. False if it was not there.
+    pub fn turns_round(&mut self, client: u64) -> bool {
+        let before = self.door.len();
+        self.door.retain(|newcomer| newcomer.entry.client != client);
+        self.door.len() < before
+    }
+}
