@@ -73,14 +73,12 @@ fn steps(slower: u64, stream: usize) {
         let known = of(hash).into_iter().filter(|record| record.b != NO_GAP);
         known.map(|record| record.b).collect::<Vec<u64>>()
     };
-    // A machine that is busy makes gaps longer, never shorter.
     let thinks = 500_000 * slower;
     let after_last = gaps(11);
     assert!(!after_last.is_empty());
-    assert!(
-        after_last.iter().all(|gap| *gap > thinks - thinks / 10),
-        "{after_last:?}"
-    );
+    // A launch that was itself held up on the machine makes the gap before it seem short.
+    let long = after_last.iter().filter(|gap| **gap > thinks - thinks / 10).count();
+    assert!(long * 4 >= after_last.len() * 3, "{after_last:?}");
     let mut within = gaps(3);
     within.sort_unstable();
     assert!(
@@ -253,8 +251,11 @@ fn a_job_that_serves_is_sampled_now_and_then() {
             }
         }
         assert!(seen.len() * 3 < launches, "{mode:?}: {} of {launches}", seen.len());
-        let near = seen.iter().filter(|record| record.a.abs_diff(20_000) < 6_000).count();
-        assert!(near * 4 >= seen.len() * 3, "{mode:?}: {seen:?}");
+        // A busy machine makes them longer, never shorter.
+        let mut times: Vec<u64> = seen.iter().map(|record| record.a).collect();
+        times.sort_unstable();
+        let (shortest, early) = (times[0], times[times.len() / 5]);
+        assert!(shortest > 14_000 && early < 26_000, "{mode:?}: {times:?}");
         assert_eq!(broker.lane.reports.waiting.load(Ordering::Relaxed), 0);
     }
 }
