@@ -98,7 +98,7 @@ impl Aggregator {
                 id: names
                     .get(hash)
                     .cloned()
-                    .unwrap_or_else(|| KernelId::new(0, &format!("unnamed:{hash:016x}"), [0; 3], [0; 3], 0)),
+                    .unwrap_or_else(|| unnamed(hash)),
                 // Launch records may be lost, samples seldom are.
                 launches: seen.launches.max(seen.time.count()),
                 time: seen.time,
@@ -116,6 +116,7 @@ impl Aggregator {
             kernels,
             working_sets: self.working_sets,
             ran: self.ran,
+            refined: 0,
         }
     }
 
@@ -125,6 +126,11 @@ impl Aggregator {
         }
         Some(self.kernels.entry(hash).or_default())
     }
+}
+
+/// What a kernel is called whose name was never told.
+pub(crate) fn unnamed(hash: u64) -> KernelId {
+    KernelId::new(0, &format!("unnamed:{hash:016x}"), [0; 3], [0; 3], 0)
 }
 
 #[cfg(test)]

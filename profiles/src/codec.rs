@@ -15,6 +15,7 @@
 //! | 2 | working sets, behind the kernels. A body of version 1 is one of version 2 without them |
 //! | 3 | how long it ran, behind the working sets. A body of version 2 is one of version 3 without it |
 //! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 that has none |
+//! | 5 | how many served runs refined it, behind how long it ran. A body of version 4 is one of version 5 without it |
 //!
 //! A field is added or changed only with a new version; old ones are read, and written as the newest. The checksum is looked at before the body is decoded, the decoder is given a
 //! limit on what it may allocate, and what it yields is checked for sense.
@@ -28,7 +29,7 @@ use crate::{Error, Profile};
 pub const MAGIC: [u8; 8] = *b"weftPROF";
 
 /// The format that this build writes.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// The oldest that it reads.
 pub const OLDEST: u8 = 1;
@@ -38,6 +39,9 @@ const NO_WORKING_SETS: u8 = 0;
 
 /// No time that it ran, as it stands in a body.
 const NOBODY_LOOKED: u8 = 0;
+
+/// No run that refined it, as it stands in a body.
+const NOT_REFINED: u8 = 0;
 
 /// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -75,9 +79,9 @@ pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
         Ok(Cow::Owned([body, more].concat()))
     };
     let opened = match envelope::open(MAGIC, VERSION, file) {
-        Err(Broken::Version(OLDEST)) => with(OLDEST, &[NO_WORKING_SETS, NOBODY_LOOKED]),
-        Err(Broken::Version(2)) => with(2, &[NOBODY_LOOKED]),
-        Err(Broken::Version(3)) => with(3, &[]),
+        Err(Broken::Version(OLDEST)) => with(OLDEST, &[NO_WORKING_SETS, NOBODY_LOOKED, NOT_REFINED]),
+        Err(Broken::Version(2)) => with(2, &[NOBODY_LOOKED, NOT_REFINED]),
+        Err(Broken::Version(version @ (3 | 4))) => with(version, &[NOT_REFINED]),
         opened => opened.map(Cow::Borrowed),
     };
     let body = opened.map_err(|broken| match broken {
@@ -163,22 +167,28 @@ mod tests {
     #[test]
     fn another_version_is_told() {
         let mut file = encode(&sample(), path()).unwrap();
-        file[8] = 5;
+        file[8] = 6;
         assert_eq!(
             decode(&file, path()).unwrap_err().to_string(),
-            "/p/resnet.profile has profile format 5, this weft reads 4: take the profile again with this weft"
+            "/p/resnet.profile has profile format 6, this weft reads 5: take the profile again with this weft"
         );
     }
 
     #[test]
     fn profiles_of_earlier_versions_are_read() {
-        let profile = Profile { ran: 0, ..sample() };
+        let profile = Profile {
+            ran: 0,
+            refined: 0,
+            ..sample()
+        };
         let mut file = encode(&profile, path()).unwrap();
-        let third = envelope::seal(MAGIC, 3, &file[HEADER..]);
-        assert_eq!(decode(&third, path()).unwrap(), profile);
-        let second = envelope::seal(MAGIC, 2, &file[HEADER..file.len() - 1]);
+        for version in [3, 4] {
+            let sealed = envelope::seal(MAGIC, version, &file[HEADER..file.len() - 1]);
+            assert_eq!(decode(&sealed, path()).unwrap(), profile);
+        }
+        let second = envelope::seal(MAGIC, 2, &file[HEADER..file.len() - 2]);
         assert_eq!(decode(&second, path()).unwrap(), profile);
-        let old = envelope::seal(MAGIC, OLDEST, &file[HEADER..file.len() - 2]);
+        let old = envelope::seal(MAGIC, OLDEST, &file[HEADER..file.len() - 3]);
         assert_eq!(decode(&old, path()).unwrap(), profile);
         // The same bytes under the new version's number end too early.
         file.truncate(HEADER);
@@ -204,7 +214,12 @@ mod tests {
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
         let mut kernels = bincode::serde::encode_to_vec(Profile::default(), bincode_config()).unwrap();
-        assert_eq!(kernels.pop(), Some(NOBODY_LOOKED), "the last field is how long it ran");
+        assert_eq!(
+            kernels.pop(),
+            Some(NOT_REFINED),
+            "the last field is how many runs refined it"
+        );
+        assert_eq!(kernels.pop(), Some(NOBODY_LOOKED), "the one before it how long it ran");
         assert_eq!(
             kernels.pop(),
             Some(NO_WORKING_SETS),

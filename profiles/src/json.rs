@@ -12,6 +12,7 @@ pub fn to_json(profile: &Profile) -> Value {
         "name": profile.name,
         "taken": profile.taken,
         "runs": profile.runs,
+        "refined": profile.refined,
         "gpu": {
             "name": profile.gpu.name,
             "uuid": profile.gpu.uuid,

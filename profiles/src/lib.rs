@@ -5,6 +5,7 @@
 //! * [`Aggregator`]: from samples to a profile.
 //! * [`Store`]: profiles by name in a directory; [`codec`] is the only place that knows their bytes.
 //! * [`show`] and [`json`]: for people and for programs.
+//! * [`refine`]: a served run becomes part of a profile, as far as it may be believed.
 //! * [`predictor`]: what comes after a kernel, by what ran before it.
 //! * [`trace`]: everything that one job asked of the device, step by step, to be played again.
 //!
@@ -19,6 +20,7 @@ mod file;
 pub mod json;
 pub mod predictor;
 mod profile;
+pub mod refine;
 pub mod show;
 mod sketch;
 mod store;

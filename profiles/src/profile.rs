@@ -83,6 +83,8 @@ pub struct Profile {
     pub working_sets: WorkingSets,
     /// How long its longest run used the device, ns by the clock on the wall; 0: nobody looked.
     pub ran: Ns,
+    /// How many served runs changed it since stage 1.
+    pub refined: u32,
 }
 
 impl Profile {
@@ -173,6 +175,7 @@ impl Profile {
         self.runs = self.runs.saturating_add(other.runs);
         self.memory_peak = self.memory_peak.max(other.memory_peak);
         self.ran = self.ran.max(other.ran);
+        self.refined = self.refined.saturating_add(other.refined);
         self.unlisted += other.unlisted;
         for kernel in &other.kernels {
             match self.kernels.binary_search_by_key(&kernel.hash, |known| known.hash) {
@@ -273,6 +276,7 @@ pub(crate) mod tests {
             kernels,
             working_sets: Default::default(),
             ran: 90_000_000_000,
+            refined: 3,
         }
     }
 
