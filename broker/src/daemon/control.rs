@@ -191,13 +191,13 @@ impl Control {
         match message {
             ToBroker::Kernel { hash, id } => {
                 entry.kernels.fetch_add(1, Ordering::Relaxed);
-                if entry.profiling {
+                if entry.is_kept() {
                     self.keeper.tell(Tell::Named(client, hash, id));
                 }
             }
             ToBroker::Graph { hash, kernels } => {
                 entry.kernels.fetch_add(1, Ordering::Relaxed);
-                if entry.profiling {
+                if entry.is_kept() {
                     let id = weft_kernel_id::KernelId::graph(hash, kernels.len());
                     self.keeper.tell(Tell::Named(client, hash, id));
                 }
@@ -228,7 +228,7 @@ impl Control {
                     }
                     self.desk.tell(Notice::Unprofiled(client));
                 }
-                if entry.profiling {
+                if entry.is_kept() {
                     self.keeper.tell(Tell::Device(client, gpu));
                 }
             }

@@ -207,8 +207,11 @@ impl Door {
         if shared {
             tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered);
         }
+        // A shared broker writes no user's files.
+        let refines = options.refine && !hello.profiling && newcomer.profile.is_some();
         let entry = Arc::new(match shared {
             true => newcomer.of(attached.uid, attached.house),
+            false if refines => newcomer.refining(),
             false => newcomer,
         });
         entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
@@ -218,7 +221,7 @@ impl Door {
             entry.command
         );
         self.registry.add(Arc::clone(&entry));
-        if hello.profiling {
+        if entry.is_kept() {
             self.keeper.tell(Tell::Attached(Arc::clone(&entry)));
         }
         self.desk.tell(Notice::Attached(Arc::clone(&entry)));

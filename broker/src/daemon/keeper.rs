@@ -1,7 +1,7 @@
 //! The keeper: turns stage-1 samples into profiles and writes them.
 //!
 //! A thread of its own, because disks are slow. A profile is written every few seconds while samples come, whenever one of its clients ends,
-//! and when `weft profile` asks: a job that is killed loses the last seconds at most. A write that fails changes no file and is told in `weft status`.
+//! and when `weft profile` asks: a job that is killed loses the last seconds at most. What is sampled while a job is served goes into its profile when it has ended (`refining`). A write that fails changes no file and is told in `weft status`.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -17,6 +17,7 @@ use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
 use super::lanes::Seen;
+use super::refining::{Outcome, Refining};
 use super::registry::Entry;
 use super::scheduler::Gauges;
 use super::status::Sampled;
@@ -28,7 +29,7 @@ const FLUSH: Duration = Duration::from_secs(3);
 /// What the keeper is told.
 #[derive(Debug)]
 pub enum Tell {
-    /// A profiling client attached.
+    /// A client attached that profiles, or whose profile follows it.
     Attached(Arc<Entry>),
     /// A client named a kernel.
     Named(u64, u64, KernelId),
@@ -106,6 +107,7 @@ pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Keepe
         Thread {
             jobs: HashMap::new(),
             of: HashMap::new(),
+            refining: Refining::default(),
             failures,
             complain: Box::new(gauges),
         }
@@ -181,6 +183,8 @@ struct Thread {
     jobs: HashMap<String, Job>,
     /// Which profile a client samples into.
     of: HashMap<u64, String>,
+    /// Profiles that follow the jobs that are served with them.
+    refining: Refining,
     failures: Arc<AtomicU64>,
     complain: Box<dyn Fn(String) + Send>,
 }
@@ -210,6 +214,7 @@ impl Thread {
 
     fn take(&mut self, tell: Tell) {
         match tell {
+            Tell::Attached(entry) if entry.refines => self.refining.attached(entry),
             Tell::Attached(entry) => {
                 let Some(called) = entry.profile.clone() else { return };
                 let job = self.jobs.entry(called.clone()).or_insert_with(|| Job::new(false));
@@ -218,6 +223,7 @@ impl Thread {
                 self.of.insert(entry.client, called);
             }
             Tell::Named(client, hash, id) => {
+                self.refining.named(client, hash, &id);
                 if let Some(job) = self.job(client)
                     && job.names.len() < weft_profiles::MAX_KERNELS
                 {
@@ -233,11 +239,17 @@ impl Thread {
                 }
             }
             Tell::Device(client, gpu) => {
+                self.refining.device(client, &gpu);
                 if let Some(job) = self.job(client) {
                     job.aggregator.device(gpu);
                 }
             }
             Tell::Seen(client, seen) => {
+                for one in &seen {
+                    if let Seen::Served(timed, _) = one {
+                        self.refining.timed(client, timed);
+                    }
+                }
                 if let Some(job) = self.job(client) {
                     for one in seen {
                         match one {
@@ -250,6 +262,7 @@ impl Thread {
                                 job.samples += 1;
                                 job.dirty = true;
                             }
+                            Seen::Served(..) => {}
                         }
                     }
                 }
@@ -287,6 +300,21 @@ impl Thread {
     }
 
     fn gone(&mut self, entry: &Arc<Entry>) {
+        match self.refining.gone(entry) {
+            Outcome::Goes | Outcome::Stays => {}
+            Outcome::Refined(refined) => log::info!(
+                "what process {} and its like showed while they were served is in their profile now: {} kernels added, {} corrected, {} confirmed",
+                entry.pid,
+                refined.added,
+                refined.replaced,
+                refined.confirmed
+            ),
+            Outcome::Trouble(said) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                log::warn!("{said}");
+                (self.complain)(said);
+            }
+        }
         let Some(called) = self.of.remove(&entry.client) else {
             return;
         };
@@ -375,6 +403,7 @@ mod tests {
         let mut thread = Thread {
             jobs: HashMap::new(),
             of: HashMap::new(),
+            refining: Refining::default(),
             failures: Arc::default(),
             complain: Box::new(|_| {}),
         };

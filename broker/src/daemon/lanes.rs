@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex;
+use weft_profiles::refine::{Beside, Timed};
 
 use super::registry::Entry;
 use super::trace::{Line, Trace};
@@ -54,6 +55,8 @@ pub enum Seen {
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
+    /// A launch that was timed while its job was served, and when it was made. The scheduler says in which company.
+    Served(Timed, Ns),
 }
 
 /// What a turn found in a lane.
@@ -187,9 +190,19 @@ impl LaneWatch {
             }
             Kind::Sample => {
                 let gap = (record.b != NO_GAP).then_some(record.b);
-                seen.push(Seen::Sample(kernel, record.a, gap));
-                self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 let time = record.a;
+                if self.entry.refines {
+                    let timed = Timed {
+                        kernel,
+                        time,
+                        gap,
+                        beside: Beside::Others,
+                    };
+                    seen.push(Seen::Served(timed, record.at));
+                } else {
+                    seen.push(Seen::Sample(kernel, time, gap));
+                }
+                self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 events.push((at, Event::Sampled { client, kernel, time }));
                 return;
             }

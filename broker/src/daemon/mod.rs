@@ -24,6 +24,7 @@ mod answers;
 #[cfg(feature = "by-hand")]
 pub mod by_hand;
 mod clock;
+mod company;
 mod control;
 mod cores;
 mod door;
@@ -34,6 +35,7 @@ mod lanes;
 mod memory;
 pub mod options;
 pub mod places;
+mod refining;
 mod registry;
 mod scheduler;
 pub mod status;

@@ -41,6 +41,8 @@ pub struct Entry {
     pub loaded: Option<Arc<Profile>>,
     /// Whether it takes stage-1 samples.
     pub profiling: bool,
+    /// Whether its profile follows what is sampled while it is served.
+    pub refines: bool,
     /// When it attached.
     pub since: Instant,
     /// Its memory.
@@ -129,6 +131,7 @@ impl Entry {
             profile: newcomer.profile,
             loaded: newcomer.loaded,
             profiling: newcomer.profiling,
+            refines: false,
             since: Instant::now(),
             lane: newcomer.lane,
             priority: AtomicU8::new(newcomer.priority),
@@ -144,6 +147,11 @@ impl Entry {
         }
     }
 
+    /// The same, whose profile follows what is sampled while it is served.
+    pub fn refining(self) -> Entry {
+        Entry { refines: true, ..self }
+    }
+
     /// The same, of this user and with this house.
     pub fn of(self, uid: u32, house: Option<Arc<House>>) -> Entry {
         Entry { uid, house, ..self }
@@ -154,6 +162,11 @@ impl Entry {
     /// With a shared broker it is the kernel that says whose a job is. With a private one all jobs are one user's, and a label of his divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
         identity(self.uid, self.house.is_some(), user, gang)
+    }
+
+    /// Whether the keeper wants to know what its kernels are called and where they run.
+    pub fn is_kept(&self) -> bool {
+        self.profiling || self.refines
     }
 
     /// Keeps a line that the job's side wants people to see.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::company::Company;
 use super::cores::{Cores, Newcomer};
 use super::houses::Houses;
 use super::keeper::{self, Keeper};
@@ -198,6 +199,8 @@ pub(super) struct Scheduler {
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
     houses: Houses,
+    /// When somebody last came, went or was told another mode.
+    company_since: Ns,
     last_record: Ns,
     stopping: bool,
     /// It napped last, and will probably do so again.
@@ -231,6 +234,7 @@ impl Scheduler {
             incoming,
             gauges,
             lanes: Vec::new(),
+            company_since: 0,
             last_record: 0,
             stopping: false,
             naps: false,
@@ -368,6 +372,7 @@ impl Scheduler {
 
     fn drain(&mut self, turn: &mut Turn) {
         let mut liars: Vec<(u64, Lie)> = Vec::new();
+        let company = Company::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             let now = (self.clock)();
             match lane.drain(now, &mut self.events, &mut self.seen, &mut self.trace) {
@@ -384,6 +389,7 @@ impl Scheduler {
                 Err(lie) => liars.push((lane.client().0, lie)),
             }
             if !self.seen.is_empty() {
+                company.say(lane.mode(), &mut self.seen);
                 self.keeper.seen(lane.client().0, std::mem::take(&mut self.seen));
             }
         }
@@ -399,6 +405,7 @@ impl Scheduler {
         let now = (self.clock)();
         match notice {
             Notice::Attached(entry) => {
+                self.company_since = now;
                 let priority = entry.priority.load(Ordering::Relaxed);
                 let profile = entry.loaded.clone();
                 let client = Client(entry.client);
@@ -457,6 +464,7 @@ impl Scheduler {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;
         };
+        let company = Company::of(&self.lanes, self.company_since);
         let mut lane = self.lanes.swap_remove(at);
         let lanes = &self.lanes;
         self.houses.stay(|house| {
@@ -467,11 +475,13 @@ impl Scheduler {
             let mut seen = Vec::new();
             // Its launches no longer matter, its samples do. A lie now changes nothing.
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
+            company.say(lane.mode(), &mut seen);
             self.keeper.seen(client, seen);
         }
         // A detached client lives and must not wait for anybody.
         lane.tell_mode(Mode::Free);
         let now = (self.clock)();
+        self.company_since = now;
         self.mark(
             now,
             lane.entry(),
@@ -526,6 +536,7 @@ impl Scheduler {
                 }
                 let left = lane.tell_mode(mode);
                 let entry = Arc::clone(lane.entry());
+                self.company_since = now;
                 self.memory
                     .tell(memory::Tell::Holds(entry.client, mode == Mode::Holder));
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
