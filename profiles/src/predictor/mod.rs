@@ -2,7 +2,7 @@
 //!
 //! One kernel identity is followed by many gaps (and takes many times): the same copy or addition stands at a hundred places in a model. A step or
 //! request repeats its sequence, though. So values are kept by *context*: the last few kernels that ran. A forecast takes the context that has told
-//! most so far, from the longest (a kernel and its eight predecessors) to the shortest (the job as a whole).
+//! most so far, from the longest (a kernel and its 31 predecessors) to the shortest (the job as a whole).
 //!
 //! A forecast is a middle, a low and a high value. The low one is to be reached or exceeded by nine values in ten, the high one to be exceeded by one in ten. How far
 //! they lie from the middle is learnt by feedback: each value that falls outside widens the distance, each other one narrows it a ninth as much, so that the promise

@@ -4,6 +4,8 @@
 //! A context that was seen once may be as good as exact (a training step) or worthless (a server that mixes requests). Which of it holds for this job
 //! is seen within some dozen launches.
 
+use super::cell::NOTHING;
+
 /// The part of what was learnt that stays with each new value: the last 100 or so count.
 const STAYS: f32 = 0.99;
 
@@ -32,8 +34,8 @@ impl Default for Trust {
 impl Trust {
     /// A forecast of this kind was off by `own`, that of the next shorter context by `shorter`.
     pub(super) fn learn(&mut self, own: f32, shorter: f32) {
-        self.own = self.own * STAYS + own;
-        self.shorter = self.shorter * STAYS + shorter;
+        self.own = (self.own * STAYS + own).max(NOTHING);
+        self.shorter = (self.shorter * STAYS + shorter).max(NOTHING);
         self.usual = (self.own + 1.0) / (self.shorter + 1.0);
     }
 
