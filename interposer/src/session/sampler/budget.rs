@@ -96,6 +96,32 @@ impl Budget {
     }
 }
 
+/// While a job serves, launches are passed over for about so long between two looks...
+const SPREAD: Ns = 50_000_000;
+
+/// ...and no more than so many, however fast it launches: what a look costs is spread over them.
+const PASSED_OVER: u32 = 512;
+
+/// How fast a serving job launches, of the last few looks.
+#[derive(Debug, Default)]
+pub struct Stride {
+    looked: Option<Ns>,
+    launches: u64,
+    time: Ns,
+}
+
+impl Stride {
+    /// The most launches to be passed over after a look at this time, before which `passed` were.
+    pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
+        let before = self.looked.replace(now).unwrap_or(now);
+        // What stays of the looks before this one.
+        self.launches = self.launches * 7 / 8 + u64::from(passed) + 1;
+        self.time = self.time / 8 * 7 + now.saturating_sub(before).min(SPREAD);
+        let most = u128::from(self.launches) * u128::from(SPREAD) / u128::from(self.time.max(1));
+        u32::try_from(most).unwrap_or(u32::MAX).clamp(1, PASSED_OVER)
+    }
+}
+
 /// Launches between two windows: random, or a job whose steps repeat would always be sampled at the same place.
 /// Not exact: threads that count at once may count one launch for two.
 #[derive(Debug)]
@@ -207,6 +233,29 @@ mod tests {
         }
         assert!(samples > 1_000);
         assert!(budget.spent() as f64 / ((now - begin) as f64) < 0.0051);
+    }
+
+    #[test]
+    fn a_slow_job_is_looked_at_more_often_than_by_the_number_of_its_launches() {
+        for (every, least, most) in [
+            (6_000_000, 4, 16),
+            (400_000, 60, 300),
+            (1_000, PASSED_OVER, PASSED_OVER),
+        ] {
+            let mut stride = Stride::default();
+            let (mut now, mut looks) = (1_000_000_000, Vec::new());
+            let mut passed = 0;
+            for _ in 0..200 {
+                now += every * (Ns::from(passed) + 1);
+                looks.push(stride.most(now, passed));
+                passed = looks.last().copied().unwrap_or(0) / 2;
+            }
+            let last = looks[100..].iter();
+            assert!(
+                last.clone().all(|look| (least..=most).contains(look)),
+                "{every}: {looks:?}"
+            );
+        }
     }
 
     #[test]

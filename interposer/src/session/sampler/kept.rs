@@ -9,7 +9,7 @@ use weft_broker::protocol::lane::{Kind, RECORDS};
 use super::super::driver::{Context, Driver, Event, Reached};
 use super::super::state::Session;
 use super::super::{LaunchInfo, Stream};
-use super::budget::Budget;
+use super::budget::{Budget, Stride};
 use super::window::{self, Point, Scale};
 use super::{Half, WINDOW};
 
@@ -92,6 +92,9 @@ impl Window {
 #[derive(Debug, Default)]
 pub(super) struct Inside {
     pub(super) budget: Budget,
+    pub(super) stride: Stride,
+    /// Launches that were to be passed over before this look.
+    pub(super) passed: u32,
     pub(super) context: Option<Context>,
     pub(super) spare: Vec<Event>,
     pub(super) made: usize,

@@ -46,9 +46,6 @@ const PAUSE: u32 = 256;
 /// What a look at events that were not reached yet takes at most, of the sampler's own making: some calls of a microsecond.
 const QUESTION: Ns = 5_000;
 
-/// While the job serves up to so many launches are passed over between two looks, however short: what a look costs is spread over them.
-const PASSED_OVER: u32 = 512;
-
 /// Between two looks whether a window can be read.
 const LOOK: Ns = 200_000;
 
@@ -228,9 +225,19 @@ impl Sampler {
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
         inside.wanted = usize::from(chosen);
         // If it is sampled, the next launch ends its gap.
-        let skip = if chosen { 0 } else { self.pause.some(PASSED_OVER) };
-        self.skip.store(skip, Ordering::Relaxed);
+        if chosen {
+            self.skip.store(0, Ordering::Relaxed);
+        } else {
+            self.pass_over(inside, now);
+        }
         chosen
+    }
+
+    /// While the job serves: some launches go by until the next look.
+    fn pass_over(&self, inside: &mut Inside, now: Ns) {
+        let most = inside.stride.most(now, inside.passed);
+        inside.passed = self.pause.some(most);
+        self.skip.store(inside.passed, Ordering::Relaxed);
     }
 
     /// Whether this launch is sampled, and how many after it.
@@ -301,7 +308,7 @@ impl Sampler {
             inside.wanted = inside.wanted.saturating_sub(1);
         } else {
             self.close(inside);
-            self.skip.store(self.pause.some(PASSED_OVER), Ordering::Relaxed);
+            self.pass_over(inside, left);
         }
         inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
