@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""What weft learns of a job while it serves it (`weft broker --refine`), and how it serves one of which it knows nothing.
+
+  tests/clients/refine.py              all cases
+  tests/clients/refine.py wrong        the cases with that word in their name
+
+Each case runs on a simulated GPU whose kernels take as long as the case says, and on a broker of its own. What is asserted is what the files say, and the order in which the broker decided.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from harness import cases, jobs, paths  # noqa: E402
+from harness.scene import BOUND, COMPANION, Scene, missing, weft  # noqa: E402
+
+case = cases.Cases("refine", Scene, missing)
+
+# Samples of a served job after which its profile must follow: twelve are believed, and those of before its company was known count for less.
+SAMPLES = 60
+# The companion's kernel, as short and as long as a case has it.
+SHORT, LONG = 200_000, 900_000
+
+
+def kernels_take(scene, ns):
+    """From the next start of the device on."""
+    assert scene.device.wait_gone(), "the device is still there"
+    config = scene.folder / "device.toml"
+    config.write_text(f'[[kernel]]\nname = "simgpu_fill"\nns = {ns}\n')
+    scene.device.settings["SIMGPU_CONFIG"] = str(config)
+
+
+def broker(scene, *arguments):
+    """One that is started with these."""
+    scene.broker.arguments += arguments
+    scene.broker.start()
+
+
+def take_profile(scene, name="job"):
+    done = weft(scene, "profile", "--name", name, "--", COMPANION, "--while", scene.running, "--at-most", 2, "--pause", 2000)
+    assert done.returncode == 0, done.stderr
+    return shown(scene, name)
+
+
+def shown(scene, name="job"):
+    done = weft(scene, "profile", "show", name, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def file_of(scene, name="job"):
+    return scene.broker.profiles / f"{name}.profile"
+
+
+def fill_time(profile):
+    """The median time of the companion's kernel."""
+    (found,) = [kernel for kernel in profile["kernels"] if kernel["symbol"] == "simgpu_fill"]
+    return found["time"]["p50"]
+
+
+def served(scene, role, samples=SAMPLES, **options):
+    """Serves the job beside another one until so many of its launches were timed (0: half of the other's time), and ends both."""
+    holder, filler = ({"profile": "job"}, {}) if role == "holder" else ({}, {"profile": "job"})
+    first = scene.companion("first", priority=0, pause=3000, **holder, **options)
+    second = scene.companion("second", priority=5, pause=0, **filler)
+    job = first if role == "holder" else second
+    scene.attached(first, second)
+    seen = jobs.wait_until(lambda: (scene.row(job) or {"samples": 0})["samples"] >= samples, BOUND, step=0.2)
+    assert seen, f"too few launches were timed\n{scene.row(job)}"
+    scene.progresses(job)
+    scene.finish_companions(first, second)
+
+
+def right_in_the_end(scene, role, wrong, true):
+    broker(scene, "--refine")
+    kernels_take(scene, wrong)
+    before = take_profile(scene)
+    assert abs(fill_time(before) - wrong) < wrong * 0.1, before
+    kernels_take(scene, true)
+    served(scene, role)
+    written = jobs.wait_until(lambda: shown(scene)["refined"] == 1, BOUND, step=0.2)
+    after = shown(scene)
+    assert written, f"nothing was written\n{scene.broker.job.explain()}"
+    assert abs(fill_time(after) - true) < true * 0.1, f"{fill_time(after)} ns, not {true}: {after}"
+    same = ("name", "taken", "runs", "memory_peak", "ran_s", "gpu", "working_sets")
+    assert [after[key] for key in same] == [before[key] for key in same], f"{before}\n{after}"
+    left = [path.name for path in scene.broker.profiles.iterdir() if path.name.startswith(".")]
+    assert not left, f"left behind: {left}"
+
+
+@case
+def a_wrong_profile_of_a_holder_becomes_right(scene):
+    right_in_the_end(scene, "holder", wrong=LONG, true=SHORT)
+
+
+@case
+def a_wrong_profile_of_a_filler_becomes_right(scene):
+    right_in_the_end(scene, "filler", wrong=SHORT, true=LONG)
+
+
+@case
+def a_right_profile_stays_right(scene):
+    broker(scene, "--refine")
+    kernels_take(scene, LONG)
+    take_profile(scene)
+    for run in (1, 2):
+        scene.running.touch()
+        served(scene, "filler")
+        assert jobs.wait_until(lambda run=run: shown(scene)["refined"] == run, BOUND, step=0.2), scene.broker.job.explain()
+        assert abs(fill_time(shown(scene)) - LONG) < LONG * 0.05, shown(scene)
+
+
+@case
+def a_profile_of_other_code_stays_as_it_is(scene):
+    broker(scene, "--refine")
+    kernels_take(scene, LONG)
+    # The checking client's profile knows none of the companion's launches.
+    done = weft(scene, "profile", "--name", "job", "--", paths.TARGET / "release" / "weft-test-client", scene.folder / "profiled.json")
+    assert done.returncode == 0, done.stderr
+    before = file_of(scene).read_bytes()
+    served(scene, "holder")
+    told = jobs.wait_until(lambda: "stays as it is" in scene.broker.job.stderr(), BOUND, step=0.2)
+    assert told, scene.broker.job.explain()
+    assert file_of(scene).read_bytes() == before
+
+
+@case
+def without_being_asked_nothing_is_timed_or_written(scene):
+    broker(scene)
+    kernels_take(scene, LONG)
+    take_profile(scene)
+    before = file_of(scene).read_bytes()
+    kernels_take(scene, SHORT)
+    first = scene.companion("first", priority=0, pause=3000, profile="job")
+    second = scene.companion("second", priority=5, pause=0)
+    scene.attached(first, second)
+    scene.progresses(second)
+    assert scene.row(first)["samples"] == 0, scene.row(first)
+    scene.finish_companions(first, second)
+    assert file_of(scene).read_bytes() == before
+
+
+@case
+def a_job_without_a_profile_has_one_in_the_end(scene):
+    broker(scene, "--refine")
+    kernels_take(scene, SHORT)
+    served(scene, "holder")
+    assert jobs.wait_until(lambda: file_of(scene).exists(), BOUND, step=0.2), scene.broker.job.explain()
+    assert abs(fill_time(shown(scene)) - SHORT) < SHORT * 0.1, shown(scene)
+    scene.running.touch()
+    again = scene.companion("again", priority=0, profile="job")
+    scene.attached(again)
+    assert scene.row(again)["profile_trouble"] is None, scene.row(again)
+    scene.finish_companions(again)
+
+
+@case
+def a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scene):
+    scene.broker.start()
+    # Short beside what it is charged for as long as nothing is known (20 us), so that what it is granted later holds several.
+    kernels_take(scene, 30_000)
+    first = scene.companion("first", priority=0, pause=8000)
+    second = scene.companion("second", priority=5, pause=0)
+    scene.attached(first, second)
+
+    def told():
+        lines = [line for line in jobs.lines_of(scene.broker.trace) if line.get("pid") == second.pid]
+        return [line["event"] for line in lines if line.get("event") in ("grant", "launch")]
+
+    def learnt():
+        """Launches that went on one grant, later on."""
+        events = told()
+        return any(events[at : at + 3] == ["launch"] * 3 for at in range(len(events) - 2))
+
+    assert jobs.wait_until(learnt, BOUND, step=0.5), f"it never has more than one: {told()[-40:]}"
+    events = told()
+    begin = events.index("grant")
+    # A grant, a launch, and so on: six ends must have been seen before it may run ahead.
+    assert events[begin : begin + 12] == ["grant", "launch"] * 6, events[: begin + 20]
+    scene.finish_companions(first, second)
+
+
+def main():
+    return case.run(cases.parser(__doc__).parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
