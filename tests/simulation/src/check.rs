@@ -236,6 +236,14 @@ impl Books {
                 self.excused = self.excused.saturating_add(*credit).saturating_add(had);
             }
         }
+        // Who becomes a holder while he stands at the gate goes, without credit: that is in the books and no filler's work. A lease that was told before knew nothing of it, and goes on
+        // beside it as it was given until the holder's sign or the revocation ends it. So credit may come back beside it, as long as fillers alone have no more out than they may.
+        if let Event::Renewed { .. } = event {
+            let of_fillers = now.clients.iter().filter(|view| view.mode == "filler").map(out_of);
+            if of_fillers.fold(0, Ns::saturating_add) <= most {
+                room = room.max(most.saturating_add(let_go_as_holders(now)));
+            }
+        }
         if now.exposure > room.max(most) {
             return broken(name::BOUND, || {
                 format!(
@@ -334,6 +342,13 @@ impl Books {
     }
 }
 
+/// What holders launched without credit on their way out of the gate, and was not seen to end.
+fn let_go_as_holders(snapshot: &Snapshot) -> Ns {
+    let holders = snapshot.clients.iter().filter(|view| view.mode == "holder");
+    let without_credit = |view: &ClientView| view.outstanding.min(view.left.min(0).unsigned_abs());
+    holders.map(without_credit).fold(0, Ns::saturating_add)
+}
+
 /// The books of one client against its memory.
 fn credit(process: &Process, view: &ClientView, word: i64) -> Check {
     // What came back meanwhile is in the word and not in the books yet.
@@ -391,4 +406,122 @@ fn modes(core: &Core, snapshot: &Snapshot) -> Check {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use weft_broker::core::Config;
+    use weft_profiles::Aggregator;
+
+    use super::*;
+
+    const HOLDER: Client = Client(1);
+    const NEXT: Client = Client(2);
+    const FILLER: Client = Client(3);
+    const US: Ns = 1_000;
+
+    /// A holder dies while two fillers stand at the gate. The more important one becomes the holder and goes without credit; the other one, under the lease that it was given before that
+    /// was told, has back what it used. What does not hold of it, if the bound is divided by `strict` at that moment.
+    fn goes_on_beside_a_new_holder(strict: Ns) -> Option<Broken> {
+        let mut run = Aggregator::new();
+        (0..20).for_each(|_| run.sampled(9, 100 * US, None));
+        let profile = Arc::new(run.finish("filler", 0));
+        let mut core = Core::new(Config {
+            policy: PolicyName::Weft,
+            switch_cost: 0,
+            ..Config::default()
+        });
+        let (mut books, mut out) = (Books::default(), Vec::new());
+        let begin = 1_000 * MS;
+        let mut tell = |core: &mut Core, now: Ns, event: Event| {
+            let before = out.len();
+            core.handle(now, event.clone(), &mut out);
+            let decisions = out[before..].to_vec();
+            books.strict = if matches!(event, Event::Renewed { .. }) {
+                strict
+            } else {
+                1
+            };
+            let checked = books.event(&event, &decisions, core, |_| Some(true));
+            (checked, decisions)
+        };
+        let attached = |client, priority, profile| Event::Attached {
+            client,
+            priority,
+            profile,
+        };
+        let waits = |client, kernel, cost| Event::Waits {
+            client,
+            kernel,
+            cost,
+            since: begin,
+        };
+        let progress = |client, issued, settled| Event::Progress {
+            client,
+            issued,
+            settled,
+        };
+        let long = 1_500 * US;
+        let busy = Event::Launched {
+            client: HOLDER,
+            kernel: 1,
+            cost: 100 * US,
+            at: begin,
+        };
+        for event in [
+            attached(HOLDER, 0, None),
+            attached(NEXT, 5, None),
+            attached(FILLER, 9, Some(profile)),
+            busy,
+        ] {
+            tell(&mut core, begin, event).0.expect("nothing is out");
+        }
+        for event in [waits(NEXT, 5, long), waits(FILLER, 9, 100 * US)] {
+            let (checked, decisions) = tell(&mut core, begin, event);
+            checked.expect("nothing is out");
+            assert_eq!(decisions, [], "the holder works");
+        }
+        let dies = begin + 50 * MS;
+        let (checked, decisions) = tell(&mut core, dies, Event::Gone(HOLDER));
+        let granted = decisions.iter().find_map(|decision| match decision {
+            Decision::Grant {
+                client: FILLER, credit, ..
+            } => Some(*credit),
+            _ => None,
+        });
+        let leased = decisions
+            .iter()
+            .any(|decision| matches!(decision, Decision::Lease(FILLER, Some(_))));
+        let credit = granted.expect("nobody else waits");
+        assert!(leased && credit > 100 * US, "{decisions:?}");
+        if let Err(broken) = checked {
+            return Some(broken);
+        }
+        // The new holder's launch is told by its figures first; then the filler's, which has used all of its credit and seen the end of a part.
+        for event in [
+            progress(NEXT, long, 0),
+            progress(FILLER, credit, 100 * US),
+            Event::Renewed {
+                client: FILLER,
+                total: 100 * US,
+            },
+        ] {
+            if let Err(broken) = tell(&mut core, dies + MS, event).0 {
+                return Some(broken);
+            }
+        }
+        let out: Ns = core.snapshot().exposure;
+        assert_eq!(out, long + credit, "all of it was counted");
+        None
+    }
+
+    #[test]
+    fn what_a_new_holder_launched_is_no_fillers_work() {
+        assert_eq!(goes_on_beside_a_new_holder(1), None);
+        // It is not excused that fillers themselves have more out.
+        let broken = goes_on_beside_a_new_holder(10).expect("it is ten times the bound");
+        assert_eq!(broken.what, name::BOUND);
+    }
 }
