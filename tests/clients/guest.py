@@ -226,6 +226,11 @@ def a_host_that_only_looks(scene):
 
 
 @case
+def launches_that_must_fail_now(scene):
+    in_roles(scene, [compiled(scene, "changes.c")])
+
+
+@case
 def ends_of_all_kinds_while_threads_launch(scene):
     scene.broker.start()
     beside = scene.companion("beside", priority=0, pause=3000)

@@ -19,6 +19,10 @@ impl Way for Leaving {
             return told_behind(info, leave().as_ref(), real);
         }
         let ticket = session::before_launch(info);
+        if ticket.is_nothing() {
+            // As in `Straight`: the hook ends by a jump to the driver.
+            return real();
+        }
         if ticket.waits() {
             return told_waiting(info, leave().as_ref(), real);
         }

@@ -10,6 +10,7 @@
 
 mod backed;
 pub mod capture;
+mod changing;
 mod context;
 pub mod graph;
 mod init;
@@ -85,7 +86,8 @@ pub fn usual(at: usize) -> Option<*const ()> {
     let managed = memory_managed().then(|| touching::find(at).or_else(|| backed::find(at)));
     let managed = managed.flatten();
     // So does one whose launches may be left behind at the gate.
-    let managed = managed.or_else(|| crate::queue::on().then(|| leaving::find(at)).flatten());
+    let leaving = || leaving::find(at).or_else(|| changing::find(at));
+    let managed = managed.or_else(|| crate::queue::on().then(leaving).flatten());
     managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
 }
 

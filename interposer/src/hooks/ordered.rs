@@ -59,13 +59,14 @@ pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const 
 #[cold]
 #[inline(never)]
 fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
-    let fill = ENTRIES.get(at).and_then(|entry| {
-        let stream = stream_of(entry, arguments);
-        let words = [0, 1, 2, 3].map(|at| arguments.get(entry, at));
-        let (_, bytes) = what(entry, arguments);
-        Fill::new(at, words, bytes, stream, capture::on(stream))
-    });
-    queue::fill(fill)
+    let entry = ENTRIES.get(at)?;
+    if queue::ends_something(entry.base) {
+        return queue::before(at);
+    }
+    let stream = stream_of(entry, arguments);
+    let words = [0, 1, 2, 3].map(|at| arguments.get(entry, at));
+    let (_, bytes) = what(entry, arguments);
+    queue::fill(Fill::new(at, words, bytes, stream, capture::on(stream)))
 }
 
 /// The stream that a call goes to, as the plain entry points take it; 0 where it names none.

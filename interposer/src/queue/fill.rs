@@ -3,6 +3,7 @@
 //! Training jobs zero a gradient or a workspace every ten launches or so. If each of these waited until the queue is empty, the queue would never hold more than ten.
 
 use super::held::current;
+use super::known;
 use crate::abi::{CuContext, CuDevicePtr, CuResult, CuStream};
 use crate::real;
 use crate::session::{self, LaunchInfo, LaunchKind, PER_THREAD_STREAM, StreamOp};
@@ -73,7 +74,7 @@ impl Fill {
         }
     }
 
-    /// Whether it can be expected to succeed: there is something to do, on a stream that is no thread's own, in memory that there is. (What frees memory waits for the queue.)
+    /// Whether it can be expected to succeed: there is something to do, on a stream of this context that is no thread's own, in memory that there is. (What frees memory waits for the queue.)
     pub fn ready(self) -> Option<Ready> {
         let [target, source, _, _] = self.words.map(|word| word as u64);
         let aligned = self.unit > 0 && target % self.unit == 0;
@@ -83,10 +84,8 @@ impl Fill {
         if self.op == StreamOp::CopyOnDevice && !there(source, self.bytes) {
             return None;
         }
-        Some(Ready {
-            context: current()?,
-            fill: self,
-        })
+        let context = current()?;
+        known::leads(self.stream, context).then_some(Ready { context, fill: self })
     }
 }
 

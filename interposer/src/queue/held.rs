@@ -140,14 +140,17 @@ unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
     Some(copied)
 }
 
-/// What a launch is known by.
+/// A launch that succeeded: the next one like it may be left behind.
 ///
 /// # Safety
 /// As [`attributes`].
-pub unsafe fn key(launch: &Launch) -> Option<u64> {
+pub unsafe fn learn(launch: &Launch) -> Option<()> {
     // SAFETY: the caller's promise.
     let attributes = unsafe { attributes(launch) }?;
-    Some(key_of(launch, current()?, &attributes))
+    let context = current()?;
+    let key = key_of(launch, context, &attributes);
+    known::add(launch.function, key, launch.stream, context);
+    Some(())
 }
 
 fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {
@@ -212,7 +215,8 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
     // SAFETY: the caller's promise.
     let attributes = unsafe { attributes(launch) }?;
     let context = current()?;
-    if !known::has(key_of(launch, context, &attributes)) {
+    let succeeds = known::has(launch.function, key_of(launch, context, &attributes));
+    if !succeeds || !known::leads(launch.stream, context) {
         return None;
     }
     let mut block_of_parameters = Vec::new();

@@ -3,7 +3,7 @@
 //! One thread of ours does, which sleeps while there is nothing to do; a thread of the job's that needs the queue empty does it if ours is not at work. One at
 //! a time ([`ISSUING`]), from the front. A launch counts as in the queue until the driver has taken it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::thread::futex::{self, Flags};
@@ -36,8 +36,14 @@ static CALLED: AtomicU32 = AtomicU32::new(0);
 /// Changes when one has left the queue and somebody waits for that.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
+/// How many have left the queue, ever.
+static GONE: AtomicU64 = AtomicU64::new(0);
+
 /// Threads that wait.
 static WAITERS: AtomicU32 = AtomicU32::new(0);
+
+/// From when on each of them is in a hurry.
+static HURRIES: Mutex<Vec<Ns>> = Mutex::new(Vec::new());
 
 /// Whether the thread was started. One that could not be is not tried again.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -102,7 +108,7 @@ fn work() {
         let called = CALLED.load(Ordering::Acquire);
         if pending() > 0 {
             let issuing = ISSUING.lock().unwrap_or_else(PoisonError::into_inner);
-            guarded(|| issue_all(&issuing));
+            guarded(|| issue_until(&issuing, || false));
             continue;
         }
         let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&session::pause(NAP)));
@@ -119,6 +125,7 @@ impl Drop for Going {
             BROKEN.store(true, Ordering::Relaxed);
             fail(CuResult::UNKNOWN);
         }
+        GONE.fetch_add(1, Ordering::SeqCst);
         STATE.fetch_sub(1, Ordering::AcqRel);
         if WAITERS.load(Ordering::SeqCst) > 0 {
             LEFT.fetch_add(1, Ordering::AcqRel);
@@ -128,16 +135,16 @@ impl Drop for Going {
 }
 
 /// A launch that was left behind has failed: the next call that empties the queue says so.
-fn fail(error: CuResult) {
+pub(super) fn fail(error: CuResult) {
     session::held_failed();
     line().fail(error);
     STATE.fetch_or(FAILED, Ordering::AcqRel);
 }
 
-/// Issues until the queue is empty. Only whoever holds [`ISSUING`].
-fn issue_all(_issuing: &MutexGuard<'_, ()>) {
+/// Issues until something holds or the queue is empty. Only whoever holds [`ISSUING`].
+fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
     let mut own = Own::default();
-    loop {
+    while !holds() {
         // No longer than this is the line locked.
         let next = line().pop();
         let Some(left) = next else { break };
@@ -184,19 +191,29 @@ impl Drop for Own {
     }
 }
 
-/// Empties the queue: by this thread if nobody is at it. Waits at the gate no longer than a launch of this thread's would; then all of it goes at once. What the
-/// driver itself does with a launch has no bound of ours: without weft the job would wait there.
+/// Sees what is in the queue now gone: by this thread if nobody is at it. What other threads put in meanwhile is not waited for: it came at the same moment as the call that waits,
+/// or after it. Waits at the gate no longer than a launch of this thread's would; then all of it goes at once. What the driver itself does with a launch has no bound of ours:
+/// without weft the job would wait there.
 pub fn empty() {
-    wait(session::longest_wait(), Ns::MAX, || pending() == 0);
+    wait(session::longest_wait(), Ns::MAX, all_gone());
 }
 
 /// The process ends: all of it goes at once, and for who does not get it out of the driver's hands in two seconds nobody waits.
 pub fn empty_at_once() {
-    wait(0, 2_000_000_000, || pending() == 0);
+    wait(0, 2_000_000_000, all_gone());
+}
+
+/// Whether all that is in the queue at this moment has left it.
+fn all_gone() -> impl Fn() -> bool {
+    let pushed = line().pushed();
+    move || GONE.load(Ordering::SeqCst) >= pushed
 }
 
 /// Helps, and waits until something holds: at the gate for `patience`, and in all no longer than `longest`.
 fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
+    if holds() {
+        return;
+    }
     let begin = session::time();
     let _waiter = Waiter::new(begin.saturating_add(patience));
     while !holds() {
@@ -205,8 +222,8 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
             break;
         }
         match ISSUING.try_lock() {
-            Ok(issuing) => issue_all(&issuing),
-            Err(TryLockError::Poisoned(issuing)) => issue_all(&issuing.into_inner()),
+            Ok(issuing) => issue_until(&issuing, &holds),
+            Err(TryLockError::Poisoned(issuing)) => issue_until(&issuing.into_inner(), &holds),
             Err(TryLockError::WouldBlock) => {
                 let seen = LEFT.load(Ordering::SeqCst);
                 if holds() {
@@ -219,21 +236,45 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
 }
 
 /// Somebody waits.
-struct Waiter;
+struct Waiter {
+    hurry_by: Ns,
+}
 
 impl Waiter {
     fn new(hurry_by: Ns) -> Waiter {
         WAITERS.fetch_add(1, Ordering::SeqCst);
-        session::hurry_by(hurry_by);
-        Waiter
+        let mut hurries = hurries();
+        hurries.push(hurry_by);
+        hurry(&hurries);
+        Waiter { hurry_by }
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if WAITERS.fetch_sub(1, Ordering::SeqCst) == 1 {
-            session::no_hurry();
+        let mut hurries = hurries();
+        if let Some(at) = hurries.iter().position(|other| *other == self.hurry_by) {
+            hurries.swap_remove(at);
         }
+        hurry(&hurries);
+        drop(hurries);
+        WAITERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn hurries() -> MutexGuard<'static, Vec<Ns>> {
+    HURRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The gate opens when the first of those who wait has waited long enough, and shuts again when he has what he waited for.
+fn hurry(hurries: &[Ns]) {
+    session::hurry_by(hurries.iter().copied().min().unwrap_or(Ns::MAX));
+}
+
+/// Nobody is to be told: the context ends in which it failed.
+pub fn forgive() {
+    if STATE.load(Ordering::Acquire) & FAILED != 0 {
+        let _ = failure();
     }
 }
 
@@ -253,6 +294,11 @@ pub fn has_work_for(stream: CuStream) -> bool {
     const LEGACY: CuStream = 1;
     let inside = line();
     pending() > 0 && (stream <= LEGACY || inside.goes_to(stream))
+}
+
+/// Whether nothing is left behind any more. A forked child's locks may be held by threads that are not there: it takes none.
+pub fn broken() -> bool {
+    BROKEN.load(Ordering::Relaxed)
 }
 
 /// In a forked child: the thread is the parent's.

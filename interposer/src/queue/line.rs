@@ -32,6 +32,8 @@ pub struct Weight {
 #[derive(Debug)]
 pub struct Line<T> {
     launches: VecDeque<(Weight, T)>,
+    /// How many have ever been put in.
+    pushed: u64,
     bytes: usize,
     work: Ns,
     /// Where the one goes that is being issued.
@@ -45,6 +47,7 @@ impl<T> Line<T> {
     pub const fn new() -> Line<T> {
         Line {
             launches: VecDeque::new(),
+            pushed: 0,
             bytes: 0,
             work: 0,
             leaving: None,
@@ -68,6 +71,12 @@ impl<T> Line<T> {
         self.bytes = self.bytes.saturating_add(weight.bytes);
         self.work = self.work.saturating_add(weight.work);
         self.launches.push_back((weight, launch));
+        self.pushed += 1;
+    }
+
+    /// How many have ever been put in. They leave in that order, so whoever waits for those that are here waits until so many have left.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
     }
 
     /// The first, which is now being issued; the one before it has been.
@@ -152,7 +161,9 @@ mod tests {
         let mut line = filled(weight(7, 200, 1_000_000));
         assert!(line.pop().is_some());
         assert!(!line.is_full(weight(7, 200, 1_000_000), LONGEST));
+        let pushed = line.pushed();
         while line.pop().is_some() {}
+        assert_eq!(line.pushed(), pushed, "what leaves was put in all the same");
         assert_eq!((line.bytes, line.work), (0, 0));
     }
 

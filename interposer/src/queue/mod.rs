@@ -7,11 +7,11 @@
 //! What holds:
 //! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process, whatever it does, first sees it emptied ([`settle`]), except
 //!   those of a short list that cannot tell the difference ([`harmless`]). Launches of any thread and stream go in the order in which they were made.
-//! * Only what can be expected to succeed is left behind: a kernel that this process has launched before in this shape, with parameters whose layout the driver
-//!   told ([`held`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]); to a stream that is no thread's own, outside captures. Should it fail all
-//!   the same, the next call that empties the queue returns its error.
-//! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. A job that
-//!   ends in good order, and one whose broker dies, issues what is left without waiting.
+//! * Only what can be expected to succeed is left behind: a kernel that this process has launched before in this shape, to a stream of its context, with nothing changed since that
+//!   could make it fail ([`known`]), with parameters whose layout the driver told ([`held`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]);
+//!   to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that waits for the queue returns its error; not one that gives something back.
+//! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. What others put in meanwhile
+//!   he does not wait for. A job that ends in good order, and one whose broker dies, issues what is left without waiting.
 //! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
 //! * A job that is no filler, or whose gate is open, pays one load a call.
 //!
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
-use crate::abi::{CuResult, CuStream};
+use crate::abi::{CuFunction, CuResult, CuStream};
 use crate::session::{self, LaunchInfo};
 use crate::table::{ENTRIES, real_bound};
 use crate::trouble::guarded;
@@ -136,16 +136,32 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
 /// A launch that went to the driver directly, and succeeded: the next one like it may be left behind.
 pub fn learn(launch: &Launch) {
     if on() {
-        guarded(|| {
-            // SAFETY: the client gave this to the driver, which took it.
-            if let Some(key) = unsafe { held::key(launch) } {
-                known::add(key);
-            }
-        });
+        // SAFETY: the client gave this to the driver, which took it.
+        guarded(|| unsafe { held::learn(launch) });
     }
 }
 
-/// Code is unloaded, or a context ends: handles may mean something else from now on.
+/// An attribute of a function has this value now. `alone`: of no other handle's function.
+pub fn attribute_set(function: CuFunction, attribute: u32, value: i32, alone: bool) {
+    if !issuer::broken() {
+        guarded(|| known::changed(function, attribute, value, alone));
+    }
+}
+
+/// A stream is about to be destroyed.
+pub fn stream_ending(stream: CuStream) {
+    if on() && !issuer::broken() {
+        guarded(|| known::stream_ending(stream));
+    }
+}
+
+/// A context is about to end, and with it what failed there: who makes a new one is not told of it.
+pub fn context_ending() {
+    known::clear();
+    issuer::forgive();
+}
+
+/// Code is unloaded, or a limit of a context has changed: handles may mean something else from now on, or launches fail that succeeded.
 pub fn forget_known() {
     known::clear();
 }
@@ -192,7 +208,20 @@ pub const fn by_itself(name: &str) -> bool {
 #[cold]
 #[inline(never)]
 pub fn before(at: usize) -> Option<CuResult> {
-    if waits(at) { settle() } else { None }
+    let entry = ENTRIES.get(at).filter(|_| waits(at))?;
+    if ends_something(entry.base) {
+        guarded(issuer::empty);
+        return None;
+    }
+    settle()
+}
+
+/// Whether a call of this name ends something or gives it back. It is made whatever has failed before: who is refused here would keep for ever what he was about to give back. The
+/// error waits for a call that can answer with it.
+pub fn ends_something(base: &str) -> bool {
+    ["Destroy", "Free", "Unload", "Release", "Reset", "Unregister", "Unmap"]
+        .iter()
+        .any(|end| base.contains(end))
 }
 
 /// Whether work for this stream is in the queue, so that "not ready" is the answer to whoever asks.
@@ -274,6 +303,52 @@ mod tests {
             c"cuEventQuery",
         ] {
             assert!(!waiting(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_by_a_call_that_can_be_refused_and_ends_with_its_context() {
+        let at = |name: &std::ffi::CStr| crate::table::find(name).unwrap();
+        let (gives_back, may_fail, harmless) =
+            (at(c"cuMemFree_v2"), at(c"cuMemcpyHtoDAsync_v2"), at(c"cuCtxGetCurrent"));
+        issuer::fail(CuResult(719));
+        assert!(busy());
+        assert_eq!(before(gives_back), None, "what is given back is given back");
+        assert_eq!(before(harmless), None);
+        assert_eq!(before(may_fail), Some(CuResult(719)));
+        assert_eq!(before(may_fail), None, "it is told once");
+        assert!(!busy());
+        issuer::fail(CuResult(719));
+        context_ending();
+        assert_eq!(before(may_fail), None, "a new context knows nothing of it");
+        assert!(!busy());
+    }
+
+    #[test]
+    fn what_ends_something_is_told_from_what_does_not() {
+        let ends = |name: &std::ffi::CStr| ends_something(ENTRIES[crate::table::find(name).unwrap()].base);
+        for name in [
+            c"cuMemFree_v2",
+            c"cuMemFreeAsync_ptsz",
+            c"cuMemFreeHost",
+            c"cuMemHostUnregister",
+            c"cuEventDestroy_v2",
+            c"cuStreamDestroy_v2",
+            c"cuModuleUnload",
+            c"cuLibraryUnload",
+            c"cuCtxDestroy_v2",
+            c"cuDevicePrimaryCtxRelease_v2",
+            c"cuDevicePrimaryCtxReset_v2",
+        ] {
+            assert!(ends(name), "{name:?}");
+        }
+        for name in [
+            c"cuStreamSynchronize",
+            c"cuMemcpyDtoH_v2",
+            c"cuMemAlloc_v2",
+            c"cuEventRecord",
+        ] {
+            assert!(!ends(name), "{name:?}");
         }
     }
 

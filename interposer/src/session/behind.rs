@@ -99,17 +99,10 @@ pub fn longest_wait() -> Ns {
     devices::first().map_or(0, Session::longest_wait)
 }
 
-/// From this time on the gate is open, because somebody waits for the queue.
+/// From this time on the gate is open, because somebody waits for the queue; [`Ns::MAX`]: nobody does.
 pub fn hurry_by(time: Ns) {
     for session in devices::all() {
-        session.hurry.fetch_min(time, Ordering::Relaxed);
-    }
-}
-
-/// Nobody does any more.
-pub fn no_hurry() {
-    for session in devices::all() {
-        session.hurry.store(Ns::MAX, Ordering::Relaxed);
+        session.hurry.store(time, Ordering::Relaxed);
     }
 }
 

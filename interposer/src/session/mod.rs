@@ -355,7 +355,7 @@ pub fn memory_changed(at: Where, delta: i64) {
 
 pub use behind::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
-    no_hurry, pause, spawn, time,
+    pause, spawn, time,
 };
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
@@ -640,7 +640,7 @@ pub fn capture_ended(_stream: Stream) {
 /// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
 pub fn context_ending() {
     trace::context_ending();
-    crate::queue::forget_known();
+    crate::queue::context_ending();
     for session in devices::all() {
         session.context_ending();
     }
@@ -648,6 +648,7 @@ pub fn context_ending() {
 
 /// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
 pub fn stream_ending(stream: Stream) {
+    crate::queue::stream_ending(stream);
     for session in devices::all() {
         session.stream_ending(stream);
     }
