@@ -31,6 +31,8 @@ const ASK: Ns = 2 * US;
 const PATIENCE: Ns = 500 * US;
 /// The daemon's longest wait.
 const LONGEST_WAIT: Ns = 1_000 * MS;
+/// Predicted work that the launch queue holds at most (`interposer/src/queue/line.rs`).
+pub(super) const QUEUED_WORK: Ns = LONGEST_WAIT / 128;
 /// State's: transfers below pass; bytes a nanosecond.
 const SMALL_TRANSFER: u64 = 64 * 1024;
 const HOST_BANDWIDTH: u64 = 20;
@@ -134,7 +136,7 @@ impl Lane {
         }
     }
 
-    fn cost(&self, play: &Play) -> Ns {
+    pub(super) fn cost(&self, play: &Play) -> Ns {
         match play {
             Play::Compute { bytes, .. } if *bytes > 0 => bytes / DEVICE_BANDWIDTH,
             Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),

@@ -3,6 +3,7 @@
 use simgpu_engine::{Direction, OpId, Segment, Work};
 use weft_profiles::trace::Until;
 
+use super::gate::QUEUED_WORK;
 use super::process::{InFlight, Queued, Synced, Target, Waiter};
 use super::{AHEAD, DEFER, Piece, SYNC_RETURN, What, World};
 use crate::Ns;
@@ -76,17 +77,18 @@ impl World {
             request: process.request,
             base: process.base,
             deferred: false,
+            room: false,
+            cost: 0,
         };
         let what = self.op(job, call);
         let works = matches!(what.play, Play::Compute { .. } | Play::Copy { .. });
         // Whatever is behind a launch that was left behind waits with it, or is left behind too.
-        if process.queue.iter().any(|before| before.deferred) || works {
-            call.deferred = self.defers(job, &what.play);
+        if process.left.0 > 0 || works {
+            call.room = self.defers(job, &what.play);
+            call.cost = self.processes[job].lane.cost(&what.play);
+            self.processes[job].roomless += usize::from(call.room);
             self.processes[job].queue.push_back(call);
-            if call.deferred {
-                let now = self.now;
-                self.returned(job, op, now + DEFER);
-            }
+            self.leave_behind(job);
             if self.processes[job].queue.len() == 1 {
                 self.launch_queued(job);
             }
@@ -95,18 +97,46 @@ impl World {
         self.make(job, op, what.play);
     }
 
+    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and in predicted work. One alone always has room.
+    fn leave_behind(&mut self, job: usize) {
+        while self.processes[job].roomless > 0 {
+            let most = self.hosts.queue;
+            let process = &mut self.processes[job];
+            let (count, work) = process.left;
+            let Some(call) = process.queue.iter_mut().find(|call| call.room) else {
+                return;
+            };
+            if count > 0 && (count >= most || work + call.cost > QUEUED_WORK) {
+                return;
+            }
+            (call.deferred, call.room) = (true, false);
+            process.left = (count + 1, work + call.cost);
+            process.roomless -= 1;
+            let op = call.op;
+            self.returned(job, op, self.now + DEFER);
+        }
+    }
+
+    /// The head leaves the queue.
+    fn leaves_queue(&mut self, job: usize) {
+        let process = &mut self.processes[job];
+        if let Some(call) = process.queue.pop_front().filter(|call| call.deferred) {
+            let (count, work) = process.left;
+            process.left = (count - 1, work - call.cost);
+        }
+    }
+
     /// Whether the host may go on before this call is made: plain kernels, where the gate does not let them go at once, and fills and copies on the device behind them.
     fn defers(&mut self, job: usize, play: &Play) -> bool {
         let Play::Compute { graph: NONE, bytes, .. } = *play else {
             return false;
         };
-        let process = &self.processes[job];
-        if process.queue.len() >= self.hosts.queue {
+        if self.hosts.queue == 0 {
             return false;
         }
-        match process.queue.back() {
+        match self.processes[job].queue.back() {
             // Behind a call that blocks its thread: another thread's launch, which waits as it would at the gate.
-            Some(before) => before.deferred,
+            Some(before) => before.deferred || before.room,
             None => bytes == 0 && !self.passes_at_once(job, play),
         }
     }
@@ -175,8 +205,9 @@ impl World {
             if !self.permitted(job, call, &what.play) {
                 return;
             }
-            self.processes[job].queue.pop_front();
+            self.leaves_queue(job);
             self.launch(job, call, &what.play);
+            self.leave_behind(job);
         }
     }
 
@@ -195,9 +226,11 @@ impl World {
 
     /// The head of the queue goes.
     pub(super) fn launch_head(&mut self, job: usize) {
-        if let Some(call) = self.processes[job].queue.pop_front() {
+        if let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
+            self.leaves_queue(job);
             self.launch(job, call, &what.play);
+            self.leave_behind(job);
         }
     }
 

@@ -82,6 +82,10 @@ pub(super) struct Queued {
     pub(super) base: u32,
     /// Its host has been told that it is launched, and has gone on.
     pub(super) deferred: bool,
+    /// Its host waits until there is room to leave it behind.
+    pub(super) room: bool,
+    /// Predicted when it came.
+    pub(super) cost: Ns,
 }
 
 /// A job at work.
@@ -105,6 +109,10 @@ pub(super) struct Process {
     pub(super) outstanding: usize,
     /// Operations that wait to be launched, in their order.
     pub(super) queue: VecDeque<Queued>,
+    /// How many of them were left behind, and what they are predicted to take.
+    pub(super) left: (usize, Ns),
+    /// How many wait for room.
+    pub(super) roomless: usize,
     /// When the thread that launches what the host has left behind is free again.
     pub(super) issuer_free: Ns,
     /// For when it has been asked to come again.
@@ -150,6 +158,8 @@ impl Process {
             next_arrival: 0,
             outstanding: 0,
             queue: VecDeque::new(),
+            left: (0, 0),
+            roomless: 0,
             issuer_free: 0,
             issuer_asked: 0,
             waiters: Vec::new(),
