@@ -95,7 +95,8 @@ impl Admission {
             .rposition(|(job, bytes)| !self.may_come(*job, *bytes))
         {
             let (job, bytes) = self.growing.remove(at);
-            out.push(self.grows(job, bytes));
+            let decision = self.grows(job, bytes);
+            self.answers(decision, out);
         }
     }
 }

@@ -37,10 +37,12 @@
 //! * A job is admitted once. A waiter is admitted, refused or withdrawn by itself: none is forgotten.
 //! * A device whose contexts were never measured takes jobs one by one, so that what their contexts take is known before the next one is let in.
 //! * Who runs and wants more waits for it only while somebody runs beside it who does not wait himself; of jobs that would all wait for one another the last gets no for an answer. Nobody begins on the device meanwhile.
+//! * Who needs nearly a whole device, said less, died of that and asks again keeps what it waited, once ([`again`]).
 //! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has its turn when it goes on.
 //! * Only a job that could not run on an empty device either is refused.
 #![forbid(unsafe_code)]
 
+mod again;
 mod config;
 mod event;
 mod forecast;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::again::{Before, Tries};
 use super::config::Config;
 use super::event::{Ask, Decision, Event, Never};
 use super::load::{Lack, Load};
@@ -34,6 +35,9 @@ pub(super) struct Waiter {
     /// It is suspended and is not let in.
     #[serde(default)]
     pub away: bool,
+    /// What it has of a first try.
+    #[serde(default)]
+    pub before: Option<Before>,
 }
 
 /// A job that was admitted.
@@ -51,6 +55,11 @@ pub(super) struct Running {
     #[serde(default)]
     pub turn: Ns,
     pub present: u32,
+    #[serde(default)]
+    pub before: Option<Before>,
+    /// When it was told last that there is no more memory for it.
+    #[serde(default)]
+    pub denied: Option<Ns>,
 }
 
 impl Running {
@@ -69,8 +78,10 @@ impl Running {
 pub struct WaiterView {
     /// What it asked.
     pub ask: Ask,
-    /// When.
+    /// When; so much sooner as it waited before (see `before`).
     pub came: Ns,
+    /// How long it waited when it was started first and outgrew what it had said, if that counts.
+    pub before: Ns,
     /// 1 is who goes next.
     pub position: usize,
     /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its turn.
@@ -124,6 +135,8 @@ pub struct Admission {
     pub(super) plain: Plain,
     /// Who runs and waits for more, who asked first first.
     pub(super) growing: Vec<(Job, u64)>,
+    /// Who ended for want of memory.
+    pub(super) tries: Tries,
     pub(super) now: Ns,
     pub(super) numbers: u64,
 }
@@ -139,6 +152,7 @@ impl Admission {
             people: People::default(),
             plain: Plain::default(),
             growing: Vec::new(),
+            tries: Tries::default(),
             now: 0,
             numbers: 0,
         }
@@ -150,7 +164,8 @@ impl Admission {
         match event {
             Event::Device(device) => self.measured(device),
             Event::Weight(user, weight) => self.people.weigh(user, weight),
-            Event::Asks(ask) => self.asks(ask, out),
+            Event::Asks(ask) => self.asks(ask, None, out),
+            Event::AsksAgain(ask, first) => self.asks(ask, Some(first), out),
             Event::Holds(ask, device, share) => self.holds(ask, device, share),
             Event::Has(job, bytes) => {
                 if let Some(running) = self.running.get_mut(&job) {
@@ -167,16 +182,20 @@ impl Admission {
             Event::Grows(job, bytes) => {
                 // Who asks for more is served from what is free now; what is freed by nobody cannot be given.
                 let decision = self.grows(job, bytes);
-                out.push(decision);
+                self.answers(decision, out);
                 return;
             }
             Event::GrowsInTime(job, bytes) => {
                 if let Some(decision) = self.grows_in_time(job, bytes) {
-                    out.push(decision);
+                    self.answers(decision, out);
                     return;
                 }
             }
             Event::GrowsNoMore(job) => self.growing.retain(|(growing, _)| *growing != job),
+            Event::GrowsInVain(job) => {
+                self.growing.retain(|(growing, _)| *growing != job);
+                self.denied(job);
+            }
             Event::Priority(job, priority) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
                     waiter.ask.priority = priority;
@@ -275,7 +294,7 @@ impl Admission {
         self.now = self.now.max(now);
     }
 
-    fn asks(&mut self, ask: Ask, out: &mut Vec<Decision>) {
+    fn asks(&mut self, ask: Ask, first: Option<Job>, out: &mut Vec<Decision>) {
         if self.running.contains_key(&ask.job) || self.waits(ask.job) {
             return;
         }
@@ -288,14 +307,20 @@ impl Admission {
         let handicap = self.config.handicap(own.count(), self.people.weight(ask.user));
         let turn = self.now.saturating_add(handicap);
         self.plain.comes(self.numbers, &ask, turn);
+        let (before, turn) = match first.and_then(|first| self.takes_age(&ask, first)) {
+            Some((before, turn)) => (Some(before), turn),
+            None => (None, turn),
+        };
+        let waited = before.as_ref().map_or(0, |before| before.waited);
         self.waiting.push(Waiter {
             turn,
             ask,
-            came: self.now,
+            came: self.now.saturating_sub(waited),
             number: self.numbers,
             present: 1,
             promise: None,
             away: false,
+            before,
         });
     }
 
@@ -311,6 +336,7 @@ impl Admission {
                 present: running.present,
                 promise: None,
                 away: true,
+                before: running.before,
             };
             self.waiting.insert(at, waiter);
         } else if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
@@ -338,6 +364,8 @@ impl Admission {
                     came: self.now,
                     turn: self.now,
                     present: 1,
+                    before: None,
+                    denied: None,
                     ask: ask.clone(),
                 };
                 self.running.insert(ask.job, running);
@@ -391,6 +419,7 @@ impl Admission {
     fn ends(&mut self, job: Job) {
         self.growing.retain(|(growing, _)| *growing != job);
         if let Some(running) = self.running.remove(&job) {
+            self.remembers(&running);
             self.plain.ends(running.number, self.now);
         }
         self.withdraw(job);
@@ -486,6 +515,14 @@ impl Admission {
         })
     }
 
+    /// Says what came of who wants more.
+    pub(super) fn answers(&mut self, decision: Decision, out: &mut Vec<Decision>) {
+        if let Decision::Deny { job, .. } = decision {
+            self.denied(job);
+        }
+        out.push(decision);
+    }
+
     /// From when on nobody passes it.
     pub(super) fn due(&self, waiter: &Waiter) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
@@ -494,7 +531,9 @@ impl Admission {
             Some(began) => began.saturating_add(self.leeway(waiter).min(patience)),
             None => Ns::MAX,
         };
-        waiter.came.saturating_add(patience).max(plain).min(latest)
+        let due = waiter.came.saturating_add(patience).max(plain).min(latest);
+        let before = waiter.before.as_ref().and_then(|before| before.due);
+        before.map_or(due, |before| due.min(before))
     }
 
     /// From when on it could be due: plain order has begun it.
@@ -529,6 +568,8 @@ impl Admission {
             came: waiter.came,
             turn: waiter.turn,
             present: waiter.present,
+            before: waiter.before,
+            denied: None,
             ask: waiter.ask,
         };
         self.plain.begins(running.number, self.now);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
+use super::again::Ended;
 use super::back::Absent;
 use super::door::Newcomer;
 use super::growing::Grower;
@@ -79,7 +80,8 @@ pub struct Gang {
 }
 
 impl Gang {
-    fn is_empty(&self) -> bool {
+    /// Whether none of its processes is there or may come back.
+    pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.absent.is_empty()
     }
 }
@@ -109,6 +111,8 @@ pub struct Book {
     pub door: Vec<Newcomer>,
     /// Who runs and waits for more.
     pub growers: Vec<Grower>,
+    /// Who ended for want of memory, the latest last.
+    pub ended: Vec<Ended>,
     /// Who ended of late, the latest last.
     pub freed: VecDeque<FreedRow>,
     /// Places of jobs that have not come yet.
@@ -157,6 +161,7 @@ impl Book {
             glimpsed: HashMap::new(),
             door: Vec::new(),
             growers: Vec::new(),
+            ended: Vec::new(),
             freed: VecDeque::new(),
             promised: Vec::new(),
             next: 0,
@@ -275,7 +280,10 @@ impl Book {
                 self.seat(entry.client, share);
             }
             None => {
-                self.tell(Event::Asks(ask));
+                match family {
+                    Some(_) => self.tell(Event::Asks(ask)),
+                    None => self.asks(ask, &wants.user, &entry.command),
+                }
                 let waits = self.machine.waits(job);
                 self.sums[WAITED] += u64::from(waits);
                 self.carry_out();
@@ -455,23 +463,6 @@ impl Book {
         self.freed.push_back(FreedRow { pid, share, at });
     }
 
-    /// One process less of a job.
-    pub fn leaves(&mut self, job: Job) {
-        if self.gangs.get(&job).is_none_or(Gang::is_empty) {
-            let since = self.machine.since(job);
-            if let (Some(gang), Some(since)) = (self.gangs.remove(&job), since)
-                && let (Some(mut took), false) = (gang.took, gang.stated)
-            {
-                took.ran = clock::now().saturating_sub(since);
-                self.learnt.add(took);
-                self.known.took(self.learnt.all());
-            }
-            self.tell(Event::Ends(job));
-        } else {
-            self.tell(Event::Leaves(job));
-        }
-    }
-
     /// Carries out what the machine decided. It is in the ledger before anybody acts on it.
     pub fn carry_out(&mut self) {
         let out = std::mem::take(&mut self.out);
@@ -580,6 +571,7 @@ impl Book {
         ledger.put(Some(&Page {
             devices: self.devices.clone(),
             users: self.users.clone(),
+            ended: self.ended.clone(),
             weights: self.weights.clone(),
             jobs: self.gangs.iter().map(kept).collect(),
             next: self.next,

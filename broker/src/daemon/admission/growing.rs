@@ -120,21 +120,28 @@ impl Book {
         }
     }
 
+    /// A client has waited for more for as long as it meant to, and hears that there is none.
+    fn grows_in_vain(&mut self, client: u64) {
+        let Some(at) = self.growers.iter().position(|grower| grower.client == client) else {
+            return;
+        };
+        let grower = self.growers.remove(at);
+        self.sums[DENIED] += 1;
+        if let Some(took) = self.gangs.get_mut(&grower.job).and_then(|gang| gang.took.as_mut()) {
+            took.denied = true;
+        }
+        self.tell(Event::GrowsInVain(grower.job));
+        self.answer(client, None);
+        self.carry_out();
+    }
+
     /// Says no to those who have waited for as long as they meant to.
     pub fn look_at_the_growing(&mut self) {
         let now = clock::now();
-        let late: Vec<(u64, Job)> = self
-            .growers
-            .iter()
-            .filter(|grower| grower.until <= now)
-            .map(|grower| (grower.client, grower.job))
-            .collect();
-        for (client, job) in late {
-            self.sums[DENIED] += 1;
-            if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
-                took.denied = true;
-            }
-            self.grows_no_more(client);
+        let late = self.growers.iter().filter(|grower| grower.until <= now);
+        let late: Vec<u64> = late.map(|grower| grower.client).collect();
+        for client in late {
+            self.grows_in_vain(client);
         }
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::again::Ended;
 use super::process::{self, Process};
 use crate::core::admission::{DeviceId, Job, Kept};
 
@@ -43,6 +44,9 @@ pub struct Page {
     pub users: Vec<String>,
     /// Users with a weight of their own.
     pub weights: BTreeMap<String, u32>,
+    /// Who ended for want of memory and may ask again.
+    #[serde(default)]
+    pub ended: Vec<Ended>,
     /// What is known of each job beyond what the machine knows.
     pub jobs: Vec<KeptJob>,
     /// The last number given to a job.
@@ -86,6 +90,7 @@ impl Page {
             devices: Vec::new(),
             users: Vec::new(),
             weights: BTreeMap::new(),
+            ended: Vec::new(),
             jobs: Vec::new(),
             next: 0,
             sums: [0; 4],

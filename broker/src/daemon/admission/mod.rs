@@ -2,6 +2,7 @@
 //!
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
 //! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
+//! * [`again`]: who was started before and died for want of memory;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
 //! * [`door`]: newcomers while what is free is not known;
@@ -30,6 +31,7 @@ use crate::protocol::control::Wants;
 use crate::protocol::seat::Standing;
 use crate::transport::server::ToTheClient;
 
+mod again;
 mod back;
 mod book;
 mod devices;

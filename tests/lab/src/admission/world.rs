@@ -250,7 +250,7 @@ impl World<'_> {
             return;
         }
         let said = self.said.get(at).copied().unwrap_or(job.said_peak);
-        self.tell(Event::Asks(Ask {
+        let ask = Ask {
             job: Number(at as u64),
             user: User(job.user),
             priority: job.kind.priority,
@@ -270,7 +270,13 @@ impl World<'_> {
                 )
             },
             devices: Vec::new(),
-        }));
+        };
+        // Who died comes again as the same work: the core knows whether it keeps its age.
+        let died = self.outcome.fates.get(at).is_some_and(|fate| fate.by_itself > 0);
+        self.tell(match died {
+            true => Event::AsksAgain(ask, Number(at as u64)),
+            false => Event::Asks(ask),
+        });
         self.expect(at, job);
     }
 
