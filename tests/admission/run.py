@@ -475,6 +475,52 @@ def who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
 
 
 @case
+def who_outgrew_itself_keeps_what_it_waited(scene):
+    """A large job that says too little, waits, and dies of it: started again with more it has waited for as long already; once, and nobody else."""
+    holder = scene.holder("holder", "6GiB")
+
+    def large(says, user):
+        # The same command line each time.
+        job = scene.job("large", "5GiB", "2GiB", weft=["--memory", says], user=user, stay=False)
+        scene.waits(job)
+        return job
+
+    def seen(job):
+        return next(row for row in scene.queue()["waiting"] if row["pid"] == job.pid)
+
+    def before(says, user):
+        job = large(says, user)
+        row = seen(job)
+        job.kill()
+        scene.until("nobody waits", lambda: scene.waiting() == [])
+        return row["before_s"]
+
+    first = large("5GiB", "bob")
+    time.sleep(1.0)
+    scene.release("holder")
+    scene.finish(holder)
+    scene.until("it has its first memory", lambda: scene.has("large", "took"))
+    beside = scene.holder("beside", "1.5GiB")
+    scene.go("large")
+    scene.finish(first)
+    assert scene.events("large") == ["asks", "begun", "took", "none", "ended"], scene.events("large")
+    assert before("7GiB", "dan") == 0, "it is another user's"
+    again = large("7GiB", "bob")
+    row = seen(again)
+    assert row["waited_s"] >= row["before_s"] >= 1.0, row
+    # Over a broker that is killed, too.
+    scene.broker.kill()
+    scene.broker.start()
+    scene.until("it is back", lambda: scene.queue()["waiting"][0]["clients"])
+    assert seen(again)["before_s"] == row["before_s"], (row, seen(again))
+    again.kill()
+    scene.until("nobody waits", lambda: scene.waiting() == [])
+    assert before("7GiB", "bob") == 0, "it has had it"
+    scene.release("beside")
+    scene.finish(beside)
+
+
+@case
 def jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
     running = [scene.job(f"quiet{at}", "1GiB", "500MiB", weft=[]) for at in range(4)]
     for at in range(4):
@@ -525,6 +571,33 @@ def ranks_of_one_job_are_admitted_as_one(scene):
     (scene.folder / "ranks.stay").unlink()
     scene.finish(job)
     scene.finish(other)
+
+
+@case
+def ranks_that_torchrun_starts_are_admitted_as_one(scene):
+    if scene.options.torch == 0:
+        return "left out: --no-torch"
+    holder = scene.holder("holder", "5GiB")
+    (scene.folder / "ranks.stay").touch()
+    # One result for both: each line says which process it is of.
+    ranks = [str(paths.python("torch")), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HOLDS), str(scene.folder / "ranks.json"),
+             "--torch", "--take", "1.5GiB", "--while", str(scene.folder / "ranks.stay")]  # fmt: skip
+    environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
+    job = jobs.Job([str(paths.WEFT), "run", "--memory", "4GiB", "--", *ranks], environment=environment, folder=scene.folder, name="ranks")
+    scene.jobs.append(job)
+    scene.until("both ranks wait", lambda: [len(row["clients"]) for row in scene.queue()["waiting"]] == [2])
+    assert not scene.has("ranks", "begun"), scene.said("ranks")
+    scene.release("holder")
+    scene.finish(holder)
+    scene.until("both ranks have their memory", lambda: scene.has("ranks", "took", 2))
+    seen = scene.queue()
+    assert [len(row["clients"]) for row in seen["running"]] == [2] and seen["waiting"] == [], seen
+    (scene.folder / "ranks.stay").unlink()
+    scene.finish(job)
+    assert sorted(scene.events("ranks")) == sorted(2 * ["asks", "begun", "took", "ended"]), scene.said("ranks")
+    assert len({line["pid"] for line in scene.said("ranks")}) == 2, scene.said("ranks")
+    # One job was let in for the holder and one for both ranks.
+    assert (scene.queue()["admitted"], scene.queue()["denied"]) == (2, 0), scene.queue()
 
 
 @case
