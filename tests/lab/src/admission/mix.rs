@@ -171,6 +171,14 @@ impl Maker {
         }
     }
 
+    /// The next usual job of five users who bring one each so many seconds by chance.
+    fn next(&mut self, at: &mut f64, mean: f64) {
+        *at += self.pause(mean);
+        let user = (self.random.unit() * 5.0) as u32;
+        let kind = self.usual();
+        self.add(user, *at, kind);
+    }
+
     fn mix(mut self, name: &str, about: &'static str, devices: Vec<u64>) -> Mix {
         self.jobs.sort_by_key(|job| job.arrives);
         Mix {
@@ -208,10 +216,7 @@ fn odd(seed: u64, count: usize) -> Mix {
     let mut maker = Maker::new(seed, 8);
     let mut at = 0.0;
     for _ in 0..count {
-        at += maker.pause(170.0);
-        let user = (maker.random.unit() * 5.0) as u32;
-        let kind = maker.usual();
-        maker.add(user, at, kind);
+        maker.next(&mut at, 170.0);
         let (says, ranks, managed, priority) = (
             maker.random.unit() >= 0.25,
             maker.random.unit() < 0.15,
@@ -242,10 +247,7 @@ fn poisson(seed: u64, count: usize) -> Mix {
     let mut maker = Maker::new(seed, 1);
     let mut at = 0.0;
     for _ in 0..count {
-        at += maker.pause(200.0);
-        let user = (maker.random.unit() * 5.0) as u32;
-        let kind = maker.usual();
-        maker.add(user, at, kind);
+        maker.next(&mut at, 200.0);
     }
     let about = "five users, one job each 200 s by chance: 90 % short, 8 % middle, 2 % large";
     maker.mix("poisson", about, vec![DEVICE])
@@ -316,10 +318,7 @@ fn two_devices(seed: u64, count: usize) -> Mix {
     let mut maker = Maker::new(seed, 6);
     let mut at = 0.0;
     for _ in 0..count {
-        at += maker.pause(100.0);
-        let user = (maker.random.unit() * 5.0) as u32;
-        let kind = maker.usual();
-        maker.add(user, at, kind);
+        maker.next(&mut at, 100.0);
     }
     let about = "as poisson, twice as often, on two devices";
     maker.mix("two-devices", about, vec![DEVICE, DEVICE])
