@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-/// Bytes that the host has to spare now: what the system calls available, and no more than what is left of the broker's control group, where it has a limit. Jobs in groups of their own may have
-/// less; their driver says so then.
-pub(super) fn available() -> u64 {
+/// Bytes that the host has to spare now: what the system calls available, and no more than what is left of the caller's control group, where it has a limit. Of a broker's jobs, those in groups
+/// of their own may have less; their driver says so then.
+pub fn available() -> u64 {
     let system = std::fs::read_to_string("/proc/meminfo").ok();
     let system = system.as_deref().and_then(mem_available);
     let own = std::fs::read_to_string("/proc/self/cgroup").ok();

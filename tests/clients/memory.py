@@ -18,6 +18,8 @@ Cases:
               turns (every prefetch refused), weft, and weft with the profile that a run of stage 1 made (--arms names some of them)
   killed      one of the two is killed while its memory moves; the other goes on and finishes
   broker      the broker is killed while memory moves; both finish
+  larger      one job of 150 % of the device that said so (--memory) and uses a part of it a step: it runs, alone and under a broker, and beyond what it said it gets CUDA's own
+              out-of-memory error; who did not say so gets that error where the device is full
   host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
   refused     the driver refuses every prefetch: both finish by demand paging, and it is counted; what came in by faults is about what the device's ledger says,
               and the broker's trace has the curves of it
@@ -395,6 +397,64 @@ def broker_killed(folder, percent):
     return {}
 
 
+# What a job has that is larger than its device: so many blocks of 64 MiB.
+BLOCKS, BLOCK = 35, 64 * MIB
+
+
+def larger(folder, _percent):
+    """One job that takes 150 % of the device and uses a part of it at a time."""
+    memory = 1536 * MIB
+    said = memory * 3 // 2
+    host = 2 * said
+
+    def large(place, name, extra, **settings):
+        place.mkdir(exist_ok=True)
+        device = jobs.Device(place, log=place / "log", **settings)
+        environment = {**jobs.clean_environment(), **device.environment(), "OMP_NUM_THREADS": "1", "MEMORY_BLOCKS": str(BLOCKS)}
+        device.settings["SIMGPU_HOST_MEMORY"] = str(host)
+        environment |= device.environment() | extra(device)
+        command = [paths.python("torch"), HERE / "programs" / "memory_large.py", place / f"{name}.json"]
+        return device, jobs.Job(command, environment=environment, folder=place, name=name, cwd=place)
+
+    place = folder / "reference"
+    device, job = large(place, "job", lambda _: {})
+    finish(job)
+    device.wait_gone()
+    want = kernels(place / "log")
+    # Not told that it takes more than the device has, it gets what the device has, and says so.
+    device, job = large(folder / "unsaid", "job", without_broker, memory=memory)
+    if job.wait(BOUND) == 0 or job.timed_out or "out of memory" not in job.stderr():
+        raise Failure("who said nothing should have run out of memory\n" + job.explain())
+    device.wait_gone()
+    found = {}
+    for kind in ("alone", "broker"):
+        place = folder / kind
+        place.mkdir()
+        with contextlib.ExitStack() as stack:
+
+            def extra(device, kind=kind, stack=stack, place=place):
+                said_so = {"WEFT_MEMORY": str(said), "MEMORY_BEYOND": "256"}
+                if kind == "alone":
+                    return without_broker(device) | said_so
+                broker = stack.enter_context(broker_for(place, device))
+                return managed(jobs.preload(broker.variables())) | said_so
+
+            device, job = large(place, "job", extra, memory=memory)
+            most, ledger = watch(device, (job,), memory, host)
+            finish(job)
+        device.wait_gone()
+        same(want, place / "log", job.pid)
+        result = json.loads((place / "job.json").read_text())
+        if not (result["refused"] and memory < result["free"] <= said and result["total"] >= result["free"]):
+            raise Failure(f"what a job was told that said {said} on a device of {memory}: {result}")
+        if not 0 <= result["left"] <= said - BLOCKS * BLOCK:
+            raise Failure(f"what is left for it of {said}: {result}")
+        if most["allocated"] < BLOCKS * BLOCK:
+            raise Failure(f"it took {BLOCKS * BLOCK} bytes: {most}")
+        found[kind] = {"told": [result["free"], result["total"]], "most": most, "ledger": ledger}
+    return found
+
+
 def host_short(folder, percent):
     """The host has no room for both."""
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
@@ -492,6 +552,7 @@ CASES = {
     "together": together,
     "killed": killed,
     "broker": broker_killed,
+    "larger": larger,
     "host": host_short,
     "refused": prefetch_refused,
     "unsupported": unsupported,

@@ -73,6 +73,12 @@ hooks! {
         {
             // SAFETY: the driver wrote it.
             unsafe { free.write(left as usize) };
+            if !total.is_null() {
+                // SAFETY: the driver wrote it.
+                let of = unsafe { total.read() } as u64;
+                // SAFETY: as above.
+                unsafe { total.write(answers::size(device, of) as usize) };
+            }
         }
         result
     }

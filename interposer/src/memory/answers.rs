@@ -129,6 +129,11 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
     })
 }
 
+/// The size of a device of `total` bytes as this job sees it: no less than what it may take. Programs that reckon with parts of the whole take what is free for one.
+pub fn size(device: i32, total: u64) -> u64 {
+    total.max(capacity::most(device))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

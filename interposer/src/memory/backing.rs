@@ -5,6 +5,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use weft_broker::host;
+use weft_broker::protocol::amount;
+
 use super::ranges::{Origin, Range};
 use super::{advice, capacity, pool, ranges};
 use crate::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
@@ -96,7 +99,12 @@ pub fn supported(device: i32) -> bool {
     let sized = unsafe { real::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
-        capacity::learn(device, total as u64);
+        // Said wrongly is said once, by the settings.
+        let said = std::env::var("WEFT_MEMORY").ok();
+        let said = said.and_then(|text| amount::parse(&text).ok());
+        let larger = said.is_some_and(|said| said > capacity::of_total(total as u64));
+        let spare = if larger { host::available() } else { 0 };
+        capacity::learn(device, total as u64, said, spare);
     }
     known.store(if fine { SUPPORTED } else { UNSUPPORTED }, Ordering::Release);
     fine

@@ -2,7 +2,8 @@
 //!
 //! A job on managed memory could take the host's memory on top of the device's; but programs size themselves by what `cuMemGetInfo` says and by the
 //! error that comes when the device is full (PyTorch gives its cached blocks back then). So a job gets the limit that it would have alone on the device:
-//! its total, less a [`RESERVE`]. That view is its own and steady: neighbours do not show in it.
+//! its total, less a [`RESERVE`]. One that said that it takes more (`--memory`) gets what it said, as far as the host has that to spare when the job first looks: what exceeds the device lies there.
+//! That view is its own and steady: neighbours do not show in it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +17,14 @@ const RESERVE: u64 = 64;
 
 #[derive(Debug)]
 struct Book {
-    /// 0 = not known.
-    total: AtomicU64,
+    /// What a job may take; 0 = not known.
+    most: AtomicU64,
     taken: AtomicU64,
 }
 
 static BOOKS: [Book; DEVICES] = [const {
     Book {
-        total: AtomicU64::new(0),
+        most: AtomicU64::new(0),
         taken: AtomicU64::new(0),
     }
 }; DEVICES];
@@ -37,16 +38,18 @@ pub fn of_total(total: u64) -> u64 {
     total - total / RESERVE
 }
 
-/// A device has so much memory.
-pub fn learn(device: i32, total: u64) {
+/// A device has so much memory, of which the job said that it takes `said`; the host has `spare` bytes to spare.
+pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
     if let Some(book) = book(device) {
-        book.total.store(total, Ordering::Relaxed);
+        let alone = of_total(total);
+        let beyond = said.unwrap_or(0).saturating_sub(alone).min(spare);
+        book.most.store(alone.saturating_add(beyond), Ordering::Relaxed);
     }
 }
 
 /// What a job may take of a device.
 pub fn most(device: i32) -> u64 {
-    book(device).map_or(0, |book| of_total(book.total.load(Ordering::Relaxed)))
+    book(device).map_or(0, |book| book.most.load(Ordering::Relaxed))
 }
 
 /// Books so much; false if the job would then have more than it may.
@@ -83,7 +86,7 @@ pub fn taken_of_all() -> u64 {
 
 /// Whether its memory is known and it has a book at all.
 pub fn known(device: i32) -> bool {
-    book(device).is_some_and(|book| book.total.load(Ordering::Relaxed) != 0)
+    book(device).is_some_and(|book| book.most.load(Ordering::Relaxed) != 0)
 }
 
 #[cfg(test)]
@@ -94,7 +97,7 @@ mod tests {
     fn no_more_than_there_is() {
         let device = 31;
         assert!(!known(device) && !known(32) && !known(-1));
-        learn(device, 6400);
+        learn(device, 6400, None, u64::MAX);
         assert!(take(device, 6000));
         assert!(!take(device, 301));
         assert!(take(device, 300));
@@ -103,5 +106,22 @@ mod tests {
         assert_eq!(taken(device), 300);
         given_back(device, 1000);
         assert_eq!(taken(device), 0);
+    }
+
+    #[test]
+    fn what_was_said_may_exceed_the_device_as_far_as_the_host_has_room() {
+        let device = 30;
+        for (said, spare, most_of_it) in [
+            (9600, 100_000, 9600),
+            (9600, 1000, 7300),
+            (9600, 0, 6300),
+            (3000, 100_000, 6300),
+            (u64::MAX, u64::MAX, u64::MAX),
+        ] {
+            learn(device, 6400, Some(said), spare);
+            assert_eq!(most(device), most_of_it, "{said} {spare}");
+            assert!(take(device, most_of_it) && !take(device, 1));
+            given_back(device, most_of_it);
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! * Whatever cannot be managed stays device memory: a device without concurrent managed access, an allocation that the driver refuses for another
 //!   reason than want of memory, virtual memory management (`cuMemCreate`, `cuMemMap`: the driver maps no managed memory into reserved ranges),
 //!   pools made for sharing, arrays, memory of graphs' own allocation nodes. Said once, counted.
-//! * A job may take what the device has, less a reserve (see [`capacity`]): beyond that it gets CUDA's own "out of memory", as alone on the device.
+//! * A job may take what the device has, less a reserve, or what it said that it takes, where that is more (see [`capacity`]): beyond that it gets CUDA's own "out of memory", as alone on the device.
 //!
 //! | file | holds |
 //! | --- | --- |

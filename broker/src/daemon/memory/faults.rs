@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::granules::granules;
-use super::host;
 use super::thread::Thread;
 use crate::core::memory::{GRANULE, Range, What};
 use crate::daemon::clock;
 use crate::daemon::trace::Memory;
+use crate::host;
 use crate::protocol::Ns;
 use crate::protocol::errands::Outcome;
 

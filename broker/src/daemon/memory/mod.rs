@@ -18,7 +18,6 @@
 //! | `granules` | from addresses to granules, from orders to errands |
 //! | `residency` | which granules lie on the device, and what came there by faults: an estimate |
 //! | `faults` | what it rests on: where clients are, and how errands end |
-//! | `host` | how much host memory there is to spare |
 //! | `room` | how much room there is to plan with |
 //! | `turns` | whether jobs find room together, and how long their turns are where they do not |
 #![forbid(unsafe_code)]
@@ -26,7 +25,6 @@
 mod faults;
 mod forecast;
 mod granules;
-mod host;
 mod known;
 mod residency;
 mod room;

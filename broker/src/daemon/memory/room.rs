@@ -33,5 +33,5 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
         both: LINK.both / dilation,
         ..LINK
     };
-    Config::new(bytes.saturating_sub(beside), super::host::available(), link)
+    Config::new(bytes.saturating_sub(beside), crate::host::available(), link)
 }
