@@ -64,7 +64,7 @@ pub struct Args {
     /// Whether the scheduler may spin while a filler waits and a gap is near; auto does where there are more than two cores
     #[arg(long, value_enum, default_value_t)]
     pub spin: Spin,
-    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow
+    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow, and their profiles when they have ended (a shared broker writes none)
     #[arg(long)]
     pub refine: bool,
     /// In which order jobs get device memory that is not there for all: weft, fifo, exclusive, best-fit or shortest

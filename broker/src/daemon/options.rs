@@ -79,7 +79,7 @@ pub struct Options {
     pub longest_wait: Duration,
     /// Whether the scheduler thread may spin.
     pub spin: Spin,
-    /// Whether clients take samples while they serve.
+    /// Whether clients take samples while they serve, and their profiles follow.
     pub refine: bool,
     /// How many times slower than a real one the device is.
     pub dilation: f64,
