@@ -60,7 +60,7 @@ def fill_time(profile):
 
 
 def served(scene, role, samples=SAMPLES, **options):
-    """Serves the job beside another one until so many of its launches were timed (0: half of the other's time), and ends both."""
+    """Serves the job beside another one until so many of its launches were timed, and ends both."""
     holder, filler = ({"profile": "job"}, {}) if role == "holder" else ({}, {"profile": "job"})
     first = scene.companion("first", priority=0, pause=3000, **holder, **options)
     second = scene.companion("second", priority=5, pause=0, **filler)
@@ -175,9 +175,11 @@ def a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scen
 
     assert jobs.wait_until(learnt, BOUND, step=0.5), f"it never has more than one: {told()[-40:]}"
     events = told()
+    # Six ends must have been seen before it may run ahead. A grant that the holder's return made void is followed by another one.
+    sixth = [at for at, event in enumerate(events) if event == "launch"][5]
     begin = events.index("grant")
-    # A grant, a launch, and so on: six ends must have been seen before it may run ahead.
-    assert events[begin : begin + 12] == ["grant", "launch"] * 6, events[: begin + 20]
+    ran_ahead = [at for at in range(begin, sixth) if events[at : at + 2] == ["launch"] * 2]
+    assert begin < sixth and not ran_ahead, events[: sixth + 4]
     scene.finish_companions(first, second)
 
 
