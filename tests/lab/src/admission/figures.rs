@@ -221,7 +221,7 @@ fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
             let [runs, all] =
                 [false, true].map(|memory| average(rows, mix, &Rule::Knows(memory).name(), |row| row.wait_mean_s));
             format!(
-                "not shown to be impossible: {bounds}; shortest first, which promises nothing, waits {free:.0} s, {runs:.0} s if it knew how long jobs run, {all:.0} s if it knew what they take, too"
+                "the aim is {aim:.0} s, not shown to be impossible: {bounds}; shortest first, which promises nothing, waits {free:.0} s, {runs:.0} s if it knew how long jobs run, {all:.0} s if it knew what they take, too"
             )
         }
     }
@@ -306,6 +306,13 @@ pub fn text(rows: &[Row], abouts: &BTreeMap<String, &'static str>) -> String {
             ));
         }
         lines.extend(foretold(rows, mix));
+    }
+    let knowing = [false, true].map(|memory| Rule::Knows(memory).name());
+    if rows.iter().any(|row| knowing.contains(&row.rule)) {
+        let [runs, all] = knowing;
+        lines.push(format!(
+            "not judged, as they know what nobody can and promise nothing: {runs} (how long each job runs), {all} (what it takes, too)"
+        ));
     }
     lines.join("\n") + "\n"
 }
