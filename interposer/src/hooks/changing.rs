@@ -1,26 +1,27 @@
 //! Calls after which a launch may fail that succeeded before: they matter where launches are left behind ([`crate::queue`]), and are hooked only there.
 
 use super::hooks;
-use crate::abi::{CuDevice, CuFunction, CuResult};
-use crate::queue;
-
-/// An attribute was set, if the driver says so.
-fn set(function: CuFunction, attribute: u32, value: i32, alone: bool, real: impl FnOnce() -> CuResult) -> CuResult {
-    let result = real();
-    if result.ok() {
-        queue::attribute_set(function, attribute, value, alone);
-    }
-    result
-}
+use crate::abi::{CuDevice, CuFunction, CuKernel};
+use crate::{queue, real};
 
 hooks! {
     fn cuFuncSetAttribute(function: CuFunction, attribute: u32, value: i32) |real| {
-        set(function, attribute, value, true, real)
+        let result = real();
+        if result.ok() {
+            queue::attribute_set(function, attribute, value, false, None);
+        }
+        result
     }
 
-    /// A kernel's functions have handles of their own.
-    fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CuFunction, device: CuDevice) |real| {
-        set(kernel, attribute, value, false, real)
+    fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CuKernel, device: CuDevice) |real| {
+        let result = real();
+        if result.ok() {
+            let mut here = 0;
+            // SAFETY: the kernel is one, as the driver has just said; the out-parameter is valid.
+            let found = unsafe { real::cuKernelGetFunction(&mut here, kernel) };
+            queue::attribute_set(kernel, attribute, value, true, found.ok().then_some(here));
+        }
+        result
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) |real| {

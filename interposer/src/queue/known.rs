@@ -36,6 +36,9 @@ struct Known {
     /// Launches of all functions.
     count: usize,
     streams: HashMap<CuStream, CuContext>,
+    /// The context of all of them, and whether there were others.
+    context: Option<CuContext>,
+    several: bool,
     /// What attributes of functions were set to.
     attributes: HashMap<(CuFunction, u32), i32>,
 }
@@ -53,6 +56,7 @@ impl Known {
         }
         self.count += usize::from(self.launches.entry(function).or_default().insert(key));
         self.streams.insert(stream, context);
+        self.several |= *self.context.get_or_insert(context) != context;
     }
 
     fn has(&self, function: CuFunction, key: u64) -> bool {
@@ -63,18 +67,20 @@ impl Known {
         stream <= LEGACY || self.streams.get(&stream) == Some(&context)
     }
 
-    fn changed(&mut self, function: CuFunction, attribute: u32, value: i32, alone: bool) {
+    fn changed(&mut self, handle: CuFunction, attribute: u32, value: i32, kernel: bool, here: Option<CuFunction>) {
         if self.attributes.len() >= MOST {
             *self = Known::default();
         }
-        if self.attributes.insert((function, attribute), value) == Some(value) {
+        if self.attributes.insert((handle, attribute), value) == Some(value) {
             return;
         }
-        if alone {
-            self.count -= self.launches.remove(&function).map_or(0, |keys| keys.len());
-        } else {
+        if kernel && (self.several || here.is_none()) {
             self.launches.clear();
             self.count = 0;
+            return;
+        }
+        for function in [Some(handle), here].into_iter().flatten() {
+            self.count -= self.launches.remove(&function).map_or(0, |keys| keys.len());
         }
     }
 }
@@ -94,12 +100,12 @@ pub fn leads(stream: CuStream, context: CuContext) -> bool {
     known().as_ref().is_some_and(|known| known.leads(stream, context))
 }
 
-/// An attribute of a function has this value now. If it is another than before, the function's launches are not known any more; of `alone` = false: no function's,
-/// because a kernel that is in no context yet has functions that have other handles.
-pub fn changed(function: CuFunction, attribute: u32, value: i32, alone: bool) {
+/// An attribute of a function has this value now. If it is another than before, the function's launches are not known any more. A kernel that is in no context yet has a function with
+/// a handle of its own in each: `here` is that of the context that is current. Where launches of several contexts are known, no function's are any more.
+pub fn changed(handle: CuFunction, attribute: u32, value: i32, kernel: bool, here: Option<CuFunction>) {
     known()
         .get_or_insert_default()
-        .changed(function, attribute, value, alone);
+        .changed(handle, attribute, value, kernel, here);
 }
 
 /// A stream ends.
@@ -126,16 +132,29 @@ mod tests {
     #[test]
     fn a_function_with_another_attribute_is_unknown_and_the_same_value_again_changes_nothing() {
         let mut known = Known::default();
-        known.changed(1, 8, 4096, true);
+        known.changed(1, 8, 4096, false, None);
         known.add(1, 11, 7, CONTEXT);
         known.add(2, 22, 7, CONTEXT);
-        known.changed(1, 8, 4096, true);
+        known.changed(1, 8, 4096, false, None);
         assert!(known.has(1, 11) && known.has(2, 22));
-        known.changed(1, 8, 1024, true);
+        known.changed(1, 8, 1024, false, None);
         assert!(!known.has(1, 11) && known.has(2, 22));
         assert_eq!(known.count, 1);
-        known.changed(3, 8, 1024, false);
-        assert!(!known.has(2, 22));
+    }
+
+    #[test]
+    fn a_kernel_s_attribute_is_that_of_its_function_here_or_of_who_knows_which() {
+        let mut known = Known::default();
+        for function in 1..4 {
+            known.add(function, 11, 7, CONTEXT);
+        }
+        known.changed(1, 8, 1024, true, Some(2));
+        assert!(!known.has(1, 11) && !known.has(2, 11) && known.has(3, 11));
+        known.changed(1, 8, 1024, true, None);
+        assert!(known.has(3, 11), "the same value again");
+        known.add(3, 12, 8, CONTEXT + 1);
+        known.changed(1, 8, 2048, true, Some(2));
+        assert!(!known.has(3, 11) && !known.has(3, 12));
         assert_eq!(known.count, 0);
     }
 
@@ -154,7 +173,7 @@ mod tests {
         let mut known = Known::default();
         for number in 0..3 * MOST {
             known.add(number % 5, number as u64, number, CONTEXT);
-            known.changed(number, 8, 1, true);
+            known.changed(number, 8, 1, false, None);
             assert!(known.count <= MOST && known.streams.len() <= MOST && known.attributes.len() <= MOST);
         }
         let kept: usize = known.launches.values().map(HashSet::len).sum();

@@ -141,10 +141,10 @@ pub fn learn(launch: &Launch) {
     }
 }
 
-/// An attribute of a function has this value now. `alone`: of no other handle's function.
-pub fn attribute_set(function: CuFunction, attribute: u32, value: i32, alone: bool) {
+/// An attribute of a function has this value now. Of a kernel: the function that it is `here`, in the current context.
+pub fn attribute_set(handle: CuFunction, attribute: u32, value: i32, kernel: bool, here: Option<CuFunction>) {
     if !issuer::broken() {
-        guarded(|| known::changed(function, attribute, value, alone));
+        guarded(|| known::changed(handle, attribute, value, kernel, here));
     }
 }
 
