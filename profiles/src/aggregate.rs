@@ -95,10 +95,7 @@ impl Aggregator {
             .into_iter()
             .map(|(hash, seen)| KernelProfile {
                 hash,
-                id: names
-                    .get(hash)
-                    .cloned()
-                    .unwrap_or_else(|| unnamed(hash)),
+                id: names.get(hash).cloned().unwrap_or_else(|| unnamed(hash)),
                 // Launch records may be lost, samples seldom are.
                 launches: seen.launches.max(seen.time.count()),
                 time: seen.time,

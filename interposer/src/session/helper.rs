@@ -359,6 +359,7 @@ impl Helper {
             self.detach("it is gone");
             return;
         }
+        let wanted = self.session.messages.begins_to_hear();
         while let Ok(Some(message)) = channel.receive() {
             match message {
                 ToClient::Warning(line) => log::warn!("{line}"),
@@ -370,6 +371,7 @@ impl Helper {
             }
         }
         let session = self.session;
+        session.messages.has_heard(wanted);
         let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
         if filler {
             // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.

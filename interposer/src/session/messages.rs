@@ -1,6 +1,7 @@
 //! What the job's threads want told to the broker: a bounded queue that the helper thread empties.
 //!
-//! A thread that puts something in never waits for the broker; where the queue is full the message is dropped and counted.
+//! A thread that puts something in never waits for the broker; where the queue is full the message is dropped and counted. Who is about to end may wait, bounded, until the helper has heard what the
+//! broker had to say.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ const LONGEST: usize = 4096;
 pub struct Messages {
     inside: Mutex<Inside>,
     bell: Condvar,
+    heard: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -24,6 +26,9 @@ struct Inside {
     waiting: VecDeque<ToBroker>,
     dropped: u64,
     nudged: bool,
+    /// How often somebody wanted the broker to be heard, and up to which of these it was.
+    wanted: u64,
+    heard: u64,
 }
 
 impl Messages {
@@ -58,6 +63,34 @@ impl Messages {
         self.bell.notify_one();
     }
 
+    /// Waits until the helper has heard what the broker has said up to now, at most so long. False: it has not by then.
+    pub fn hear(&self, within: Duration) -> bool {
+        let mut inside = self.inside();
+        inside.wanted += 1;
+        inside.nudged = true;
+        let this = inside.wanted;
+        self.bell.notify_one();
+        let waited = self
+            .heard
+            .wait_timeout_while(inside, within, |inside| inside.heard < this);
+        let (inside, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        inside.heard >= this
+    }
+
+    /// The helper begins to hear the broker; whoever wants that by now is served when it tells so ([`Messages::has_heard`]).
+    pub fn begins_to_hear(&self) -> u64 {
+        self.inside().wanted
+    }
+
+    /// The helper has heard all that the broker had said when it began.
+    pub fn has_heard(&self, wanted: u64) {
+        let mut inside = self.inside();
+        if inside.heard < wanted {
+            inside.heard = wanted;
+            self.heard.notify_all();
+        }
+    }
+
     /// Waits for a message or a nudge, at most so long.
     pub fn wait(&self, within: Duration) {
         let inside = self.inside();
@@ -86,5 +119,22 @@ mod tests {
         messages.nudge();
         // Returns at once, or this test takes an hour.
         messages.wait(Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn who_wants_the_broker_heard_waits_for_a_look_that_begins_later_and_not_for_ever() {
+        let messages = Messages::default();
+        let early = messages.begins_to_hear();
+        std::thread::scope(|scope| {
+            let hearing = scope.spawn(|| messages.hear(Duration::from_secs(3600)));
+            // It wakes the helper.
+            messages.wait(Duration::from_secs(3600));
+            // The look that began before is not enough.
+            messages.has_heard(early);
+            assert!(!hearing.is_finished());
+            messages.has_heard(messages.begins_to_hear());
+            assert!(hearing.join().expect("it returns"));
+        });
+        assert!(!messages.hear(Duration::from_millis(1)), "nobody looks");
     }
 }

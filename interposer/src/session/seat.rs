@@ -37,6 +37,9 @@ const GONE: Ns = 3_000_000_000;
 /// channel to the broker may be closed first.
 const SETTLES: Ns = 2_000_000_000;
 
+/// Why a job does not begin the broker has said before it lets it go; the helper has read that within this. Whoever is let go may be gone in a millisecond.
+const WORDS: Duration = Duration::from_millis(300);
+
 /// Between two looks at whether the person lost patience.
 const LOOK: Ns = 100_000_000;
 
@@ -220,7 +223,10 @@ impl Session {
                     }
                     return Entry::Begin;
                 }
-                Standing::Refused => return Entry::NoMemory,
+                Standing::Refused => {
+                    self.messages.hear(WORDS);
+                    return Entry::NoMemory;
+                }
                 Standing::Unknown if !self.attached() => {
                     if now.saturating_sub(*gone.get_or_insert(now)) > GONE {
                         log::warn!("the broker is gone: this job begins as without weft");
@@ -232,6 +238,7 @@ impl Session {
                 Standing::Waits => {
                     gone = None;
                     if settings.no_wait {
+                        self.messages.hear(WORDS);
                         crate::report::always(&format!(
                             "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
                             self.lane.seat.position.load(Ordering::Relaxed)
