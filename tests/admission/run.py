@@ -725,6 +725,13 @@ def who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
     scene.go("alone")
     scene.finish(alone)
     assert scene.events("alone") == ["asks", "begun", "took", "none", "ended"], scene.events("alone")
+    # Who had not said what it takes hears once how it goes better; who had is told nothing.
+    assert alone.stderr().count("weft profile keep") == 1, alone.stderr()
+    said = scene.job("said", "1GiB", "9GiB", weft=["--memory", "1GiB"], stay=False)
+    scene.go("said")
+    scene.finish(said)
+    assert scene.events("said") == ["asks", "begun", "took", "none", "ended"], scene.events("said")
+    assert "weft profile keep" not in said.stderr(), said.stderr()
     # Ctrl-C ends a wait for more, too.
     holder = scene.holder("again", "5GiB")
     tired = scene.job("tired", "1GiB", "4GiB", weft=[])

@@ -104,6 +104,8 @@ pub struct Place {
     helps_itself: AtomicBool,
     /// When it had last waited for more in vain.
     in_vain: AtomicU64,
+    /// The person was told how it goes better the next time.
+    advised: AtomicBool,
     /// The broker let it in. It may take that back as long as nothing was taken.
     let_in: AtomicBool,
     /// It would have had to wait, and is not to: it is on its way to its end.
@@ -308,6 +310,20 @@ impl Session {
         false
     }
 
+    /// Whether it was said what the job takes.
+    fn said(&self) -> bool {
+        self.settings.memory.is_some() || self.settings.profile.is_some()
+    }
+
+    /// There is no more memory for a job that had not said what it takes: how that is said the next time, once. (What a job took is known when it has ended.)
+    fn advises(&self) {
+        if !self.said() && !self.place.advised.swap(true, Ordering::Relaxed) {
+            crate::report::always(
+                "no more device memory is free, and nothing was said of what this job takes: when it has ended, weft queue lists what it took, weft profile keep makes that a profile, and with --profile it begins when so much is free",
+            );
+        }
+    }
+
     /// For how long the job waits for what it wants more.
     fn patience(&self) -> Ns {
         let (place, now) = (&self.place, clock::now());
@@ -321,8 +337,7 @@ impl Session {
         }
         let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
         // Who was let in with a figure has what he said, and what is free.
-        let said = self.settings.memory.is_some() || self.settings.profile.is_some();
-        if said || self.settings.no_wait || first_of_two || just(&place.in_vain) {
+        if self.said() || self.settings.no_wait || first_of_two || just(&place.in_vain) {
             return 0;
         }
         self.settings.wait.unwrap_or(GROWS)
@@ -409,6 +424,7 @@ impl Session {
                 self.place.in_vain.store(clock::now(), Ordering::Relaxed);
             }
         }
+        self.advises();
         false
     }
 
