@@ -9,12 +9,12 @@ use rustix::thread::futex;
 
 use super::again::Ended;
 use super::back::Absent;
-use super::door::Newcomer;
 use super::growing::Grower;
 use super::known::Known;
 use super::learnt::{Learnt, Took};
 use super::ledger::{KeptJob, Ledger, Page};
 use super::look::{Departed, Picture, Seated};
+use super::newcomers::Newcomer;
 use super::places::Promise;
 use super::process::Process;
 use super::rows::FreedRow;

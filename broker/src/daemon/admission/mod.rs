@@ -5,7 +5,7 @@
 //! * [`again`]: who was started before and died for want of memory;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
-//! * [`door`]: newcomers while what is free is not known;
+//! * [`newcomers`]: those who come while what is free of their device is not known;
 //! * [`kin`]: jobs on several devices;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
@@ -35,13 +35,14 @@ mod again;
 mod back;
 mod book;
 mod devices;
-mod door;
+
 mod growing;
 mod kin;
 mod known;
 mod learnt;
 mod ledger;
 mod look;
+mod newcomers;
 mod places;
 mod process;
 mod report;
@@ -70,7 +71,7 @@ pub struct Desk {
     watch: Watch,
 }
 
-/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`door`]).
+/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`newcomers`]).
 const ANSWERS: Duration = Duration::from_millis(20);
 
 /// Between two questions while somebody waits.
