@@ -1,0 +1,183 @@
+//! What is free of a device: contexts, strangers, and newcomers whose device nobody can see.
+
+use super::*;
+
+#[test]
+fn memory_on_its_way_to_somebody_is_no_context() {
+    const CONTEXT: u64 = 400 << 20;
+    let now = || Look {
+        at: clock::now(),
+        ..look(8 * GB - 2 * (CONTEXT + GB), GB)
+    };
+    let mut broker = Broker::begin(None);
+    let (first, second) = (broker.comes(1, "a", GB, None), broker.comes(2, "b", GB, None));
+    let about = |broker: &Broker| {
+        let devices = broker.desk.queue().devices;
+        (devices[0].context, devices[0].foreign)
+    };
+    let asked_again = || first.lane.seat.looks.load(Ordering::Relaxed);
+    // The second is just making its context.
+    second.lane.moves.begun(1);
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((0, 0), 1));
+    second.lane.moves.done(1, clock::now());
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    // The driver gave it its memory, and it has not been counted.
+    second.lane.moves.begun(2);
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((0, 0), 2));
+    // It was counted, but only after the look.
+    let early = now();
+    second.lane.counters.memory.store(GB, Ordering::Relaxed);
+    second.lane.moves.done(2, clock::now() + 1);
+    broker.desk.context(first.client, early);
+    assert_eq!((about(&broker), asked_again()), ((0, 0), 3));
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 3));
+    // It left, and its memory may not be the driver's yet: no stranger's.
+    broker.desk.gone(second.client);
+    broker.desk.context(first.client, now());
+    assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 4));
+    broker.desk.context(first.client, look(8 * GB - CONTEXT - GB - 7, GB));
+    assert_eq!((about(&broker), asked_again()), ((CONTEXT, 7), 4));
+}
+
+#[test]
+fn a_context_is_what_nobody_is_known_to_hold() {
+    const CONTEXT: u64 = 300 << 20;
+    let mut broker = Broker::begin(None);
+    let first = broker.comes(1, "a", 2 * GB, None);
+    // It looked when it held 1 GiB, and has taken another before anybody heard of that.
+    first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
+    broker.desk.context(1, look(7 * GB - CONTEXT, GB));
+    let seen = broker.desk.queue();
+    assert_eq!(
+        (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
+        (CONTEXT, 0, 2 * GB + CONTEXT)
+    );
+    // Its share without its context is what it asked for, and a job that wants what is left must leave room for its own.
+    let large = broker.comes(2, "b", 6 * GB - 2 * CONTEXT + 1, None);
+    assert_eq!(standing(&large), Standing::Waits);
+    broker.desk.gone(2);
+    assert_eq!(
+        standing(&broker.comes(3, "c", 6 * GB - 2 * CONTEXT, None)),
+        Standing::Admitted
+    );
+    // Others than weft's jobs hold the rest.
+    broker.desk.gone(3);
+    let late = broker.comes(4, "d", GB, None);
+    assert_eq!(standing(&late), Standing::Admitted);
+    broker.desk.context(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
+    assert_eq!(broker.desk.queue().devices[0].foreign, GB);
+}
+
+#[test]
+fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
+    const CONTEXT: u64 = 400 << 20;
+    let mut broker = Broker::cold();
+    let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 4 * GB, None));
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Admitted, Standing::Waits)
+    );
+    // The first one's context is there, and beside two of them there is no room for both.
+    broker.desk.context(first.client, look(8 * GB - CONTEXT, 0));
+    assert_eq!(standing(&second), Standing::Waits);
+    let small = broker.comes(3, "c", 3 * GB, None);
+    assert_eq!(standing(&small), Standing::Admitted);
+    broker.desk.gone(first.client);
+    broker.desk.gone(small.client);
+    assert_eq!(standing(&second), Standing::Admitted);
+}
+
+#[test]
+fn strangers_are_what_they_are_now() {
+    let mut broker = Broker::begin(None);
+    let seen = |broker: &Broker, free| broker.desk.book().sees("gpu", free, clock::now() + 3_000_000_000);
+    let first = broker.comes(1, "a", GB, None);
+    seen(&broker, 4 * GB);
+    broker.desk.gone(first.client);
+    let waiter = broker.comes(2, "b", 6 * GB, None);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    // One of them left while nobody of ours ran, and nobody could look.
+    seen(&broker, 7 * GB);
+    assert_eq!(standing(&waiter), Standing::Admitted);
+    // Another one comes before the next of ours does.
+    seen(&broker, 2 * GB);
+    assert_eq!(standing(&broker.comes(3, "c", GB, None)), Standing::Waits);
+}
+
+#[test]
+fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
+    let mut broker = Broker::begin(None);
+    let reading = |number, uuid: &str, free, at| watch::Reading {
+        number,
+        at,
+        free: vec![(uuid.into(), free)],
+    };
+    let comes = |broker: &mut Broker, reading: Option<&watch::Reading>| {
+        let entry = broker.newcomer(1, "late".into());
+        let wants = Wants {
+            uuid: "gpu".into(),
+            total: 8 * GB,
+            memory: Some(4 * GB),
+            processes: 1,
+            ..Wants::default()
+        };
+        let newcomer = (&entry, &ToTheClient::nobody(), wants);
+        broker.desk.book().comes(newcomer, true, reading);
+        entry
+    };
+    let open = |broker: &Broker| broker.desk.book().open_the_door(true);
+    // One has left, and nobody knows whether the driver has its memory again; a stranger came meanwhile.
+    let left = broker.comes(1, "a", 4 * GB, None);
+    broker.desk.gone(left.client);
+    let blurred = reading(1, "gpu", 3 * GB, clock::now());
+    let (first, second) = (comes(&mut broker, Some(&blurred)), comes(&mut broker, None));
+    open(&broker);
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Unknown, Standing::Unknown)
+    );
+    broker.desk.gone(second.client);
+    broker
+        .desk
+        .book()
+        .reads(&reading(2, "gpu", 3 * GB, clock::now() + 3_000_000_000));
+    open(&broker);
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Waits, Standing::Unknown)
+    );
+    assert_eq!(broker.desk.queue().waiting.len(), 1, "who turned round is nowhere");
+    broker
+        .desk
+        .book()
+        .reads(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
+    assert_eq!(standing(&first), Standing::Admitted);
+    // Nobody sees it for long: then the last look counts, and a better one later.
+    broker.desk.gone(first.client);
+    // The looks above were taken some seconds from now.
+    broker.desk.book().seen.clear();
+    let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
+    assert_eq!(standing(&late), Standing::Unknown);
+    std::thread::sleep(std::time::Duration::from_millis(750));
+    open(&broker);
+    assert_eq!(standing(&late), Standing::Waits);
+    broker
+        .desk
+        .book()
+        .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
+    assert_eq!(standing(&late), Standing::Admitted);
+    broker.desk.book().seen.clear();
+    // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody stays.
+    broker.desk.gone(late.client);
+    let other = reading(6, "MIG", 0, clock::now());
+    assert_eq!(standing(&comes(&mut broker, Some(&other))), Standing::Admitted);
+    broker.desk.book().reads(&reading(7, "gpu", 0, clock::now()));
+    let last = comes(&mut broker, None);
+    assert_eq!(standing(&last), Standing::Unknown);
+    broker.desk.book().open_the_door(false);
+    assert_ne!(standing(&last), Standing::Unknown);
+}
