@@ -315,7 +315,8 @@ impl Session {
         self.settings.memory.is_some() || self.settings.profile.is_some()
     }
 
-    /// There is no more memory for a job that had not said what it takes: how that is said the next time, once. (What a job took is known when it has ended.)
+    /// A job that had not said what it takes has waited in vain for what others have: how that is said the next time, once. (What a job took is known when it has ended.) Who asks for more than
+    /// there is, as programs do that try how much they can have, is told nothing.
     fn advises(&self) {
         if !self.said() && !self.place.advised.swap(true, Ordering::Relaxed) {
             crate::report::always(
@@ -422,9 +423,9 @@ impl Session {
             }
             if waits {
                 self.place.in_vain.store(clock::now(), Ordering::Relaxed);
+                self.advises();
             }
         }
-        self.advises();
         false
     }
 
