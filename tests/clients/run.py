@@ -151,7 +151,11 @@ def run_bare(client, folder):
             log = folder / "bare.log"
             device = jobs.Device(folder, log=log)
             if client.warm:
-                execute(client, jobs.Device(folder), folder, {}, "warm")
+                # Gone before the next run, which would else meet a device that keeps no log.
+                warm = jobs.Device(folder)
+                execute(client, warm, folder, {}, "warm")
+                if not warm.wait_gone():
+                    raise Failure("the device process stayed after its last client left")
             job, code, result = execute(client, device, folder, {}, "bare")
             if not device.wait_gone():
                 raise Failure("the device process stayed after its last client left")
