@@ -1,0 +1,38 @@
+//! The broker's half: take the socket, let clients in one by one without letting any of them hold up the others, hand out lanes.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use weft_broker::transport::{path, server::{Host, Incoming, Listener}};
+//! let host = std::sync::Arc::new(Host::make()?);
+//! let mut listener = Listener::bind(&path::socket())?;
+//! loop {
+//!     match listener.accept(Duration::from_millis(100))? {
+//!         None => {}                                                       // a chance to do something else
+//!         Some(Incoming::Question(question)) => question.answer("fine")?,  // bounded
+//!         Some(Incoming::Client(pending)) => {
+//!             let host = host.clone();
+//!             // A slow client holds up its own thread alone.
+//!             std::thread::spawn(move || pending.welcome(&host, 1, Vec::new(), |_lane| {}));
+//!         }
+//!     }
+//! }
+//! # Ok::<(), weft_broker::transport::Error>(())
+//! ```
+//!
+//! A broker that serves many users ([`Door::Shared`]) trusts no more of a client than the kernel says of it. What its clients could hurt one another by is not shared between users:
+//! * control messages come by the socket of the rendezvous, a packet each: no length is believed and nobody waits for a second half;
+//! * each user has a [`House`] of his own, with a board and a doorbell: its clients can write to both, and no one else's read them;
+//! * a profile comes as sealed bytes: no file is opened for anybody.
+#![forbid(unsafe_code)]
+
+mod attach;
+mod house;
+mod listener;
+mod messages;
+mod question;
+
+pub use attach::{Attached, Life, Pending};
+pub use house::{Host, House};
+pub use listener::{Door, Incoming, Listener};
+pub use messages::{FromClient, Inbox, News, ToTheClient};
+pub use question::{Asker, Question};
