@@ -36,6 +36,9 @@ const LESSONS: Ns = 16;
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
+/// Bursts are told apart by their predicted lengths: below 64 us, four times as long each, beyond 4 s.
+const CLASSES: usize = 10;
+
 #[derive(Debug, Clone)]
 pub(super) struct Timeline {
     /// How much longer than predicted its work takes.
@@ -52,6 +55,9 @@ pub(super) struct Timeline {
     stirred_at: Option<Ns>,
     /// How much later than predicted its work was seen to end lately.
     slip: Ns,
+    /// The same by the length of what was submitted, where an end of such was seen: the end of short work says nothing about long work. (A language model's prompt takes as long as its
+    /// input has words; the many tokens behind it end when they should.)
+    slips: [Option<Ns>; CLASSES],
     /// How much is known of its ends, up to [`ENOUGH`].
     known: u8,
     /// Predicted time of the longest of the bursts whose ends taught lately.
@@ -74,6 +80,7 @@ impl Timeline {
             idle_at: None,
             stirred_at: None,
             slip: 0,
+            slips: [None; CLASSES],
             known: 0,
             lesson: 0,
             untaught: 0,
@@ -98,8 +105,14 @@ impl Timeline {
         match self.idle_at {
             Some(_) => 0,
             None if self.known < ENOUGH => self.slip.max(config.delay_bound.saturating_add(2 * config.switch_cost)),
-            None => self.slip,
+            None => self.slips[self.class()].unwrap_or(self.slip),
         }
+    }
+
+    /// The class of what is submitted.
+    fn class(&self) -> usize {
+        let predicted = self.busy_until.saturating_sub(self.burst_start);
+        ((predicted >> 14).max(1).ilog2() as usize / 2).min(CLASSES - 1)
     }
 
     /// Whether a synchronising call told that the work has ended.
@@ -167,6 +180,8 @@ impl Timeline {
             let late = at.saturating_sub(self.busy_until());
             // Believed at once where it grows; it shrinks slowly.
             self.slip = late.max(self.slip - self.slip / 16);
+            let slip = &mut self.slips[self.class()];
+            *slip = Some(slip.map_or(late, |slip| late.max(slip - slip / 16)));
             self.known = self.known.saturating_add(SEEN).min(ENOUGH);
             self.learn(at);
             self.idle_at = Some(at);
@@ -426,6 +441,41 @@ mod tests {
             never_waits.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
         }
         assert_eq!(never_waits.slip(&config), 0, "nobody will ever tell");
+    }
+
+    #[test]
+    fn ends_of_short_work_say_nothing_about_long_work() {
+        let config = config();
+        let mut timeline = Timeline::new(0.0);
+        let mut now = 0;
+        // Predicted, and how long it takes.
+        let mut burst = |predicted: Ns, takes: Ns| {
+            now += 100 * MS;
+            timeline.launch(UNKNOWN, predicted, now, 0, LONGEST);
+            let slip = timeline.slip(&config);
+            timeline.idle(now + takes);
+            slip
+        };
+        let (prompt, token) = (16 * MS, 2 * MS);
+        for _ in 0..4 {
+            burst(prompt, 24 * MS);
+            burst(prompt, 12 * MS);
+        }
+        let long = burst(prompt, 24 * MS);
+        assert!(long >= 4 * MS, "{long}");
+        for _ in 0..200 {
+            burst(token, token);
+        }
+        let after = burst(prompt, 12 * MS);
+        assert!(
+            after >= 4 * MS,
+            "{after} after tokens that ended when they should, {long} before"
+        );
+        assert!(burst(token, token) < 100 * US);
+        assert!(
+            burst(400 * MS, 400 * MS) < MS,
+            "of a length never seen: as all of them together"
+        );
     }
 
     #[test]
