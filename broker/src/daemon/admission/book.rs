@@ -37,10 +37,6 @@ pub const UNKNOWN: u64 = 64;
 /// No job has more processes on a device.
 pub const MOST_PROCESSES: u32 = 1024;
 
-/// Who waits hears of another place no sooner than this after the last, and no more often than [`TOLD`].
-const POSITIONS: Ns = 10_000_000_000;
-const TOLD: u32 = 20;
-
 /// Ended processes that are remembered.
 const FREED: usize = 64;
 
@@ -377,33 +373,6 @@ impl Book {
             .map_or(0, |about| self.machine.load(device).free(about))
     }
 
-    /// Says to a job's processes that they wait, where, and why.
-    pub fn waits(&self, job: Job) {
-        let queue = self.queue();
-        let Some(gang) = self.gangs.get(&job) else { return };
-        let row = queue
-            .waiting
-            .iter()
-            .find(|row| row.clients.iter().any(|it| gang.members.contains_key(it)));
-        let Some(row) = row else { return };
-        for member in gang.members.values() {
-            let seat = &member.entry.lane.seat;
-            if seat.standing() == Standing::Waits {
-                continue;
-            }
-            let line = format!(
-                "waits for device memory, number {} of {} in the queue: {} (weft queue shows it; Ctrl-C ends the job)",
-                row.position,
-                queue.waiting.len(),
-                row.reason
-            );
-            let _ = member.sender.send(ToClient::Said(line));
-            seat.position.store(row.position as u32, Ordering::Relaxed);
-            seat.standing.store(Standing::Waits as u32, Ordering::Release);
-            wake(&seat.standing);
-        }
-    }
-
     /// NVML has told what is free.
     pub fn reads(&mut self, reading: &Reading) {
         if reading.number == self.read {
@@ -412,34 +381,6 @@ impl Book {
         self.read = reading.number;
         for (uuid, free) in &reading.free {
             self.sees(uuid, *free, reading.at);
-        }
-    }
-
-    /// Says to those who wait that they have come nearer: not every time, and not for ever.
-    pub fn tells_positions(&mut self) {
-        let now = clock::now();
-        if now.saturating_sub(self.positions) < POSITIONS {
-            return;
-        }
-        self.positions = now;
-        let queue = self.queue();
-        for row in &queue.waiting {
-            for client in &row.clients {
-                let Some(gang) = self.clients.get(client).and_then(|job| self.gangs.get_mut(job)) else {
-                    continue;
-                };
-                let Some(member) = gang.members.get(client) else {
-                    continue;
-                };
-                let seat = &member.entry.lane.seat;
-                let was = seat.position.swap(row.position as u32, Ordering::Relaxed);
-                if u64::from(was) != row.position && seat.standing() == Standing::Waits && gang.told < TOLD {
-                    gang.told += 1;
-                    let (position, all) = (row.position, queue.waiting.len());
-                    let line = format!("number {position} of {all} in the queue now: {}", row.reason);
-                    let _ = member.sender.send(ToClient::Said(line));
-                }
-            }
         }
     }
 

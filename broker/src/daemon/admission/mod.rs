@@ -12,6 +12,7 @@
 //! * [`places`]: places for jobs that let weft choose their device;
 //! * [`shares`]: what of its job's share each process may take;
 //! * [`still`]: jobs that were let in and are suspended;
+//! * [`telling`]: what those who wait are told;
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
 //! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
@@ -49,6 +50,7 @@ mod report;
 mod rows;
 mod shares;
 mod still;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod watch;
