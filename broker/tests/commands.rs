@@ -448,6 +448,35 @@ fn a_profile_of_many_kernels_reaches_its_client_whole() {
 }
 
 #[test]
+fn what_kernels_may_take_reaches_the_client_where_the_device_switches() {
+    let home = Home::new();
+    let mut aggregator = weft_profiles::Aggregator::new();
+    for turn in 0..100 {
+        // One in ten takes ten times as long.
+        aggregator.sampled(7, if turn % 10 == 0 { 1_000_000 } else { 100_000 }, None);
+        aggregator.sampled(8, 100_000, None);
+    }
+    let store = Store::at(home.profiles());
+    store.save(&aggregator.finish("spread", 0)).expect("saved");
+    let _broker = home.broker(&["--switch-cost", "100"]);
+    let named = Hello {
+        profile: Some("spread".to_string()),
+        ..hello(0)
+    };
+    let client = Client::attach(&home.socket(), named);
+    let mut told = None;
+    until("it is told", || {
+        told = client.attached.channel.receive().ok().flatten();
+        told.is_some()
+    });
+    let Some(ToClient::MayTake(times)) = told else {
+        panic!("{told:?}")
+    };
+    let [(7, time)] = times[..] else { panic!("{times:?}") };
+    assert!(time.abs_diff(1_000_000) < 30_000, "{time}");
+}
+
+#[test]
 fn top_shows_pages_and_ends() {
     let home = Home::new();
     let _broker = home.broker(&[]);

@@ -126,6 +126,17 @@ impl Profile {
             .collect()
     }
 
+    /// What kernels may well take whose times lie far apart: (hash, ns) of those whose `quantile` is twice their mean and `least` above it, or more.
+    pub fn spread(&self, quantile: f64, least: Ns) -> Vec<(u64, Ns)> {
+        self.kernels
+            .iter()
+            .filter_map(|kernel| {
+                let (mean, long) = (kernel.time.mean()?, kernel.time.quantile(quantile)?);
+                (long >= mean.saturating_mul(2).max(mean.saturating_add(least))).then_some((kernel.hash, long))
+            })
+            .collect()
+    }
+
     /// What a launch of a kernel costs that was never timed: as much as those that were, on the average. `None` if none was.
     pub fn typical_cost(&self) -> Option<Ns> {
         let (time, launches) = self.kernels.iter().filter(|kernel| kernel.time.count() > 0).fold(
@@ -302,6 +313,24 @@ pub(crate) mod tests {
         assert_eq!(means, [10_004, 100_004]);
         assert_eq!(profile.typical_cost(), Some(55_004));
         assert_eq!(Profile::default().typical_cost(), None);
+    }
+
+    #[test]
+    fn kernels_whose_times_lie_far_apart_are_told_with_what_they_may_take() {
+        let mut run = crate::Aggregator::new();
+        for turn in 0..100 {
+            // One in ten takes ten times as long; one in a hundred; little; twice as long, but no long time.
+            run.sampled(1, if turn % 10 == 0 { 1_000_000 } else { 100_000 }, None);
+            run.sampled(2, if turn == 0 { 1_000_000 } else { 100_000 }, None);
+            run.sampled(3, 100_000 + turn, None);
+            run.sampled(4, if turn % 10 == 0 { 30_000 } else { 10_000 }, None);
+        }
+        let profile = run.finish("p", 0);
+        let spread = profile.spread(0.98, 100_000);
+        assert_eq!(spread.len(), 1, "{spread:?}");
+        let (hash, long) = spread[0];
+        assert_eq!(hash, 1);
+        assert!(long.abs_diff(1_000_000) < 30_000, "{long}");
     }
 
     #[test]

@@ -119,7 +119,8 @@ impl Core {
                 let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
                 let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
                 if let Some(profile) = profile.filter(|_| self.state.foresees()) {
-                    (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile));
+                    let may_take = self.state.config.may_take(&profile);
+                    (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile, may_take));
                 }
                 self.state.add(new);
                 self.assign_modes(out);

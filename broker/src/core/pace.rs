@@ -4,7 +4,7 @@
 //! quantile of its time in its context instead, and how much is on the device of the middle. Both come from the profile at first, then from what is seen: a
 //! filler's work that ends says how long it took, if it had the device for itself.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use weft_profiles::{
     Profile,
@@ -51,12 +51,17 @@ pub(super) struct Pace {
     /// Ends seen of single kernels.
     seen: u32,
     profiled: bool,
+    /// What kernels may well take whose times lie far apart ([`Config::may_take`](super::Config::may_take)).
+    may_take: HashMap<u64, Ns>,
 }
 
 impl Pace {
     /// With what a profile says of each kernel.
-    pub(super) fn of(profile: &Profile) -> Pace {
-        let mut pace = Pace::default();
+    pub(super) fn of(profile: &Profile, may_take: Vec<(u64, Ns)>) -> Pace {
+        let mut pace = Pace {
+            may_take: may_take.into_iter().collect(),
+            ..Pace::default()
+        };
         for kernel in profile.kernels.iter().filter(|kernel| kernel.time.count() > 0) {
             pace.times.prime(kernel.hash, &kernel.time);
             pace.profiled = true;
@@ -83,6 +88,11 @@ impl Pace {
         let forecast = self.times.forecast(&history.push(kernel))?;
         // Of a job without a profile the other kernels say nothing about this one.
         (self.is_known() || forecast.kernels > 0).then_some(forecast)
+    }
+
+    /// What this kernel may well take where its times lie far apart, else 0.
+    pub(super) fn may_take(&self, kernel: u64) -> Ns {
+        self.may_take.get(&kernel).copied().unwrap_or(0)
     }
 
     /// The longest of the kernels that it launched lately, as charged.

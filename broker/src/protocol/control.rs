@@ -182,6 +182,8 @@ pub enum ToClient {
     /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to be of another GPU. From now on every kernel is an
     /// unknown one.
     ForgetCosts,
+    /// What some of its profile's kernels may well take, (hash, ns), where that is much more than what they cost: under a lease one of them goes only if all of that would end in time.
+    MayTake(Vec<(u64, Ns)>),
 }
 
 /// Why a client was not attached.

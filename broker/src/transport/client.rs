@@ -209,7 +209,13 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
         match down.try_recv_timeout(left) {
             Ok(ToClient::Welcome { client, costs }) => (client, costs, Way::Ipc { up, down }),
             Ok(ToClient::Refused(why)) => return Err(Error::Refused(why)),
-            Ok(ToClient::Warning(_) | ToClient::Said(_) | ToClient::ForgetCosts | ToClient::WorkingSets(_)) => {
+            Ok(
+                ToClient::Warning(_)
+                | ToClient::Said(_)
+                | ToClient::ForgetCosts
+                | ToClient::MayTake(_)
+                | ToClient::WorkingSets(_),
+            ) => {
                 return Err(Error::Nonsense("the broker said something else before it welcomed"));
             }
             Err(TryRecvError::Empty) => return Err(Error::Late("the broker", within)),

@@ -91,26 +91,29 @@ impl Session {
     /// the credit. A launch that finds the queue empty needs no place in it: what came before it (and returned before it began) has left the
     /// queue, and what comes at the same moment has no order to it.
     #[inline(always)]
-    pub fn pass_at_once(&self, cost: Ns, now: Ns) -> bool {
-        self.turn.is_empty() && self.goes_on(cost, now) == Leave::Now && self.take_credit(cost)
+    pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
+        self.turn.is_empty() && self.goes_on(kernel, cost, now) == Leave::Now && self.take_credit(cost)
     }
 
-    /// Whether the lease, if there is one, lets a launch go, by the clock alone.
+    /// Whether the lease, if there is one, lets a launch go that takes so long, by the clock alone.
     #[inline]
-    fn leaves(&self, cost: Ns, now: Ns) -> Leave {
+    fn leaves(&self, takes: Ns, now: Ns) -> Leave {
         match self.lane.orders.lease() {
             None => Leave::Now,
-            Some(lease) => lease.leave(now, self.backlog(now), cost),
+            Some(lease) => lease.leave(now, self.backlog(now), takes),
         }
     }
 
-    /// The same by what the device has told as well. Kernels that take longer than they are charged would else pile up there while the clock says that they have ended: what lies behind a
+    /// The same by what the device has told as well, and by what the kernel may well take ([`Session::long`]). Kernels that take longer than they are charged would else pile up there while the clock says that they have ended: what lies behind a
     /// mark that is not reached has not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the clock.
     #[inline]
-    fn goes_on(&self, cost: Ns, now: Ns) -> Leave {
+    fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> Leave {
         match self.lane.orders.lease() {
             None => Leave::Now,
-            Some(lease) => lease.leave(now, self.backlog(now).max(self.streams.behind()), cost),
+            Some(lease) => {
+                let backlog = self.backlog(now).max(self.streams.behind());
+                lease.leave(now, backlog, self.long(kernel, cost))
+            }
         }
     }
 
@@ -119,16 +122,21 @@ impl Session {
         self.free_at.load(Ordering::Relaxed).saturating_sub(now)
     }
 
-    /// Takes the credit if the lease allows.
-    fn takes(&self, cost: Ns, now: Ns) -> bool {
-        self.leaves(cost, now) == Leave::Now && self.take_credit(cost)
+    /// By what time a launch that waits for the broker goes. `came_under`: until when the lease was that it came under. By that one it would have to end whatever it may take; a word that
+    /// was told since knows of it.
+    pub(super) fn waits_by(&self, want: &Want, came_under: Option<Ns>) -> Ns {
+        let until = self.lane.orders.lease().map(|lease| lease.until);
+        match until == came_under {
+            true => self.long(want.kernel, want.cost),
+            false => want.cost,
+        }
     }
 
     /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let ticket = self.turn.take();
-        let goes_on = |now| self.goes_on(want.cost, now) == Leave::Now && self.take_credit(want.cost);
+        let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == Leave::Now && self.take_credit(want.cost);
         let passed = if self.turn.come(ticket) && goes_on(clock::now()) {
             Passed::Credit
         } else {
@@ -230,8 +238,8 @@ impl Session {
         let mut asked: Ns = 0;
         loop {
             let now = clock::now();
-            let mut leave = self.goes_on(want.cost, now);
-            let clock = self.leaves(want.cost, now);
+            let mut leave = self.goes_on(want.kernel, want.cost, now);
+            let clock = self.leaves(self.long(want.kernel, want.cost), now);
             // The clock would let it go, and the device was not asked lately.
             let late = leave != clock;
             if late {
@@ -295,11 +303,13 @@ impl Session {
         let orders = &self.lane.orders;
         let stuck_after = (longest / STUCK_PART).max(STUCK_LEAST);
         let mut asked = arrived;
+        let came_under = orders.lease().map(|lease| lease.until);
         loop {
             // The bell first: a grant after this look changes it, and the nap does not begin.
             let bell = orders.bell.load(Ordering::Acquire);
             let now = clock::now();
-            if self.takes(want.cost, now) {
+            let takes = self.waits_by(want, came_under);
+            if self.leaves(takes, now) == Leave::Now && self.take_credit(want.cost) {
                 return Passed::Credit;
             }
             if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Filler) {
@@ -327,7 +337,7 @@ impl Session {
                 self.standstill.store(u64::from(heartbeat) + 1, Ordering::Relaxed);
                 return Passed::Standstill;
             }
-            let length = match self.leaves(want.cost, now) {
+            let length = match self.leaves(takes, now) {
                 Leave::At(at) => self.nap_length(now).min(at.saturating_sub(now)),
                 Leave::Now | Leave::Never => self.nap_length(now),
             };

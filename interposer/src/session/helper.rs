@@ -286,7 +286,12 @@ impl Helper {
             match (key, &mut message) {
                 // What was free then is not what is free now.
                 (Key::Context, _) => continue,
-                (Key::Wants, ToBroker::Wants(wants)) => wants.runs = session.runs(share),
+                (Key::Wants, ToBroker::Wants(wants)) => {
+                    wants.runs = session.runs(share);
+                    // What was open then may be decided.
+                    wants.managed = crate::memory::managed();
+                    wants.either &= crate::memory::is_open();
+                }
                 _ => {}
             }
             if channel.send(message).is_err() {
@@ -337,6 +342,7 @@ impl Helper {
                 ToBroker::Note(_)
                 | ToBroker::More { .. }
                 | ToBroker::NoMore
+                | ToBroker::OnDevice
                 | ToBroker::Goodbye
                 | ToBroker::Touched { .. }
                 | ToBroker::Forecast { .. }
@@ -365,6 +371,7 @@ impl Helper {
                 ToClient::Warning(line) => log::warn!("{line}"),
                 ToClient::Said(line) => crate::report::always(&line),
                 ToClient::ForgetCosts => self.forget_costs(),
+                ToClient::MayTake(times) => self.session.know_long(&times),
                 ToClient::WorkingSets(sets) => crate::memory::touch::know(sets),
                 // Long over.
                 ToClient::Welcome { .. } | ToClient::Refused(_) => {}
@@ -394,6 +401,7 @@ impl Helper {
     /// The profile is of another GPU: no cost of it is used, in no sum either.
     fn forget_costs(&self) {
         self.session.costs.forget();
+        self.session.longs.forget();
         self.session.sums.forget();
         self.learn_graphs();
     }

@@ -57,6 +57,9 @@ pub struct Session {
     pub settings: Settings,
     /// Predicted times.
     pub costs: Costs,
+    /// What kernels may well take that are charged much less, and whether there are any.
+    pub longs: Costs,
+    has_longs: AtomicBool,
     /// Whether the job times its own kernels just now.
     pub tuning: Tuning,
     /// Predicted times of graphs, added up from their kernels'.
@@ -108,6 +111,8 @@ impl Session {
             driver,
             settings,
             costs: Costs::default(),
+            longs: Costs::few(),
+            has_longs: AtomicBool::new(false),
             sums: Costs::few(),
             tuning: Tuning::default(),
             turn: Turn::default(),
@@ -154,6 +159,23 @@ impl Session {
             return sum;
         }
         self.lane.orders.unknown_cost.load(Ordering::Relaxed)
+    }
+
+    /// What kernels may well take that are charged much less.
+    pub fn know_long(&self, times: &[(u64, Ns)]) {
+        for (kernel, time) in times {
+            self.longs.set(*kernel, *time);
+        }
+        self.has_longs.store(true, Ordering::Release);
+    }
+
+    /// What a kernel of this cost may well take.
+    #[inline]
+    pub(super) fn long(&self, kernel: u64, cost: Ns) -> Ns {
+        match self.has_longs.load(Ordering::Acquire) {
+            true => self.longs.get(kernel).map_or(cost, |long| long.max(cost)),
+            false => cost,
+        }
     }
 
     /// A graph whose own duration was not learnt costs what its kernels cost together.
@@ -386,7 +408,7 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(cost, now) {
+        if !self.pass_at_once(kernel, cost, now) {
             if !waits && crate::queue::on() {
                 return Step::WAITS;
             }
@@ -490,7 +512,7 @@ impl Session {
                 stream,
                 place: self.streams.place(own),
             };
-            if !self.pass_at_once(cost, clock::now()) {
+            if !self.pass_at_once(kernel, cost, clock::now()) {
                 self.pass_in_turn(&want);
             }
             self.issue(&want, clock::now());

@@ -108,8 +108,13 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     session.messages.put(graph.clone());
     assert_eq!(next(&broker), graph);
     assert_eq!(session.sums.get(71), Some(1_500));
+    assert_eq!(session.long(8, 800), 800);
+    broker.sender.send(ToClient::MayTake(vec![(8, 90_000)])).expect("sent");
+    until("it is told what one may take", || session.long(8, 800) == 90_000);
+    assert_eq!(session.long(7, 700), 700);
     broker.sender.send(ToClient::ForgetCosts).expect("sent");
     until("it forgets", || session.sums.get(71) == Some(40_000));
+    assert_eq!(session.long(8, 20_000), 20_000);
     assert_eq!((session.costs.get(7), session.costs.get(8)), (None, None));
     session.costs.set(7, 700);
     broker.lane.orders.credit.fetch_add(1_000, Ordering::AcqRel);

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use weft_broker::protocol::credit::Lease;
 use weft_broker::protocol::lane::{Kind, Mode, flags};
 
+use super::super::gate::Want;
 use super::super::{StreamOp, Synced, clock};
 use super::{attached, fake, kernel, launch, until};
 
@@ -185,6 +187,43 @@ fn a_broker_that_stands_still_is_waited_for_once() {
         broker.grant(100_000);
     });
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let (session, broker) = attached(Mode::Filler);
+    session.costs.set(7, 1_000);
+    session.costs.set(8, 1_000);
+    session.know_long(&[(7, 3 * HOUR)]);
+    let lease = |hours: u64| Lease {
+        calm: clock::now() + HOUR * hours,
+        until: clock::now() + HOUR * hours,
+        depth: 0,
+        surplus: 0,
+    };
+    let first = lease(1);
+    broker.lane.orders.let_out(Some(first));
+    broker.grant(10_000);
+    let now = clock::now();
+    assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
+    assert!(!session.pass_at_once(7, 1_000, now), "it may take three hours");
+    assert_eq!(broker.credit(), 9_000);
+    // It tells the broker, which knows what it may take: another word says that it goes.
+    let want = Want {
+        kernel: 7,
+        cost: 1_000,
+        stream: 0xb000,
+        place: session.streams.place(0xb000),
+    };
+    assert_eq!(session.waits_by(&want, Some(first.until)), 3 * HOUR);
+    broker.lane.orders.let_out(Some(lease(2)));
+    assert_eq!(session.waits_by(&want, Some(first.until)), 1_000);
+    broker.lane.orders.let_out(None);
+    assert!(
+        session.pass_at_once(7, 1_000, now),
+        "without a lease the credit says it"
+    );
 }
 
 #[test]

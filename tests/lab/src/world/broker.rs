@@ -99,14 +99,14 @@ impl World {
     /// Tells the core of everybody, before anything runs.
     pub(super) fn attach_all(&mut self) {
         let Some(mut broker) = self.broker.take() else { return };
-        let policy = broker.core.config().policy;
-        let unknown = broker.core.config().unknown_cost;
+        let config = broker.core.config().clone();
         for (job, process) in self.processes.iter_mut().enumerate() {
             let profile = process.lane.profile.clone();
-            process.lane.unknown = unknown;
+            process.lane.unknown = config.unknown_cost;
             if let Some(profile) = &profile {
-                process.lane.costs = policy.costs(profile).into_iter().collect();
-                process.lane.unknown = profile.typical_cost().unwrap_or(unknown);
+                process.lane.costs = profile.mean_costs().into_iter().collect();
+                process.lane.longs = config.may_take(profile).into_iter().collect();
+                process.lane.unknown = profile.typical_cost().unwrap_or(config.unknown_cost);
             }
             let event = Event::Attached {
                 client: Client(job as u64),

@@ -21,10 +21,6 @@ const PAUSE: Ns = 50 * US;
 const PLENTY: Ns = 4;
 /// Busy's: synchronisations of other streams after which a silent one counts as ended.
 const SILENT: u32 = 4;
-/// The gate's naps.
-const SHORTEST_NAP: Ns = 50 * US;
-const LONGEST_NAP: Ns = MS;
-const LATENESS: Ns = 4;
 /// How often a thread asks the device that waits at the gate for its own work to end.
 const ASK: Ns = 2 * US;
 /// How long it does so before it tells the broker that it waits.
@@ -73,6 +69,8 @@ pub(super) struct Lane {
     pub(super) profile: Option<Arc<Profile>>,
     pub(super) costs: HashMap<u64, Ns>,
     pub(super) unknown: Ns,
+    /// What kernels may well take that are charged much less.
+    pub(super) longs: HashMap<u64, Ns>,
     pub(super) mode: Mode,
     pub(super) credit: i64,
     pub(super) bound: bool,
@@ -83,6 +81,8 @@ pub(super) struct Lane {
     pub(super) waiting: Option<Waiting>,
     /// or only for the device, under a lease.
     paced: Option<Waiting>,
+    /// Until when the lease was under which the broker's word was asked for.
+    came_under: Option<Ns>,
     pub(super) lease: Option<Lease>,
     pub(super) renewed: Ns,
     /// When the device is done with what this job has launched, as predicted.
@@ -98,7 +98,7 @@ pub(super) struct Lane {
     /// Streams with work, with the synchronisations of others since.
     busy: Vec<Option<u32>>,
     /// When work was last seen to end or began; when a mark was due last.
-    progress: Ns,
+    pub(super) progress: Ns,
     last_mark: Ns,
     /// Which look at the gate is the valid one, and when it is.
     pub(super) token: u32,
@@ -111,6 +111,7 @@ impl Lane {
             profile,
             costs: HashMap::new(),
             unknown: 0,
+            longs: HashMap::new(),
             mode: Mode::Free,
             credit: 0,
             bound: false,
@@ -119,6 +120,7 @@ impl Lane {
             settled: 0,
             waiting: None,
             paced: None,
+            came_under: None,
             lease: None,
             renewed: 0,
             free_at: 0,
@@ -134,6 +136,11 @@ impl Lane {
             token: 0,
             look_at: 0,
         }
+    }
+
+    /// What a kernel of this cost may well take.
+    fn long(&self, kernel: u64, cost: Ns) -> Ns {
+        self.longs.get(&kernel).map_or(cost, |long| cost.max(*long))
     }
 
     pub(super) fn cost(&self, play: &Play) -> Ns {
@@ -201,9 +208,10 @@ impl World {
         let cost = lane.cost(play);
         let holds = !lane.bound || lane.signs == self.above(process.job.priority);
         let backlog = self.clock_says(job).max(self.behind(job));
+        let long = lane.long(name_of(play), cost);
         let leave = lane
             .lease
-            .map_or(Leave::Now, |lease| lease.leave(self.now, backlog, cost));
+            .map_or(Leave::Now, |lease| lease.leave(self.now, backlog, long));
         lane.credit >= cost as i64 && holds && leave == Leave::Now
     }
 
@@ -239,6 +247,7 @@ impl World {
         let gate_spin = self.hosts.gate_spin;
         let lane = &mut self.processes[job].lane;
         lane.paced = None;
+        lane.came_under = lane.lease.map(|lease| lease.until);
         lane.waiting = Some(Waiting { since: now, ..waiting });
         self.mark_all(job);
         self.ring(job, false);
@@ -287,7 +296,7 @@ impl World {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
-        match lease.leave(now, clock.max(behind), waiting.cost) {
+        match lease.leave(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost)) {
             Leave::Never => Gate::Shut,
             Leave::At(_) if behind > clock => Gate::Later(now + ASK),
             Leave::At(at) => Gate::Later(at),
@@ -321,14 +330,18 @@ impl World {
         }
     }
 
-    /// Takes the credit, if the lease allows by the clock.
-    fn leaves(&mut self, job: usize, cost: Ns) -> bool {
+    /// Takes the credit, if the lease allows by the clock: by all that the kernel may take under the lease that it came under.
+    fn leaves(&mut self, job: usize, waiting: &Waiting) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);
+        let takes = match lane.lease.map(|lease| lease.until) == lane.came_under {
+            true => lane.long(waiting.kernel, waiting.cost),
+            false => waiting.cost,
+        };
         let allowed = lane
             .lease
-            .is_none_or(|lease| lease.leave(self.now, backlog, cost) == Leave::Now);
-        allowed && self.take_credit(job, cost)
+            .is_none_or(|lease| lease.leave(self.now, backlog, takes) == Leave::Now);
+        allowed && self.take_credit(job, waiting.cost)
     }
 
     fn take_credit(&mut self, job: usize, cost: Ns) -> bool {
@@ -361,7 +374,7 @@ impl World {
         if self.poll(job) {
             self.ring(job, false);
         }
-        let passes = if self.processes[job].lane.mode != Mode::Filler || self.leaves(job, waiting.cost) {
+        let passes = if self.processes[job].lane.mode != Mode::Filler || self.leaves(job, &waiting) {
             true
         } else if now >= waiting.since + LONGEST_WAIT {
             self.processes[job].lane.credit -= waiting.cost as i64;
@@ -371,7 +384,7 @@ impl World {
         };
         if !passes {
             let late = self.random.between(self.hosts.oversleep);
-            let nap = self.nap(job);
+            let nap = self.processes[job].nap(now);
             return self.look_later(job, now + nap + late);
         }
         self.pass_gate(job);
@@ -388,21 +401,6 @@ impl World {
         // What waited has what it needs, so it goes; those behind it ask on their own.
         self.launch_head(job);
         self.launch_queued(job);
-    }
-
-    fn nap(&self, job: usize) -> Ns {
-        let process = &self.processes[job];
-        let marks = process.streams.iter().filter(|stream| stream.marked > stream.settled);
-        let expected = marks
-            .map(|stream| process.lane.progress + (stream.marked - stream.settled))
-            .min();
-        let length = match expected {
-            Some(end) if end > self.now => end - self.now,
-            Some(end) => (self.now - end) / LATENESS,
-            None if process.outstanding > 0 => LONGEST_NAP / 2,
-            None => LONGEST_NAP,
-        };
-        length.clamp(SHORTEST_NAP, LONGEST_NAP)
     }
 
     /// A mark behind everything that the job launched.

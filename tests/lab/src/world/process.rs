@@ -9,8 +9,13 @@ use weft_profiles::Profile;
 use super::JobRun;
 use super::gate::Lane;
 use super::stand::Change;
-use crate::Ns;
 use crate::job::Job;
+use crate::{MS, Ns, US};
+
+/// The gate's naps (`interposer/src/session/gate.rs`).
+const SHORTEST_NAP: Ns = 50 * US;
+const LONGEST_NAP: Ns = MS;
+const LATENESS: Ns = 4;
 
 /// Work on its way through a stream.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +135,21 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// How long its thread at the gate naps before it looks again.
+    pub(super) fn nap(&self, now: Ns) -> Ns {
+        let marks = self.streams.iter().filter(|stream| stream.marked > stream.settled);
+        let expected = marks
+            .map(|stream| self.lane.progress + (stream.marked - stream.settled))
+            .min();
+        let length = match expected {
+            Some(end) if end > now => end - now,
+            Some(end) => (now - end) / LATENESS,
+            None if self.outstanding > 0 => LONGEST_NAP / 2,
+            None => LONGEST_NAP,
+        };
+        length.clamp(SHORTEST_NAP, LONGEST_NAP)
+    }
+
     pub(super) fn new(job: Job, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> Process {
         let context = engine.add_context();
         let streams = (0..job.program.streams.max(1))
