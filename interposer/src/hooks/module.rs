@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::{capture, hooks, written};
 use crate::abi::{CuFunction, CuKernel, CuLibrary, CuModule, CuResult};
+use crate::memory::images;
 use crate::names::{self, Kind, image};
 use crate::trouble::guarded;
 use crate::{real, session};
@@ -59,6 +60,10 @@ unsafe fn load(handle: *const usize, code: *const c_void, real: impl FnOnce() ->
             // SAFETY: the driver accepted this image.
             let hash = unsafe { image::hash(code.cast()) };
             names::code_loaded(handle.unwrap_or(0), 0, hash);
+            // SAFETY: as above.
+            if let Some(kept) = unsafe { images::keep(code.cast(), hash) } {
+                names::code_kept(handle.unwrap_or(0), kept);
+            }
             session::module_loaded();
         });
     }
@@ -80,8 +85,11 @@ unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce
             let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
             let small = std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_FILE);
             let bytes = small.then(|| std::fs::read(path).ok()).flatten();
-            let hash = bytes.map_or(0, |bytes| image::hash_bytes(&bytes));
+            let hash = bytes.as_deref().map_or(0, image::hash_bytes);
             names::code_loaded(handle.unwrap_or(0), 0, hash);
+            if let Some(kept) = bytes.as_deref().and_then(images::keep_file) {
+                names::code_kept(handle.unwrap_or(0), kept);
+            }
             session::module_loaded();
         });
     }

@@ -1,7 +1,7 @@
 //! Where a kernel's parameters stand, and the words a launch hands it.
 //!
-//! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); older drivers do not, and their launches then count as touching nothing that is known. Asked
-//! once a kernel and kept for good, until the code it came from is unloaded.
+//! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); with an older one the kernel's image does ([`super::images`]). Launches of a kernel of which neither says it count as touching nothing that
+//! is known. Asked once a kernel and kept for good, until the code it came from is unloaded.
 //!
 //! A launch gives its parameters one by one (`kernelParams`) or in one buffer (`extra`).
 
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::abi::CuFunction;
 use crate::hooks::capture;
 use crate::names::index::Index;
-use crate::real;
+use crate::{names, real};
 
 /// Kernels whose layout is kept: as many as are named.
 const KERNELS: usize = 1 << 16;
@@ -89,6 +89,20 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
             break;
         };
         parameters.push(Parameter { offset, size });
+    }
+    let mut teller = "the driver";
+    if parameters.is_empty() {
+        parameters = names::parameters(function).unwrap_or_default();
+        teller = "its image";
+    }
+    if log::log_enabled!(log::Level::Debug)
+        && let Some(named) = names::named(function)
+    {
+        let told: Vec<String> = parameters
+            .iter()
+            .map(|one| format!("{}+{}", one.offset, one.size))
+            .collect();
+        log::debug!("parameters of {} by {teller}: {}", named.symbol, told.join(" "));
     }
     if parameters.is_empty() {
         LAYOUTS.set(function, UNKNOWN);

@@ -18,6 +18,7 @@
 //! | `pool` | stream-ordered allocation |
 //! | `answers` | what the job is told about its memory |
 //! | `layout` | where kernels' parameters stand |
+//! | `images` | the same from kernels' images, where the driver does not say it |
 //! | `touch` | what launches use of it |
 //! | `sequence` | in which order, and when it repeats |
 //! | `learn` | stage 1: from what launches touched to templates |
@@ -33,6 +34,7 @@ pub mod answers;
 pub mod away;
 pub mod backing;
 pub mod capacity;
+pub mod images;
 pub mod layout;
 pub mod learn;
 pub mod mover;

@@ -40,6 +40,16 @@ pub unsafe fn hash(image: *const u8) -> u64 {
     hash_bytes(unsafe { std::slice::from_raw_parts(start, length) })
 }
 
+/// Where an image lies, how long it is, and whether it is part of a program and stays there: the CUDA compiler's wrapper says so.
+///
+/// # Safety
+/// As [`hash`].
+pub unsafe fn span(image: *const u8) -> Option<(*const u8, usize, bool)> {
+    // SAFETY: the caller's promise.
+    let (start, length) = unsafe { extent(image, true) }?;
+    Some((start, length, start != image))
+}
+
 /// The hash of an image that is all there.
 pub fn hash_bytes(image: &[u8]) -> u64 {
     if image.len() <= WHOLE {

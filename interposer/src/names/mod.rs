@@ -22,7 +22,9 @@ use crate::trouble::guarded;
 use crate::{hooks, session};
 use index::Index;
 
-pub use registry::{Kind, code_loaded, code_of, code_unloaded, function_named, named, same_function};
+pub use registry::{
+    Kind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, parameters, same_function,
+};
 
 /// Handles that the fast table has room for: three quarters of this. PyTorch with all its libraries makes some thousands.
 const HANDLES: usize = 1 << 16;

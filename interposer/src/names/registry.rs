@@ -11,6 +11,8 @@ use dashmap::DashMap;
 use weft_kernel_id::SymbolKey;
 
 use super::{INDEX, UNNAMED};
+use crate::memory::images::Kept;
+use crate::memory::layout::Parameter;
 
 /// A kernel's name.
 #[derive(Debug, Clone)]
@@ -40,6 +42,8 @@ pub enum Kind {
 #[derive(Debug, Default)]
 struct Code {
     hash: u64,
+    /// Where the driver says nothing of kernels' parameters.
+    image: Option<Arc<Kept>>,
     /// Handles that end with it: kernels, functions, modules made of a library.
     handles: Vec<usize>,
 }
@@ -61,13 +65,35 @@ pub fn code_loaded(handle: usize, of: usize, hash: u64) {
         // An address that the driver reuses without our having seen the unload.
         code_unloaded(handle);
     }
+    let image = CODE.get(&of).and_then(|library| library.image.clone());
     CODE.insert(
         handle,
         Code {
             hash,
+            image,
             handles: Vec::new(),
         },
     );
+}
+
+/// What is kept of the image that a module or library was loaded from.
+pub fn code_kept(handle: usize, image: Arc<Kept>) {
+    if let Some(mut code) = CODE.get_mut(&handle) {
+        code.image = Some(image);
+    }
+}
+
+/// A kernel's parameters, as its image tells them where images are kept. May be a driver call of ours: never while a capture is on.
+pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
+    let named = named(handle)?;
+    let image = CODE.get(&named.code).and_then(|code| code.image.clone());
+    // The client came to the handle past us, or by a view.
+    let alike = || {
+        let mut codes = CODE.iter();
+        codes.find_map(|code| code.image.clone().filter(|_| code.hash == named.module))
+    };
+    let image = image.or_else(|| (named.module != 0).then(alike).flatten())?;
+    image.parameters(&named.symbol)
 }
 
 /// The hash of the image that a module or library was loaded from; 0 where unknown.

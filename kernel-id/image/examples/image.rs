@@ -2,9 +2,9 @@
 //!
 //! The way to look at a framework's real kernels (names, parameter layouts) where no vendor tool is at hand.
 
-use simgpu_image::fatbin::{EntryKind, Fatbin};
-use simgpu_image::kind::{FATBIN_MAGIC, Kind, kind};
-use simgpu_image::{Error, Module, read};
+use weft_image::fatbin::{EntryKind, Fatbin};
+use weft_image::kind::{FATBIN_MAGIC, Kind, kind};
+use weft_image::{Error, Module, read};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

@@ -19,7 +19,7 @@ const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
 /// The largest uncompressed entry accepted: the biggest seen in a framework is some 100 MB; a corrupt size must not
 /// allocate the machine away.
-const LARGEST: u64 = 1 << 30;
+const LARGEST: u64 = 512 << 20;
 
 /// The struct that `nvcc` emits and the CUDA runtime hands to `cuLibraryLoadData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

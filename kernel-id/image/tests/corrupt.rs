@@ -4,9 +4,9 @@ mod build;
 
 use build::{Cubin, Packing, fatbin};
 use proptest::prelude::*;
-use simgpu_image::fatbin::{Fatbin, Wrapper};
-use simgpu_image::kind::{cubin_extent, extent};
-use simgpu_image::{lz4, ptx, read};
+use weft_image::fatbin::{Fatbin, Wrapper};
+use weft_image::kind::{cubin_extent, extent};
+use weft_image::{lz4, ptx, read};
 
 /// Everything that a driver would do with an image.
 fn read_all(bytes: &[u8]) {

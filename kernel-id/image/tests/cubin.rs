@@ -3,8 +3,8 @@
 mod build;
 
 use build::Cubin;
-use simgpu_image::kind::{Extent, Kind, PREFIX, cubin_extent, extent, kind};
-use simgpu_image::{Param, read};
+use weft_image::kind::{Extent, Kind, PREFIX, cubin_extent, extent, kind};
+use weft_image::{Param, read};
 
 fn sample() -> Vec<u8> {
     Cubin::new(0x0055_0550, 0)

@@ -4,9 +4,9 @@ mod build;
 
 use build::{Cubin, Packing, fatbin};
 use proptest::prelude::*;
-use simgpu_image::fatbin::{EntryKind, Fatbin, Wrapper};
-use simgpu_image::kind::{Extent, extent};
-use simgpu_image::{Error, lz4, read};
+use weft_image::fatbin::{EntryKind, Fatbin, Wrapper};
+use weft_image::kind::{Extent, extent};
+use weft_image::{Error, lz4, read};
 
 fn cubin(name: &str) -> Vec<u8> {
     Cubin::default().kernel(name, &[(0, 8)], 0, 10).build()

@@ -1,7 +1,7 @@
 //! PTX text.
 
-use simgpu_image::ptx::read;
-use simgpu_image::{Global, Param};
+use weft_image::ptx::read;
+use weft_image::{Global, Param};
 
 const TEXT: &str = r#"
 //

@@ -18,7 +18,7 @@ mod torch;
 
 use std::sync::Arc;
 
-use simgpu_image::Param;
+use weft_image::Param;
 
 pub(crate) use spin::Spin;
 

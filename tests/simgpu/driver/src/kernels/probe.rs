@@ -52,7 +52,7 @@ fn store(call: &Call<'_>) -> Result<Clocked, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use simgpu_image::ptx;
+    use weft_image::ptx;
 
     use super::super::testing::Bytes;
     use super::*;

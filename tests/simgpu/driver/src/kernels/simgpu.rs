@@ -66,7 +66,7 @@ fn checksum(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
-    use simgpu_image::{Module, ptx};
+    use weft_image::{Module, ptx};
 
     use super::super::Spin;
     use super::super::spin::Until;

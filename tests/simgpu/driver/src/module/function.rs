@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::NameId;
-use simgpu_image::{Kernel, Param};
+use weft_image::{Kernel, Param};
 
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;

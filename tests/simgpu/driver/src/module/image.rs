@@ -6,8 +6,8 @@
 
 use std::sync::OnceLock;
 
-use simgpu_image::kind::{self, Extent, Kind, PREFIX};
-use simgpu_image::{Error as ImageError, Module};
+use weft_image::kind::{self, Extent, Kind, PREFIX};
+use weft_image::{Error as ImageError, Module};
 
 use crate::abi::{Error, In, R};
 use crate::device::attributes::CAPABILITY;
@@ -69,7 +69,7 @@ impl Image {
         }
         let first = prefix(address)?;
         if kind::kind(&first) == Kind::Wrapper {
-            let wrapper = simgpu_image::fatbin::Wrapper::new(&first).map_err(|_| Error::INVALID_IMAGE)?;
+            let wrapper = weft_image::fatbin::Wrapper::new(&first).map_err(|_| Error::INVALID_IMAGE)?;
             let data = usize::try_from(wrapper.data).map_err(|_| Error::INVALID_IMAGE)?;
             return Ok(Image::kept(data, length(data)?));
         }
@@ -115,7 +115,7 @@ impl Image {
         let (major, minor) = CAPABILITY;
         let arch = u32::try_from(10 * major + minor).unwrap_or(0);
         let read = |bytes: &[u8]| {
-            simgpu_image::read(bytes, arch).map_err(|error| match error {
+            weft_image::read(bytes, arch).map_err(|error| match error {
                 ImageError::NoBinary(_) => Error::NO_BINARY_FOR_GPU,
                 _ => Error::INVALID_IMAGE,
             })

@@ -299,7 +299,7 @@ mod tests {
         {
             buffer[16 + 8 * at..24 + 8 * at].copy_from_slice(&pointer.to_le_bytes());
         }
-        let param = |offset, size| simgpu_image::Param { offset, size };
+        let param = |offset, size| weft_image::Param { offset, size };
         let params = [param(0, 4), param(4, 8), param(16, 24)];
         let call = Call {
             buffer: &buffer,

@@ -6,7 +6,7 @@
 //! branches on them, and the job's own cores would pay ([`is_too_large`]).
 //!
 //! Symbols and parameter layouts are those of PyTorch 2.15 (CUDA 13.2) and 2.7 (CUDA 12.6), read from their libraries with
-//! `simgpu-image`'s example program. A layout that differs by a byte from what is expected is left alone.
+//! `weft-image`'s example program. A layout that differs by a byte from what is expected is left alone.
 #![forbid(unsafe_code)]
 
 pub(crate) mod access;

@@ -242,7 +242,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use simgpu_image::Param;
+    use weft_image::Param;
 
     use super::super::super::testing::Bytes;
     use super::*;

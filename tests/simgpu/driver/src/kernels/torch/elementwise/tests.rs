@@ -1,6 +1,6 @@
 //! Real symbols of PyTorch 2.15 with the parameter layouts of their cubins, run on a memory of a few bytes.
 
-use simgpu_image::Param;
+use weft_image::Param;
 
 use super::super::super::testing::Bytes;
 use super::super::super::{Call, Effect, Fault, Memory, find};
