@@ -13,7 +13,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ const MOST: usize = 1 << 20;
 static AWAY: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 /// How many there are: launches look here first.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Something was moved away since [`forget`].
+static EVER: AtomicBool = AtomicBool::new(false);
 /// Counts what came; launches sleep on it.
 pub static CAME: AtomicU32 = AtomicU32::new(0);
 /// Errands that brought something.
@@ -50,6 +52,9 @@ static VAIN: AtomicU64 = AtomicU64::new(0);
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
+/// Launches that wait now, and when the last one's wait was over.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+static OVER: AtomicU64 = AtomicU64::new(0);
 
 fn set() -> MutexGuard<'static, Option<HashSet<u64>>> {
     // Nothing that runs under the lock can leave the set half changed.
@@ -68,6 +73,7 @@ pub fn leaves(start: u64, bytes: u64) {
     let room = MOST.saturating_sub(away.len());
     away.extend(granules(start, bytes).take(room));
     COUNT.store(away.len(), Ordering::Release);
+    EVER.store(true, Ordering::Release);
 }
 
 /// An errand has brought them. Whoever sleeps on [`CAME`] is to be woken.
@@ -94,8 +100,15 @@ pub fn came(start: u64, bytes: u64) {
 pub fn forget() {
     *set() = None;
     COUNT.store(0, Ordering::Release);
+    EVER.store(false, Ordering::Release);
     VAIN.store(0, Ordering::Release);
     CAME.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Whether any may be away by the time that a launch which comes now has passed the gate: what is there when it comes may leave while it waits there.
+#[inline]
+pub fn may_be() -> bool {
+    EVER.load(Ordering::Relaxed)
 }
 
 /// Whether any are away.
@@ -133,6 +146,14 @@ pub fn waited() -> Waited {
     }
 }
 
+/// Up to when a launch that is counted as issued was kept from the device here: `now` while one is. What ends by the clock has not begun before.
+pub fn kept_until(now: Ns) -> Ns {
+    match WAITING.load(Ordering::Acquire) {
+        0 => OVER.load(Ordering::Acquire),
+        _ => now,
+    }
+}
+
 /// Waits until all of these (address and bytes) are back, within the bounds above. `nap` sleeps until [`CAME`] is not what it was, or so long.
 pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) {
     if !any() {
@@ -165,11 +186,16 @@ pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Dur
             }
             break;
         }
-        waits = true;
+        if !std::mem::replace(&mut waits, true) {
+            WAITING.fetch_add(1, Ordering::AcqRel);
+        }
         nap(came, LOOK);
     }
     if waits {
-        WAITED.fetch_add(clock().saturating_sub(begun), Ordering::Relaxed);
+        let now = clock();
+        WAITED.fetch_add(now.saturating_sub(begun), Ordering::Relaxed);
+        OVER.fetch_max(now, Ordering::AcqRel);
+        WAITING.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -193,12 +219,15 @@ mod tests {
         // One granule comes with every nap.
         let naps = Cell::new(0);
         let nap = |_, _| {
+            assert_eq!(kept_until(time.get() + 7), time.get() + 7, "a launch stands here");
             time.set(time.get() + PATIENCE - 1);
             brought(base + naps.get() * GRANULE, GRANULE);
             naps.set(naps.get() + 1);
         };
         wait(&[(base, 3 * GRANULE)], clock, nap);
         assert_eq!((naps.get(), any(), waited().given_up), (3, false, 0));
+        assert_eq!(kept_until(time.get() + 7), time.get(), "it has gone on");
+        assert!(may_be(), "it may leave again before the next launch goes");
         // Nobody brings anything: that costs the first launches a wait and all others nothing, and what they touch counts as here.
         let (begun, before) = (time.get(), waited());
         let count = 1000;
@@ -226,6 +255,7 @@ mod tests {
         assert!(time.get() - begun <= in_vain * most);
         // Somebody else moves things now.
         forget();
+        assert!(!may_be());
         leaves(base, GRANULE);
         let begun = time.get();
         wait(&[(base, 1)], clock, idle);

@@ -3,7 +3,7 @@
 //! * What a launch uses is predicted from its parameters by the templates of the job's profile. Of a kernel that has none it is taken to be what lies behind each pointer, up to
 //!   [`UNKNOWN`] and the range's end: more than most kernels touch, and far less than a monolithic allocation.
 //! * The uses go into a [`Sequence`], which finds the job's period; the memory thread tells the broker what the period touches ([`news`]), and each launch says in the lane how far into its period the
-//!   job is.
+//!   job is, once it has left: of one that waits, at the gate or for its memory, the broker still has to bring what it uses, and must not take that for used.
 //! * Beside it each range bears the number of the round in which it was named last; where there is no period the broker goes by that, and by whole ranges.
 //! * A launch whose memory was moved away by the broker waits for it ([`super::away`]) behind the gate.
 //!
@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use weft_broker::protocol::Ns;
 use weft_broker::protocol::control::{GRANULE, GranuleUse};
 use weft_profiles::working_set::{
     Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, Touched, WorkingSets,
@@ -87,6 +88,8 @@ pub struct Kernel {
 pub struct Noted {
     /// What must not be away: addresses and bytes.
     wanted: Vec<(u64, u64)>,
+    /// Where the job stands behind it: the forecast's number, and how far into the period.
+    behind: Option<(u32, Option<Ns>)>,
     /// The launch, in stage 1: its kernel and parameters.
     learns: Option<(Kernel, u64, Vec<u8>)>,
     /// It is to be observed.
@@ -100,6 +103,17 @@ impl Noted {
         if !self.wanted.is_empty() {
             guarded(|| session::await_memory(&self.wanted));
         }
+        let behind = self.behind;
+        let result = self.learning(real);
+        if let Some((number, position)) = behind {
+            guarded(|| session::position(number, position));
+        }
+        result
+    }
+
+    /// Launches, and in stage 1 learns from it.
+    #[inline]
+    fn learning(self, real: impl FnOnce() -> CuResult) -> CuResult {
         let Some((kernel, word, parameters)) = self.learns else {
             return real();
         };
@@ -172,9 +186,11 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     tracker.refresh();
     tracker.predict(&kernel, word);
     // What a kernel writes is foretold: it may leave some of it as it was.
-    tracker.step(hash, session::cost(hash), touching);
-    let mut noted = Noted::default();
-    if away::any() {
+    let mut noted = Noted {
+        behind: tracker.step(hash, session::cost(hash), touching),
+        ..Noted::default()
+    };
+    if away::may_be() {
         let parts = tracker.regions.iter().flat_map(|region| region.parts());
         noted.wanted = parts.map(|part| (part.address, part.bytes)).collect();
     }
@@ -202,8 +218,11 @@ pub fn moved(places: [(u64, Access); 2], bytes: u64) {
                 tracker.regions.push(Region::contiguous(address, bytes, access));
             }
         }
-        if !tracker.regions.is_empty() {
-            tracker.step(bytes, 0, overwriting);
+        if !tracker.regions.is_empty()
+            && let Some((number, position)) = tracker.step(bytes, 0, overwriting)
+        {
+            // Nobody holds it up.
+            session::position(number, position);
         }
     });
 }
@@ -344,8 +363,13 @@ impl Tracker {
         }
     }
 
-    /// `regions` are used by what has this number; `uses` says how a part of one is.
-    fn step(&mut self, what: u64, cost: u64, uses: fn(Touched) -> [Option<GranuleUse>; 3]) {
+    /// `regions` are used by what has this number; `uses` says how a part of one is. Where the job stands behind it: the forecast's number, and how far into the period.
+    fn step(
+        &mut self,
+        what: u64,
+        cost: u64,
+        uses: fn(Touched) -> [Option<GranuleUse>; 3],
+    ) -> Option<(u32, Option<Ns>)> {
         let round = ROUND.load(Ordering::Relaxed);
         let mut sign = what;
         for region in &self.regions {
@@ -355,12 +379,12 @@ impl Tracker {
             }
         }
         if BLIND.load(Ordering::Relaxed) {
-            return;
+            return None;
         }
         let parts = self.regions.iter().flat_map(|region| region.parts());
         let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
         self.sequence.step(sign, cost, session::clock_now(), uses);
-        session::position(self.number, self.sequence.position());
+        Some((self.number, self.sequence.position()))
     }
 }
 

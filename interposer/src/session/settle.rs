@@ -13,6 +13,7 @@ use weft_broker::protocol::Ns;
 
 use super::driver::{Context, Driver, Event, Reached};
 use super::streams::{Place, Streams};
+use crate::memory::away;
 
 /// So much predicted work goes on a stream between two events. An event costs about 1 us, so 1 % at most; the broker's view of what is
 /// outstanding is no coarser than a fifth of the usual delay bound (500 us).
@@ -124,9 +125,10 @@ impl Settle {
 
     /// Work that no mark covers and whose time is long over. Makes no driver call.
     pub fn by_clock(&self, streams: &Streams, now: Ns) -> Ns {
+        let kept = away::kept_until(now);
         streams
             .open()
-            .fold(0, |sum: Ns, account| sum.saturating_add(by_time(account, now)))
+            .fold(0, |sum: Ns, account| sum.saturating_add(by_time(account, now, kept)))
     }
 
     /// Predicted work of the process has ended without an event: a synchronising call says so.
@@ -170,8 +172,8 @@ impl Settle {
     }
 }
 
-/// Work that no mark covers ends by the clock.
-fn by_time(account: &super::streams::Account, now: Ns) -> Ns {
+/// Work that no mark covers ends by the clock. `kept`: a launch may have waited for its memory until then, which is not on the device yet though it counts as issued.
+fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let outstanding = account.outstanding();
     if outstanding == 0 {
         return 0;
@@ -186,6 +188,7 @@ fn by_time(account: &super::streams::Account, now: Ns) -> Ns {
     let late = account
         .last
         .load(Ordering::Relaxed)
+        .max(kept)
         .saturating_add(outstanding.saturating_mul(DOUBT))
         .saturating_add(SLACK);
     if now > late { account.settle(issued) } else { 0 }
