@@ -149,6 +149,17 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
                 client.errands_late,
             )));
         }
+        if client.to_device_bytes_per_s > 0 || client.to_host_bytes_per_s > 0 {
+            let rate = |bytes: u64| match bytes {
+                0 => "not measured".to_string(),
+                bytes => format!("{}/s", text::size(bytes)),
+            };
+            lines.push(named(format!(
+                "the link carries {} to the device, {} to the host",
+                rate(client.to_device_bytes_per_s),
+                rate(client.to_host_bytes_per_s)
+            )));
+        }
         if client.turn_ns > 0 || client.turns > 0 {
             let now = match (client.has_turn, client.turn_ns) {
                 (true, _) => "has the memory's turn now",
@@ -231,6 +242,7 @@ mod tests {
             resident: 3 << 30,
             working_set: 4 << 30,
             faulted: 6 << 30,
+            to_device_bytes_per_s: 20 << 30,
             turn_ns: 120_000_000,
             turns: 17,
             has_turn: true,
@@ -259,6 +271,7 @@ mod tests {
             "client 2: 4 troubles",
             "managed, 4.00 GiB of it touched, about 3.00 GiB on the device",
             "about 6.00 GiB by faults",
+            "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",
             "client 2: 9 launches in the middle of bursts",

@@ -83,6 +83,10 @@ pub struct Figures {
     pub faulted: AtomicU64,
     /// What the job is known to touch of its managed memory, bytes.
     pub working_set: AtomicU64,
+    /// Bytes a second that the device's link was measured to carry to it, and to the host; 0: not measured.
+    pub to_device: AtomicU64,
+    /// See above.
+    pub to_host: AtomicU64,
     /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had, and whether it has one now.
     pub turn: AtomicU64,
     /// See above.
@@ -247,6 +251,8 @@ impl Entry {
             resident: read(&self.figures.resident),
             faulted: read(&self.figures.faulted),
             working_set: read(&self.figures.working_set),
+            to_device_bytes_per_s: read(&self.figures.to_device),
+            to_host_bytes_per_s: read(&self.figures.to_host),
             turn_ns: read(&self.figures.turn),
             turns: read(&self.figures.turns),
             has_turn: self.figures.has_turn.load(Ordering::Relaxed),

@@ -154,6 +154,12 @@ pub struct ClientStatus {
     pub faulted: u64,
     /// What the job is known to touch of its managed memory, bytes.
     pub working_set: u64,
+    /// What the device's link was measured to carry to it, by what moves of managed memory took, bytes a second; 0: not measured yet, the plan goes by a rate that is taken for granted.
+    #[serde(default)]
+    pub to_device_bytes_per_s: u64,
+    /// The same to the host.
+    #[serde(default)]
+    pub to_host_bytes_per_s: u64,
     /// How long its turns with the device's memory are, ns; 0 where it finds room beside the others and takes none.
     pub turn_ns: u64,
     /// Such turns that it had.

@@ -83,6 +83,8 @@ struct Slot {
     outcome: AtomicU32,
     start: AtomicU64,
     bytes: AtomicU64,
+    /// How long the device took for all of it and nothing else, ns; 0 = nobody knows.
+    took: AtomicU64,
 }
 
 /// The ring.
@@ -121,10 +123,27 @@ impl Errands {
 
     /// Client: says how an errand ended.
     pub fn end(&self, number: u64, outcome: Outcome) {
+        self.end_timed(number, outcome, 0);
+    }
+
+    /// Client: the same, and how long the device took for all of it and nothing else, ns; 0 where that is not known.
+    pub fn end_timed(&self, number: u64, outcome: Outcome, took: u64) {
         if let Some(slot) = self.slot(number) {
+            slot.took.store(took, Ordering::Relaxed);
             slot.outcome.store(outcome as u32, Ordering::Release);
         }
     }
+}
+
+/// An errand that has ended, as its client says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub number: u64,
+    /// How.
+    pub outcome: Outcome,
+    /// How long the device took for all of it and nothing else, ns; 0 where that is not known.
+    pub took: u64,
 }
 
 /// The broker's place in a ring.
@@ -147,6 +166,7 @@ impl Giver {
         let slot = errands.slot(number)?;
         slot.what.store(errand.what as u32, Ordering::Relaxed);
         slot.outcome.store(0, Ordering::Relaxed);
+        slot.took.store(0, Ordering::Relaxed);
         slot.start.store(errand.start, Ordering::Relaxed);
         slot.bytes.store(errand.bytes, Ordering::Relaxed);
         self.given += 1;
@@ -161,24 +181,24 @@ impl Giver {
     }
 
     /// Errands that have ended since the last call, each once.
-    pub fn ended(&mut self, errands: &Errands) -> Vec<(u64, Outcome)> {
+    pub fn ended(&mut self, errands: &Errands) -> Vec<Ended> {
         let mut found = Vec::new();
         for (number, ended) in (self.read..).zip(self.ended.iter_mut()) {
-            let outcome = errands
-                .slot(number)
-                .map_or(0, |slot| slot.outcome.load(Ordering::Acquire));
+            let Some(slot) = errands.slot(number) else { continue };
+            let outcome = slot.outcome.load(Ordering::Acquire);
             if *ended || outcome == 0 {
                 continue;
             }
             *ended = true;
-            found.push((
+            found.push(Ended {
                 number,
-                match outcome {
+                outcome: match outcome {
                     1 => Outcome::Done,
                     3 => Outcome::Gone,
                     _ => Outcome::Refused,
                 },
-            ));
+                took: slot.took.load(Ordering::Relaxed),
+            });
         }
         let passed = self.ended.iter().take_while(|ended| **ended).count();
         self.ended.drain(..passed);
@@ -232,6 +252,11 @@ impl Taker {
 mod tests {
     use super::*;
 
+    fn ended(giver: &mut Giver, ring: &Errands) -> Vec<(u64, Outcome)> {
+        let all = giver.ended(ring).into_iter();
+        all.map(|one| (one.number, one.outcome)).collect()
+    }
+
     fn errand(start: u64) -> Errand {
         Errand {
             what: What::Evict,
@@ -250,12 +275,29 @@ mod tests {
         let taken: Vec<_> = std::iter::from_fn(|| taker.next(&ring)).collect();
         assert_eq!(taken, [(0, errand(0)), (1, errand(1)), (2, errand(2))]);
         ring.end(2, Outcome::Done);
-        assert_eq!(giver.ended(&ring), [(2, Outcome::Done)]);
-        assert_eq!(giver.ended(&ring), []);
+        assert_eq!(ended(&mut giver, &ring), [(2, Outcome::Done)]);
+        assert_eq!(ended(&mut giver, &ring), []);
         ring.end(0, Outcome::Refused);
         ring.end(1, Outcome::Gone);
-        assert_eq!(giver.ended(&ring), [(0, Outcome::Refused), (1, Outcome::Gone)]);
+        assert_eq!(ended(&mut giver, &ring), [(0, Outcome::Refused), (1, Outcome::Gone)]);
         assert!(!giver.awaits());
+    }
+
+    #[test]
+    fn how_long_an_errand_took_is_told_with_its_end() {
+        let ring = Box::<Errands>::default();
+        let mut giver = Giver::default();
+        let took = |giver: &mut Giver| giver.ended(&ring).iter().map(|one| one.took).collect::<Vec<_>>();
+        for round in 0..2 * ERRANDS as u64 {
+            giver.give(&ring, errand(round)).unwrap();
+            if round % 2 == 0 {
+                ring.end_timed(round, Outcome::Done, 7 + round);
+            } else {
+                ring.end(round, Outcome::Done);
+            }
+            // A place that was used before says nothing of that time.
+            assert_eq!(took(&mut giver), [if round % 2 == 0 { 7 + round } else { 0 }]);
+        }
     }
 
     #[test]
@@ -271,7 +313,7 @@ mod tests {
             let (first, _) = taker.next(&ring).unwrap();
             assert_eq!(first, number + 1 - ERRANDS as u64);
             ring.end(first, Outcome::Done);
-            assert_eq!(giver.ended(&ring), [(first, Outcome::Done)]);
+            assert_eq!(ended(&mut giver, &ring), [(first, Outcome::Done)]);
         }
     }
 
@@ -283,10 +325,10 @@ mod tests {
         giver.give(&ring, errand(2)).unwrap();
         ring.slots[0].what.store(99, Ordering::Relaxed);
         assert_eq!(taker.next(&ring), Some((1, errand(2))));
-        assert_eq!(giver.ended(&ring), [(0, Outcome::Refused)]);
+        assert_eq!(ended(&mut giver, &ring), [(0, Outcome::Refused)]);
         ring.given.store(u64::MAX, Ordering::Relaxed);
         assert_eq!(taker.next(&ring), None);
         ring.slots[1].outcome.store(77, Ordering::Relaxed);
-        assert_eq!(giver.ended(&ring), [(1, Outcome::Refused)]);
+        assert_eq!(ended(&mut giver, &ring), [(1, Outcome::Refused)]);
     }
 }

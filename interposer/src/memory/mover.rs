@@ -7,7 +7,8 @@
 //! * The job never waits for it, but when a context ends: then for one driver call of its, within a bound.
 //! * While anybody captures it makes no driver call. Should a capture begin in the middle of one: its thread's capture mode is relaxed, so that its calls
 //!   do not spoil another thread's capture.
-//! * Completion is seen by events; nothing is waited for in the driver.
+//! * Completion is seen by events; nothing is waited for in the driver. Of two errands that lie behind one another on a stream the events say how long the second one took the device
+//!   ([`timed`]), and the broker is told: what the link carries is seen by nobody else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -47,8 +48,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
-/// CU_EVENT_DISABLE_TIMING.
-const WITHOUT_TIME: u32 = 2;
+/// CU_EVENT_DEFAULT: the device writes down when it was reached.
+const WITH_TIME: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
@@ -149,6 +150,11 @@ struct Out {
     /// Behind its last part, and the context it is of.
     event: CuEvent,
     context: CuContext,
+    stream: CuStream,
+    /// The event of the errand before it on the stream, where that was not through when this one was behind it: what the device did between the two is this errand.
+    follows: Option<CuEvent>,
+    /// Its own event is so needed by another one, which then keeps it.
+    followed: bool,
     since: Ns,
     late: bool,
     borrowed: Vec<Spare>,
@@ -281,23 +287,23 @@ impl Mover {
         {
             match self.begin(number, &errand) {
                 Ok(Some(out)) => self.out.push(out),
-                Ok(None) => self.finish(errands, number, Outcome::Done),
+                Ok(None) => self.finish(errands, number, Outcome::Done, 0),
                 Err(outcome) => {
                     if errand.what.is_inward() {
                         away::came(errand.start, errand.bytes);
                         self.session.wake_launches();
                     }
-                    self.finish(errands, number, outcome);
+                    self.finish(errands, number, outcome, 0);
                 }
             }
         }
     }
 
-    fn finish(&self, errands: &Errands, number: u64, outcome: Outcome) {
+    fn finish(&self, errands: &Errands, number: u64, outcome: Outcome, took: Ns) {
         if outcome == Outcome::Refused {
             self.session.counters().refused.fetch_add(1, Ordering::Relaxed);
         }
-        errands.end(number, outcome);
+        errands.end_timed(number, outcome, took);
         self.session.ring();
     }
 
@@ -369,6 +375,7 @@ impl Mover {
         if !errand.what.is_inward() || errand.what == What::Confirm {
             away::leaves(errand.start, errand.bytes);
         }
+        let follows = self.follows(stream);
         Ok(Some(Out {
             number,
             what: errand.what,
@@ -376,6 +383,9 @@ impl Mover {
             bytes,
             event,
             context,
+            stream,
+            follows,
+            followed: false,
             since: self.session.now(),
             late: false,
             borrowed: Vec::new(),
@@ -393,16 +403,19 @@ impl Mover {
                 real::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
             let event = result.ok().then(|| self.mark(context, streams.outward)).flatten();
-            event.ok_or(Outcome::Refused)
+            event.map(|event| (event, streams.outward)).ok_or(Outcome::Refused)
         });
         match begun {
-            Ok(event) => Ok(Out {
+            Ok((event, stream)) => Ok(Out {
                 number,
                 what: What::Discard,
                 range: (0, 0),
                 bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
                 event,
                 context,
+                stream,
+                follows: None,
+                followed: false,
                 since: self.session.now(),
                 late: false,
                 borrowed,
@@ -450,7 +463,7 @@ impl Mover {
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
         if event == 0 {
             // SAFETY: the out-parameter is valid.
-            if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+            if !unsafe { real::cuEventCreate(&mut event, WITH_TIME) }.ok() {
                 return None;
             }
         }
@@ -460,6 +473,17 @@ impl Mover {
         }
         self.events.push((context, event));
         None
+    }
+
+    /// The event of the last errand on a stream, if the device has not reached it: asked when the next one lies behind it already.
+    fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
+        let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
+        // SAFETY: our event.
+        if unsafe { real::cuEventQuery(last.event) } != CuResult::NOT_READY {
+            return None;
+        }
+        last.followed = true;
+        Some(last.event)
     }
 
     /// Sees what has ended.
@@ -489,13 +513,18 @@ impl Mover {
                 }
                 self.session.wake_launches();
             }
+            let mut took = 0;
             if outcome == Outcome::Done {
-                self.events.push((out.context, out.event));
+                took = timed(&out);
+                if !out.followed {
+                    self.events.push((out.context, out.event));
+                }
                 self.count(&out);
             }
+            self.events.extend(out.follows.map(|event| (out.context, event)));
             pool::put_back(std::mem::take(&mut out.borrowed));
             advice::left(std::mem::take(&mut out.again));
-            self.finish(errands, out.number, outcome);
+            self.finish(errands, out.number, outcome, took);
         }
         self.out = going;
     }
@@ -510,6 +539,19 @@ impl Mover {
         };
         counter.fetch_add(out.bytes, Ordering::Relaxed);
     }
+}
+
+/// How long the device took for an errand that has ended and that it had before it when the last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
+fn timed(out: &Out) -> Ns {
+    let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
+        return 0;
+    };
+    let mut milliseconds: f32 = 0.0;
+    // SAFETY: our events, both reached; the out-parameter is valid.
+    if !unsafe { real::cuEventElapsedTime(&mut milliseconds, before, out.event) }.ok() {
+        return 0;
+    }
+    (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
 }
 
 /// Moves a range, to a device or to the host, by whichever of its calls the driver has.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    Config, GRANULE, Migration, Options, Order, OrderId, Outcome, Place, Range, Row, Turn, What, WorkingSet,
+    Config, GRANULE, Link, Migration, Options, Order, OrderId, Outcome, Place, Range, Row, Turn, What, WorkingSet,
     choice::Choice,
     held::{Held, Moving, Slot},
     slice,
@@ -87,6 +87,14 @@ impl Planner {
     /// Of the host so many granules may be taken from now on. What lies there stays.
     pub fn host_may_take(&mut self, granules: u64) {
         self.config.host_limit = granules;
+    }
+
+    /// What the link carries, as is known now. Whether it carries both ways at once stays as it was.
+    pub fn carries(&mut self, link: Link) {
+        self.config.link = Link {
+            duplex: self.config.link.duplex,
+            ..link
+        };
     }
 
     /// What it is set to.

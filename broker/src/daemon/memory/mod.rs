@@ -19,9 +19,11 @@
 //! | `residency` | which granules lie on the device, and what came there by faults: an estimate |
 //! | `faults` | what it rests on: where clients are, and how errands end |
 //! | `room` | how much room there is to plan with |
+//! | `carried` | what the link carries, by what moves took |
 //! | `turns` | whether jobs find room together, and how long their turns are where they do not |
 #![forbid(unsafe_code)]
 
+mod carried;
 mod faults;
 mod forecast;
 mod granules;

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
+use super::carried::{Carried, Way};
 use super::granules::{confirms, errand, granules, joined};
 use super::known::{Known, Out};
 use super::residency::Residency;
-use super::room::{RESERVE, config};
+use super::room::{config, holds, link};
 use super::turns::Turns;
 use super::{Settings, Tell};
 use crate::core::Client;
@@ -19,7 +20,7 @@ use crate::core::memory::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, 
 use crate::daemon::scheduler::{Desk, Notice};
 use crate::daemon::trace::Trace;
 use crate::protocol::Ns;
-use crate::protocol::errands;
+use crate::protocol::errands::{self, Ended};
 
 /// Between two looks at errands that are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
@@ -59,13 +60,15 @@ pub(super) struct Thread {
     pub switched: Instant,
     /// Sizes of devices.
     pub sizes: HashMap<String, u64>,
-    /// Managed clients that the planner's capacity leaves room for, and device memory of clients that is not managed.
+    /// Clients whose contexts the planner's capacity leaves room for, and device memory of clients that is not managed.
     pub beside: (usize, u64),
     pub orders: Vec<Order>,
     /// When it was last seen what the host has to spare.
     pub surveyed: Instant,
     /// What is taken to be on the device.
     pub residency: Residency,
+    /// What devices' links carry.
+    pub links: HashMap<String, Carried>,
 }
 
 impl Thread {
@@ -86,6 +89,7 @@ impl Thread {
             orders: Vec::new(),
             surveyed: Instant::now(),
             residency: Residency::default(),
+            links: HashMap::new(),
         }
     }
 
@@ -385,9 +389,10 @@ impl Thread {
             let planner = self
                 .planner
                 .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.dilation)));
-            // What the plan leaves free the driver fills.
-            self.residency
-                .room(planner.config().capacity + bytes / RESERVE / GRANULE);
+            if let Some(carried) = self.links.get(uuid) {
+                planner.carries(carried.link());
+            }
+            self.residency.room(holds(*bytes, contexts, plain));
             planner.join(Client(*client));
             planner.pin(Client(*client), known.pinned);
             let set = known.working_set(self.settings.turn);
@@ -420,21 +425,39 @@ impl Thread {
     pub(super) fn beside(&self) -> (usize, u64) {
         const STEP: u64 = 128 << 20;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let managed = self.clients.values().filter(|known| !known.ranges.is_empty());
+        let mut managed = self.clients.values().filter(|known| !known.ranges.is_empty());
+        let Some(first) = managed.next() else { return (0, 0) };
+        // The device that is planned, or will be.
+        let device = self.device.as_ref().or(first.device.as_ref());
         let plain = |known: &Known| {
             let counters = &known.entry.lane.counters;
             read(&counters.memory).saturating_sub(read(&counters.managed))
         };
-        let sum = managed.clone().map(plain).fold(0, u64::saturating_add);
-        (managed.count(), sum / STEP * STEP)
+        // Those whose memory is the device's alone have their part of it, too.
+        let there = |known: &&Known| {
+            let neighbour = device.is_some() && known.device.as_ref() == device && plain(known) > 0;
+            !known.ranges.is_empty() || neighbour
+        };
+        let there = self.clients.values().filter(there);
+        let sum = there.clone().map(plain).fold(0, u64::saturating_add);
+        (there.count(), sum / STEP * STEP)
     }
 
     /// Hears how errands ended.
     pub(super) fn hear(&mut self) {
-        let Some(planner) = &mut self.planner else { return };
+        let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
+            return;
+        };
+        let granted = || Carried::new(link(self.settings.dilation));
+        let carried = self.links.entry(device.clone()).or_insert_with(granted);
+        let now = Instant::now();
+        for out in self.clients.values().flat_map(|known| known.out.values()) {
+            carried.busy(way(out.what), now);
+        }
         let mut ended = Vec::new();
+        let mut measured = false;
         for (client, known) in &mut self.clients {
-            for (number, outcome) in known.giver.ended(&known.entry.lane.errands) {
+            for Ended { number, outcome, took } in known.giver.ended(&known.entry.lane.errands) {
                 if let Some(out) = known.out.remove(&number) {
                     planner.done(
                         out.order,
@@ -443,12 +466,15 @@ impl Thread {
                             errands::Outcome::Refused | errands::Outcome::Gone => Outcome::Refused,
                         },
                     );
+                    if matches!(out.what, What::Prefetch | What::Evict) && outcome == errands::Outcome::Done {
+                        let bytes = u64::from(out.range.count) * GRANULE;
+                        measured |= carried.moved(way(out.what), bytes, took, now);
+                    }
                     ended.push((*client, out.what, out.range, outcome));
                 } else if let Some(range) = known.confirming.remove(&number) {
                     ended.push((*client, What::Prefetch, range, outcome));
                 }
             }
-            let now = Instant::now();
             if known.out.values().any(|out| now - out.since > PATIENCE) {
                 log::warn!(
                     "client {} does not carry out what it is told about its memory",
@@ -460,6 +486,9 @@ impl Thread {
                     ended.push((*client, out.what, out.range, errands::Outcome::Refused));
                 }
             }
+        }
+        if measured {
+            planner.carries(carried.link());
         }
         for (client, what, range, outcome) in ended {
             self.moved(client, what, range, outcome);
@@ -528,6 +557,9 @@ impl Thread {
     /// What people see.
     pub(super) fn show(&self) {
         let Some(planner) = &self.planner else { return };
+        let carried = self.device.as_ref().and_then(|device| self.links.get(device));
+        let rate = |way| carried.and_then(|carried| carried.measured(way)).unwrap_or(0.0) as u64;
+        let rates = (rate(Way::Inward), rate(Way::Outward));
         for row in planner.rows() {
             if let Some(known) = row.client.and_then(|client| self.clients.get(&client.0)) {
                 let figures = &known.entry.figures;
@@ -537,9 +569,19 @@ impl Thread {
                 figures.working_set.store(row.working_set, Ordering::Relaxed);
                 let turn = self.turns.of(known.entry.client);
                 let runs = self.running.is_some_and(|(running, _)| running == known.entry.client);
+                figures.to_device.store(rates.0, Ordering::Relaxed);
+                figures.to_host.store(rates.1, Ordering::Relaxed);
                 figures.turn.store(turn.unwrap_or(0), Ordering::Relaxed);
                 figures.has_turn.store(turn.is_some() && runs, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// Which way an order moves memory.
+fn way(what: What) -> Way {
+    match what {
+        What::Prefetch | What::Populate => Way::Inward,
+        What::Evict | What::Release | What::Discard | What::Advise(_) => Way::Outward,
     }
 }
