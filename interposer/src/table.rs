@@ -7,7 +7,7 @@
 //!    whether any are in the [`queue`];
 //! 4. at an answer of our own where the driver lacks the symbol, or where there is no driver.
 //!
-//! Slots only ever change from 1 to one of the others. Arguments on the stack are never touched on the way, so a call with any
+//! Slots only ever change from 1 to one of the others, and back once where the hook depends on what was not decided yet ([`choose_anew`]). Arguments on the stack are never touched on the way, so a call with any
 //! signature passes. No function here may panic, and nothing runs before the first call of an entry point.
 
 use std::ffi::CStr;
@@ -166,6 +166,13 @@ fn real_late(at: usize) -> *mut () {
 pub fn unhook(at: usize) {
     if let (Some(slot), Some(real)) = (SLOTS.get(at), real(at)) {
         slot.store(real, Ordering::Release);
+    }
+}
+
+/// Which hook a symbol has depended on what is decided only now: it is chosen anew at the next call.
+pub fn choose_anew(at: usize) {
+    if let Some(slot) = SLOTS.get(at) {
+        slot.store(stub(bind_stubs::run, at).into_inner(), Ordering::Release);
     }
 }
 

@@ -23,6 +23,8 @@ Cases:
   host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
   refused     the driver refuses every prefetch: both finish by demand paging, and it is counted; what came in by faults is about what the device's ledger says,
               and the broker's trace has the curves of it
+  auto        jobs that leave open what their memory is (--backing auto): of two that take 150 % together the first has device memory and the second begins at once on managed memory; two
+              that fit, and one without a broker, have device memory; all do on the device what they do alone
   unsupported managed memory is not supported: the job runs on device memory and says so once
   segments    PyTorch's expandable segments (virtual memory management) on managed backing: they stay device memory, the job runs as without weft, and what it
               holds is counted as taken of the device
@@ -534,6 +536,57 @@ def unsupported(folder, _percent):
     return {"unmanaged": last["unmanaged"]}
 
 
+# What each of two jobs says that it takes, and of a device that so much is too much for both: 150 % of its room, whatever --percent says.
+SAID, TOO_SMALL = JOB + 8 * MIB, 150
+
+
+def auto(folder, _percent):
+    """What a job's memory is is decided as it begins."""
+    want = reference(folder)
+    found = {}
+    for kind in ("nobody", "fits", "exceeds"):
+        place = folder / kind
+        place.mkdir()
+        device = jobs.Device(place, log=place / "log", memory=device_for(TOO_SMALL) if kind == "exceeds" else None)
+        with contextlib.ExitStack() as stack:
+            extra = without_broker(device)
+            if kind != "nobody":
+                broker = stack.enter_context(broker_for(place, device))
+                extra = jobs.preload(broker.variables())
+            extra |= {"WEFT_BACKING": "auto", "WEFT_MEMORY": str(SAID)}
+            meets = place / "met"
+            # The first one goes on when the second one has begun and done a step: so that it ran all that time.
+            one = start(place, device, "one", extra if kind == "nobody" else extra | {"MEMORY_MEETS": f"4 {place / 'first'} {meets}"})
+            running = [one]
+            if kind != "nobody":
+                if not jobs.wait_until(lambda place=place: (place / "first").exists() or not one.running(), 60, 0.02):  # noqa: B023
+                    raise Failure("the first job did not begin\n" + one.explain())
+                running.append(start(place, device, "two", extra | {"MEMORY_MEETS": f"1 {meets} {place / 'first'}"}))
+            taken, looks = 0, 0
+            deadline = time.monotonic() + BOUND
+            while any(job.running() for job in running) and time.monotonic() < deadline:
+                if status := device.status():
+                    looks, taken = looks + 1, max(taken, status["memory"]["most"]["allocated"])
+                time.sleep(0.05)
+            for job in running:
+                finish(job)
+            said = [[line for line in job.stderr().splitlines() if "managed memory" in line] for job in running]
+            notes = []
+            if kind != "nobody":
+                last = {entry["last"]["pid"]: entry["last"] for entry in broker.status()["ended"]}
+                notes = [[note for note in last[job.pid].get("notes", []) if "WEFT_BACKING" in note] for job in running]
+        device.wait_gone()
+        for job in running:
+            same(want, place / "log", job.pid)
+        managed_jobs = [False, True] if kind == "exceeds" else [False] * len(running)
+        if not looks or (taken > JOB // 2) != any(managed_jobs) or (taken > 0) != any(managed_jobs):
+            raise Failure(f"{kind}: {taken} bytes of managed memory in {looks} looks")
+        if [len(lines) for lines in said] != [int(one) for one in managed_jobs]:
+            raise Failure(f"{kind}: weft said {said}")
+        found[kind] = {"managed": taken, "said": said, "notes": notes}
+    return found
+
+
 # PyTorch maps physical memory into one growing range instead of allocating blocks.
 SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
@@ -567,6 +620,7 @@ CASES = {
     "larger": larger,
     "host": host_short,
     "refused": prefetch_refused,
+    "auto": auto,
     "unsupported": unsupported,
     "segments": segments,
 }

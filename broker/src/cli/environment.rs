@@ -51,6 +51,8 @@ pub enum Backing {
     Device,
     /// Managed memory: pages move between host and device.
     Managed,
+    /// The device's where the job's fits beside the others', else managed at once instead of a wait: the broker decides as the job begins.
+    Auto,
 }
 
 /// What tells which memory a kernel touched.
@@ -146,6 +148,7 @@ fn variables(
         let value = match backing {
             Backing::Device => "device",
             Backing::Managed => "managed",
+            Backing::Auto => "auto",
         };
         set.push(("WEFT_BACKING", value.into()));
     }

@@ -207,6 +207,10 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
     let ran = profile.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0);
     let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);
     let duration = || ran.map(|ran| Class::of(ran).name().to_string());
+    let backing = |asked, name: &str| match wishes.backing {
+        Some(said) => said == asked,
+        None => std::env::var_os("WEFT_BACKING").as_deref() == Some(OsStr::new(name)),
+    };
     let priority = set("WEFT_PRIORITY").and_then(|text| text.parse().ok());
     Seeker {
         pid: std::process::id(),
@@ -218,8 +222,8 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
         processes: variable("LOCAL_WORLD_SIZE")
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
-        managed: wishes.backing == Some(Backing::Managed)
-            || wishes.backing.is_none() && std::env::var_os("WEFT_BACKING").as_deref() == Some(OsStr::new("managed")),
+        managed: backing(Backing::Managed, "managed"),
+        either: backing(Backing::Auto, "auto"),
         devices: allowed
             .iter()
             .map(|found| Offer {

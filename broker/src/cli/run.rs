@@ -42,7 +42,7 @@ pub struct Args {
     /// Where the job would wait for device memory CUDA says that there is none, and it ends with exit code 75 (by itself, so that what it wrote is not lost; after ten seconds it is ended)
     #[arg(long)]
     pub no_wait: bool,
-    /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run
+    /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run; auto: managed only where the job would have to wait for device memory
     #[arg(long, value_enum)]
     pub backing: Option<Backing>,
     /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES where
@@ -154,7 +154,7 @@ fn said_well(args: &Args) -> Result<(), String> {
 /// An amount, with a word to who means the backing.
 fn bytes(text: &str) -> Result<u64, String> {
     match text {
-        "managed" | "device" => Err(format!(
+        "managed" | "device" | "auto" => Err(format!(
             "--memory is an amount (12GiB); what kind of memory it is says --backing {text}"
         )),
         _ => amount::parse(text),

@@ -261,6 +261,7 @@ impl Control {
             }
             ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
             ToBroker::NoMore => self.admission.no_more(client),
+            ToBroker::OnDevice => self.admission.on_device(client),
             ToBroker::WaitsNoMore => self.admission.gone(client),
             ToBroker::Context { free, held, at } => self.admission.context(client, admission::Look { free, held, at }),
             ToBroker::Note(line) => {

@@ -117,6 +117,8 @@ pub enum ToBroker {
     },
     /// It waits no longer for what it wanted more.
     NoMore,
+    /// It left open what its memory is ([`Wants::either`]) and has begun on device memory without the broker's word: it heard none in time.
+    OnDevice,
     /// It waits no longer and runs without.
     WaitsNoMore,
     /// Its first context is there, and it looked at what is free on the device.
@@ -157,6 +159,8 @@ pub struct Wants {
     pub user: String,
     /// Its memory is managed.
     pub managed: bool,
+    /// It has not begun, and its memory is whatever the broker says beside its admission ([`super::seat::Seat::backing`]): device memory, or managed where it would wait otherwise.
+    pub either: bool,
     /// It runs already, and may have (or has) so many bytes: its broker was started anew.
     pub runs: Option<u64>,
 }

@@ -21,6 +21,16 @@ pub enum Standing {
     Refused = 3,
 }
 
+/// What the broker says of the memory of a job that is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Memory {
+    /// It is the device's.
+    Device = 1,
+    /// It is managed.
+    Managed = 2,
+}
+
 /// The words.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -43,6 +53,8 @@ pub struct Seat {
     pub looks: AtomicU32,
     /// 1: what was asked for more is not free, and the client waits for it.
     pub growing: AtomicU32,
+    /// A [`Memory`], said before [`Seat::standing`] is [`Standing::Admitted`]; 0: nothing.
+    pub backing: AtomicU32,
 }
 
 impl Seat {
@@ -54,6 +66,11 @@ impl Seat {
             3 => Standing::Refused,
             _ => Standing::Unknown,
         }
+    }
+
+    /// Whether the memory of a client that is admitted is to be managed, if it left that open.
+    pub fn is_managed(&self) -> bool {
+        self.backing.load(Ordering::Acquire) == Memory::Managed as u32
     }
 }
 

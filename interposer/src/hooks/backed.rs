@@ -1,13 +1,13 @@
 //! Calls that only jobs on managed memory need looked at: what the job asks about its memory, and what makes memory that cannot be managed.
 //!
-//! For all other jobs these hooks do not exist: their calls go straight to the driver.
+//! For all other jobs, once it is decided that their memory is the device's, these hooks do not exist: their calls go straight to the driver.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 
-use super::{hooks, written};
+use super::{hooks, share, written};
 use crate::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE};
-use crate::memory::{answers, backing, pool, ranges};
+use crate::memory::{self, answers, backing, pool, ranges};
 use crate::real;
 
 /// CUmemPool_attribute.
@@ -65,6 +65,11 @@ hooks! {
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |real| {
         let result = real();
+        if !memory::settled() {
+            // SAFETY: the call's own out-parameters.
+            unsafe { share::tell(result, free, total) };
+            return result;
+        }
         if result.ok()
             && !free.is_null()
             && let Some((device, _)) = backing::here()

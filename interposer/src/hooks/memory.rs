@@ -106,7 +106,7 @@ unsafe fn allocate(at: Where, address: *const CuDevicePtr, bytes: u64, real: imp
 
 /// Takes memory there if the job may have so much more; else there is none, as CUDA says it. `take` counts what it took.
 fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult) -> CuResult {
-    if memory::managed() {
+    if memory::settled() {
         return take();
     }
     // A trouble of ours forbids nothing.
@@ -136,7 +136,7 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult) -> CuResult 
 /// # Safety
 /// `address` is the out-parameter of a call that takes memory.
 unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> Taken) -> Option<CuResult> {
-    if !memory::managed() || address.is_null() {
+    if !memory::settled() || address.is_null() {
         return None;
     }
     match guarded(take).unwrap_or(Taken::Plain) {
@@ -246,7 +246,7 @@ hooks! {
     ) |real| {
         // What the driver would refuse it refuses itself.
         let sound = !pitch.is_null() && width > 0 && height > 0 && matches!(element, 4 | 8 | 16);
-        if memory::managed() && sound && !capture::any()
+        if memory::settled() && sound && !capture::any()
             && let Some(row) = backing::pitch(width as u64, element)
         {
             let bytes = row.saturating_mul(height as u64);

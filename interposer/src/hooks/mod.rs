@@ -25,7 +25,7 @@ mod touching;
 
 use std::sync::LazyLock;
 
-use crate::memory::managed as memory_managed;
+use crate::memory::may_be_managed;
 use crate::session::{self, Stream};
 
 /// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client gave.
@@ -82,13 +82,18 @@ pub fn usual(at: usize) -> Option<*const ()> {
         context::find,
         init::find,
     ];
-    // Of two hooks for a symbol, a managed job gets its own.
-    let managed = memory_managed().then(|| touching::find(at).or_else(|| backed::find(at)));
+    // Of two hooks for a symbol, a managed job gets its own, and so does one that may come to be managed.
+    let managed = may_be_managed().then(|| touching::find(at).or_else(|| backed::find(at)));
     let managed = managed.flatten();
     // So does one whose launches may be left behind at the gate.
     let leaving = || leaving::find(at).or_else(|| changing::find(at));
     let managed = managed.or_else(|| crate::queue::on().then(leaving).flatten());
     managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
+}
+
+/// Whether a managed job has a hook of its own for a symbol.
+pub fn is_for_managed(at: usize) -> bool {
+    touching::find(at).is_some() || backed::find(at).is_some()
 }
 
 /// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and every other call passes straight

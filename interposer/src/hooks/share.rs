@@ -3,23 +3,34 @@
 //! Only for jobs whose memory is not managed; what managed jobs hear is in [`super::backed`].
 
 use super::hooks;
+use crate::abi::CuResult;
 use crate::session;
+
+/// What the job is told, where that differs from what the driver said.
+///
+/// # Safety
+/// The out-parameters of a `cuMemGetInfo` that answered `result`.
+pub(super) unsafe fn tell(result: CuResult, free: *mut usize, total: *mut usize) {
+    if !result.ok() || free.is_null() || total.is_null() {
+        return;
+    }
+    // SAFETY: the driver wrote both.
+    let said_free = unsafe { free.read() };
+    // SAFETY: as above.
+    let said_total = unsafe { total.read() };
+    if let Some((seen, of)) = session::memory_view(said_free as u64, said_total as u64) {
+        // SAFETY: as above.
+        unsafe { free.write(seen as usize) };
+        // SAFETY: as above.
+        unsafe { total.write(of as usize) };
+    }
+}
 
 hooks! {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |real| {
         let result = real();
-        if result.ok() && !free.is_null() && !total.is_null() {
-            // SAFETY: the driver wrote both.
-            let said_free = unsafe { free.read() };
-            // SAFETY: as above.
-            let said_total = unsafe { total.read() };
-            if let Some((seen, of)) = session::memory_view(said_free as u64, said_total as u64) {
-                // SAFETY: as above.
-                unsafe { free.write(seen as usize) };
-                // SAFETY: as above.
-                unsafe { total.write(of as usize) };
-            }
-        }
+        // SAFETY: the call's own out-parameters.
+        unsafe { tell(result, free, total) };
         result
     }
 }

@@ -1,8 +1,8 @@
 //! Managed backing: what a job takes as device memory is managed memory, so that jobs that together exceed the device can run.
 //!
 //! What holds:
-//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`). For all others every function here answers at once
-//!   that it has nothing to say, and hooks that only managed jobs need are not there at all.
+//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or that leave it open (`auto`) and whose memory does not fit beside the others'. For all others every function
+//!   here answers at once that it has nothing to say, and hooks that only managed jobs need are not there at all.
 //! * The job sees device memory: what a pointer is, how much is free, how large a range is are answered as for `cuMemAlloc`. Where that is
 //!   impossible (handles for other processes) the driver refuses as it refuses managed memory, and weft says so once.
 //! * Whatever cannot be managed stays device memory: a device without concurrent managed access, an allocation that the driver refuses for another
@@ -12,6 +12,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `choice` | whether this process's memory is managed |
 //! | `backing` | takes and gives back managed memory; support; advice |
 //! | `capacity` | how much of a device a job may take |
 //! | `ranges` | what was handed out |
@@ -34,6 +35,7 @@ pub mod answers;
 pub mod away;
 pub mod backing;
 pub mod capacity;
+mod choice;
 pub mod images;
 pub mod layout;
 pub mod learn;
@@ -44,52 +46,13 @@ pub mod ranges;
 pub mod sequence;
 pub mod touch;
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crate::session;
 
-/// What says what a job's device memory is.
-pub const VARIABLE: &str = "WEFT_BACKING";
-
-/// What a job's device memory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backing {
-    /// What the driver makes of it.
-    Device,
-    /// Managed memory.
-    Managed,
-}
-
-impl Backing {
-    /// What a value of [`VARIABLE`] means. Nothing set is plain device memory.
-    pub fn parse(text: Option<&str>) -> Result<Backing, String> {
-        match text.map(str::trim) {
-            None | Some("" | "device") => Ok(Backing::Device),
-            Some("managed") => Ok(Backing::Managed),
-            Some(other) => Err(format!(
-                "{VARIABLE}={other} is neither managed nor device; taken as device"
-            )),
-        }
-    }
-}
-
-/// A forked child owns none of it: its driver answers nothing any more.
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Is this job's memory managed?
-#[inline]
-pub fn managed() -> bool {
-    static ASKED: LazyLock<bool> = LazyLock::new(|| {
-        let value = std::env::var(VARIABLE).ok();
-        Backing::parse(value.as_deref()) == Ok(Backing::Managed)
-    });
-    *ASKED && !FORKED.load(Ordering::Relaxed)
-}
+pub use choice::{Backing, VARIABLE, decide, is_open, managed, may_be_managed, settled};
 
 /// In a forked child.
 pub fn forget() {
-    FORKED.store(true, Ordering::Relaxed);
+    choice::forget();
     mover::forget();
 }
 
@@ -122,20 +85,5 @@ pub fn context_ended() {
             session::unbacked(gone.0);
             capacity::given_back(gone.1.device, gone.1.room);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_variable_has_two_values() {
-        assert_eq!(Backing::parse(None), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some("")), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some("device")), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some(" managed ")), Ok(Backing::Managed));
-        let said = Backing::parse(Some("12GiB")).unwrap_err();
-        assert!(said.contains("WEFT_BACKING=12GiB"), "{said}");
     }
 }

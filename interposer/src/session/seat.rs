@@ -6,6 +6,7 @@
 //! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so that nothing it wrote is lost; its exit code becomes 75. One that goes on
 //!   nevertheless is ended.
 //! * Without a broker nothing waits and nothing is refused.
+//! * What a job left open of its memory (`WEFT_BACKING=auto`) is decided with its admission; where the broker says nothing it is device memory.
 //! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of memory". A job that said nothing of its memory (no figure, no profile) waits before, for [`GROWS`] (or
 //!   `WEFT_WAIT`), if a neighbour that runs may end.
 //! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask again. Who was seen to do so gets his first answer at once, and waits with the second try.
@@ -77,6 +78,8 @@ pub struct Sight {
     pub total: u64,
     /// How many devices the process sees.
     pub devices: u32,
+    /// Whether its memory may be managed, if that is open ([`memory::is_open`]).
+    pub manageable: bool,
 }
 
 /// The seat as the client keeps it.
@@ -184,6 +187,8 @@ impl Session {
     fn ask_and_wait(&self, about: Sight) -> Entry {
         self.place.total.store(about.total, Ordering::Relaxed);
         let settings = &self.settings;
+        // A process is one or the other on all its devices: the first one's broker is asked.
+        let open = memory::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
             uuid: about.uuid,
             total: about.total,
@@ -195,14 +200,33 @@ impl Session {
             processes: settings.processes,
             user: settings.user.clone(),
             managed: memory::managed(),
+            either: open,
             runs: None,
         };
         let attached = self.attached();
         // Also where there is no broker: one that comes later is told that this job runs.
-        if !self.messages.put(ToBroker::Wants(wants)) || !attached {
-            return Entry::Begin;
+        let told = self.messages.put(ToBroker::Wants(wants));
+        let entry = match told && attached {
+            true => self.wait_for_seat(),
+            false => Entry::Begin,
+        };
+        if entry == Entry::Begin && self.further == 0 {
+            self.settles(open);
         }
-        self.wait_for_seat()
+        entry
+    }
+
+    /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
+    fn settles(&self, asked: bool) {
+        let seat = &self.lane.seat;
+        let heard = seat.standing() == Standing::Admitted;
+        if memory::decide(asked && heard && seat.is_managed()) && asked {
+            let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
+            self.messages.put(ToBroker::Note(note.into()));
+        } else if asked && !heard {
+            // Whatever broker there is or comes to be hears that together with the question.
+            self.messages.put(ToBroker::OnDevice);
+        }
     }
 
     /// Waits until the broker has said something and, if that is to wait, until it says something else.

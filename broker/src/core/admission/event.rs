@@ -56,6 +56,8 @@ pub enum Event {
     Away(Job),
     /// A suspended job goes on.
     Back(Job),
+    /// A job whose backing was open has device memory, whatever was decided: it began before it heard. A fact as well.
+    OnDevice(Job),
     /// A job ended, died, or no longer wants in.
     Ends(Job),
     /// Nothing happened, but time went by.

@@ -5,10 +5,12 @@
 //! of their memory must have a place on the host.
 //!
 //! A managed job may touch more than a device has beside contexts and strangers, be it that its working set is so large or that none is known and all of its memory counts as one: that
-//! is what managed memory is for, and it moves within its turn. It counts as touching all that is left beside these, so it begins where no plain job has any of that.
+//! is what managed memory is for, and it moves within its turn. It counts as touching all that is left beside these, so it begins where no plain job has any of that. One that would rather begin at once
+//! than wait for device memory begins beside plain jobs where a part of what it touches fits ([`super::either`]).
 #![forbid(unsafe_code)]
 
 use super::config::Config;
+use super::either::LEAST;
 use super::need::{Backing, Device, Need};
 
 /// What a device carries.
@@ -18,7 +20,7 @@ pub struct Load {
     pub fixed: u64,
     /// Of these bytes those of managed jobs: their contexts.
     pub contexts: u64,
-    /// The largest working set of a managed job, bytes.
+    /// The largest working set of a managed job, or part of one that must fit, bytes.
     pub largest: u64,
     /// All working sets of managed jobs, bytes.
     pub sets: u64,
@@ -41,9 +43,14 @@ impl Load {
     /// With a job whose share is `fixed`.
     pub fn with(mut self, need: &Need, fixed: u64) -> Load {
         self.fixed = self.fixed.saturating_add(fixed);
-        if let Backing::Managed { working_set } = need.backing {
+        let turn = match need.backing {
+            Backing::Managed { working_set } => Some((working_set, working_set)),
+            Backing::Beyond { working_set } => Some((working_set, working_set / LEAST)),
+            Backing::Device | Backing::Either { .. } => None,
+        };
+        if let Some((working_set, least)) = turn {
             self.contexts = self.contexts.saturating_add(fixed);
-            self.largest = self.largest.max(working_set);
+            self.largest = self.largest.max(least);
             self.sets = self.sets.saturating_add(working_set);
             self.host = self.host.saturating_add(need.peak);
         }

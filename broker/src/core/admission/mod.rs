@@ -39,11 +39,13 @@
 //! * Who runs and wants more waits for it only while somebody runs beside it who does not wait himself; of jobs that would all wait for one another the last gets no for an answer. Nobody begins on the device meanwhile.
 //! * Who needs nearly a whole device, said less, died of that and asks again keeps what it waited, once ([`again`]).
 //! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has its turn when it goes on.
+//! * A job that leaves its backing open is on managed memory only where its own would not be let in now, and is never moved from one to the other ([`either`]).
 //! * Only a job that could not run on an empty device either is refused.
 #![forbid(unsafe_code)]
 
 mod again;
 mod config;
+mod either;
 mod event;
 mod forecast;
 mod growing;

@@ -69,6 +69,23 @@ pub enum Backing {
         /// Bytes that one turn touches.
         working_set: u64,
     },
+    /// Not decided: memory of the device where that is free, else managed ([`super::either`]). Of a job that waits.
+    Either {
+        /// Bytes that one turn touches.
+        working_set: u64,
+    },
+    /// Managed memory, since the job's did not fit beside the others': it begins where a part of what it touches fits ([`super::either::LEAST`]), and moves the rest within its turn.
+    Beyond {
+        /// Bytes that one turn touches.
+        working_set: u64,
+    },
+}
+
+impl Backing {
+    /// Whether it is managed memory.
+    pub fn is_managed(self) -> bool {
+        matches!(self, Backing::Managed { .. } | Backing::Beyond { .. })
+    }
 }
 
 /// What a job is expected to take.
@@ -99,8 +116,8 @@ impl Need {
     pub fn fixed(&self, device: &Device) -> u64 {
         let contexts = device.context.saturating_mul(u64::from(self.processes));
         match self.backing {
-            Backing::Device => self.peak.saturating_add(contexts),
-            Backing::Managed { .. } => contexts,
+            Backing::Device | Backing::Either { .. } => self.peak.saturating_add(contexts),
+            Backing::Managed { .. } | Backing::Beyond { .. } => contexts,
         }
     }
 }

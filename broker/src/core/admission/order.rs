@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 use super::config::Policy;
 use super::event::Decision;
 use super::load::{Lack, Load};
-use super::need::{Device, DeviceId, Job};
+use super::need::{Backing, Device, DeviceId, Job, Need};
 use super::state::{Admission, Waiter, WaiterView};
 use crate::protocol::Ns;
 
 /// Jobs that are expected to run within a factor of four of one another are as short as each other: estimates are no better than that, and the order among
 /// users should not hang on them.
 const STEP: u32 = 4;
+
+/// Where a waiter goes, and as what: the backing is what it asked for, or one of the two that are open to it.
+pub(super) type Spot = (DeviceId, Backing);
 
 /// A due job that does not fit, where it will, and when.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +29,12 @@ struct Reservation {
 impl Admission {
     /// Admits whoever may begin now.
     pub(super) fn dispatch(&mut self, out: &mut Vec<Decision>) {
-        while let Some((at, device)) = self.next() {
-            self.admit(at, device, out);
+        while let Some((at, spot)) = self.next() {
+            self.admit(at, spot, out);
         }
     }
 
-    fn next(&mut self) -> Option<(usize, DeviceId)> {
+    fn next(&mut self) -> Option<(usize, Spot)> {
         match self.config.policy {
             Policy::Fifo => self.head(|_| true),
             Policy::Exclusive => self.head(|load| *load == Load::default()),
@@ -42,21 +45,28 @@ impl Admission {
     }
 
     /// The first that came, if it fits where a device is as asked.
-    fn head(&self, suits: impl Fn(&Load) -> bool) -> Option<(usize, DeviceId)> {
+    fn head(&self, suits: impl Fn(&Load) -> bool) -> Option<(usize, Spot)> {
         let (at, waiter) = self.there().next()?;
-        let device = self.place(waiter, |device, _| suits(&self.load(device.id)))?;
-        Some((at, device))
+        let spot = self.place(waiter, |device, _, _| suits(&self.load(device.id)))?;
+        Some((at, spot))
     }
 
-    fn best_fit(&self) -> Option<(usize, DeviceId)> {
+    fn best_fit(&self) -> Option<(usize, Spot)> {
         let fits = |(at, waiter): (usize, &Waiter)| {
-            let device = self.place(waiter, |_, _| true)?;
+            let (device, backing) = self.place(waiter, |_, _, _| true)?;
             let about = self.devices.get(&device)?;
-            let left = self.load(device).with(&waiter.ask.need, waiter.ask.need.fixed(about));
-            Some((left.free(about), at, device))
+            let need = Need {
+                backing,
+                ..waiter.ask.need
+            };
+            let left = self.load(device).with(&need, need.fixed(about));
+            Some((left.free(about), at, device, backing))
         };
-        let best = self.there().filter_map(fits).min();
-        best.map(|(_, at, device)| (at, device))
+        let best = self
+            .there()
+            .filter_map(fits)
+            .min_by_key(|(left, at, device, _)| (*left, *at, *device));
+        best.map(|(_, at, device, backing)| (at, (device, backing)))
     }
 
     /// Those who can be let in, with their numbers in the list.
@@ -64,17 +74,20 @@ impl Admission {
         self.waiting.iter().enumerate().filter(|(_, waiter)| !waiter.away)
     }
 
-    fn shortest(&self) -> Option<(usize, DeviceId)> {
+    fn shortest(&self) -> Option<(usize, Spot)> {
         let fits = |(at, waiter): (usize, &Waiter)| {
-            let device = self.place(waiter, |_, _| true)?;
-            Some((waiter.ask.priority, waiter.ask.need.expected, at, device))
+            let spot = self.place(waiter, |_, _, _| true)?;
+            Some((waiter.ask.priority, waiter.ask.need.expected, at, spot))
         };
-        let best = self.there().filter_map(fits).min();
-        best.map(|(_, _, at, device)| (at, device))
+        let best = self
+            .there()
+            .filter_map(fits)
+            .min_by_key(|(priority, expected, at, _)| (*priority, *expected, *at));
+        best.map(|(_, _, at, spot)| (at, spot))
     }
 
     /// The rule of policy `weft`.
-    fn by_turn(&mut self) -> Option<(usize, DeviceId)> {
+    fn by_turn(&mut self) -> Option<(usize, Spot)> {
         let mut reserved: Option<Reservation> = None;
         let put_off = self.put_off();
         for at in self.sequence() {
@@ -82,17 +95,17 @@ impl Admission {
             if waiter.away {
                 continue;
             }
-            let allowed = |device: &Device, load: &Load| {
+            let allowed = |device: &Device, _: &Load, need: &Need| {
                 let spares = |reservation: &Reservation| {
-                    reservation.device != device.id || self.spares(reservation, waiter, device, load)
+                    reservation.device != device.id || self.spares(reservation, waiter, device, need)
                 };
                 let passes = |(reservation, longest): &(Reservation, Ns)| {
                     waiter.ask.need.expected <= *longest || spares(reservation)
                 };
                 reserved.as_ref().is_none_or(spares) && put_off.as_ref().is_none_or(passes)
             };
-            if let Some(device) = self.place(waiter, allowed) {
-                return Some((at, device));
+            if let Some(spot) = self.place(waiter, allowed) {
+                return Some((at, spot));
             }
             if reserved.is_none() && self.due(waiter) <= self.now {
                 let promise = waiter.promise.or_else(|| self.foresee(waiter));
@@ -163,22 +176,25 @@ impl Admission {
         priority.then(rest).then(first.number.cmp(&second.number))
     }
 
-    /// The device where a waiter fits and leaves least free, of those that are allowed.
-    fn place(&self, waiter: &Waiter, allowed: impl Fn(&Device, &Load) -> bool) -> Option<DeviceId> {
+    /// The device where a waiter fits with this need and leaves least free, of those that are allowed.
+    pub(super) fn place_as(
+        &self,
+        waiter: &Waiter,
+        need: Need,
+        allowed: impl Fn(&Device, &Load, &Need) -> bool,
+    ) -> Option<Spot> {
         let fits = |device: &&Device| {
-            let load = self
-                .load(device.id)
-                .with(&waiter.ask.need, waiter.ask.need.fixed(device));
+            let load = self.load(device.id).with(&need, need.fixed(device));
             let fits = load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok();
             let open = self.open_to_newcomers(device);
-            (fits && open && allowed(device, &load)).then_some((load.free(device), device.id))
+            (fits && open && allowed(device, &load, &need)).then_some((load.free(device), device.id))
         };
         let best = self.allowed(&waiter.ask).filter_map(|device| fits(&device)).min();
-        best.map(|(_, device)| device)
+        best.map(|(_, device)| (device, need.backing))
     }
 
-    /// Whether a job that would make `load` of the reserved device leaves the reservation what it needs.
-    fn spares(&self, reservation: &Reservation, candidate: &Waiter, device: &Device, _load: &Load) -> bool {
+    /// Whether a job with this need on the reserved device leaves the reservation what it needs.
+    fn spares(&self, reservation: &Reservation, candidate: &Waiter, device: &Device, need: &Need) -> bool {
         let long = candidate.ask.need.expected as f64 * self.config.doubt;
         if self.now as f64 + long <= reservation.promise as f64 {
             return true;
@@ -195,7 +211,7 @@ impl Admission {
         });
         let both = left
             .with(&holder.ask.need, holder.ask.need.fixed(device))
-            .with(&candidate.ask.need, candidate.ask.need.fixed(device));
+            .with(need, need.fixed(device));
         both.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
     }
 

@@ -6,11 +6,12 @@
 //!    is left.
 //! 3. Of equal ones the first.
 //!
+//! A job whose backing is open goes where it begins at once on device memory, before it goes where it would on managed memory.
 //! A job that could run on none, empty as they may be, is refused with the figures.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Decision, Event, Never};
-use super::need::{Device, DeviceId, Job};
+use super::need::{Backing, Device, DeviceId, Job};
 use super::state::Admission;
 use crate::protocol::Ns;
 
@@ -26,6 +27,8 @@ pub struct Placement {
     pub begin: Option<Ns>,
     /// Bytes that are left beside it, if it begins at once.
     pub left: Option<u64>,
+    /// It would begin at once on managed memory, since its own does not fit.
+    pub beyond: bool,
 }
 
 /// A job to be placed.
@@ -82,7 +85,7 @@ impl Admission {
         // What may grow wants the most room, what is known the least.
         let room = |left: u64| if candidate.stated { left } else { u64::MAX - left };
         let rank = |it: &Placement| match it.left {
-            Some(left) => (false, 0, room(left), it.device),
+            Some(left) => (false, Ns::from(it.beyond), room(left), it.device),
             None => (true, it.begin.unwrap_or(Ns::MAX), 0, it.device),
         };
         found.min_by_key(rank).ok_or(Never::NoDevice)
@@ -95,7 +98,7 @@ impl Admission {
             devices: vec![device.id],
             ..ask.clone()
         };
-        let (job, device) = (ask.job, device.id);
+        let (job, device, backing) = (ask.job, device.id, ask.need.backing);
         let mut out = Vec::new();
         play.handle(now, Event::Asks(ask), &mut out);
         for decision in &out {
@@ -107,6 +110,7 @@ impl Admission {
                         device,
                         begin: Some(now),
                         left: Some(play.load(device).free(about)),
+                        beyond: play.is_managed(job) && matches!(backing, Backing::Either { .. }),
                     });
                 }
                 _ => {}
@@ -116,6 +120,7 @@ impl Admission {
             device,
             begin: play.forecast().get(&job).map(|expected| expected.begin),
             left: None,
+            beyond: false,
         })
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::config::Config;
 use super::event::Ask;
 use super::load::Load;
-use super::need::{Backing, Device, DeviceId, Need};
+use super::need::{Device, DeviceId, Need};
 use super::state::Running;
 use crate::protocol::Ns;
 
@@ -212,7 +212,9 @@ impl Plain {
                     (Here::Runs(at, _), _) if at == device.id => {
                         load = load.with(&other.need, other.need.fixed(device))
                     }
-                    (Here::Runs(..), Backing::Managed { .. }) => elsewhere = elsewhere.saturating_add(other.need.peak),
+                    (Here::Runs(..), backing) if backing.is_managed() => {
+                        elsewhere = elsewhere.saturating_add(other.need.peak)
+                    }
                     _ => {}
                 }
             }

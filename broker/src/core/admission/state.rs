@@ -9,7 +9,8 @@ use super::again::{Before, Tries};
 use super::config::Config;
 use super::event::{Ask, Decision, Event, Never};
 use super::load::{Lack, Load};
-use super::need::{Backing, Device, DeviceId, Job};
+use super::need::{Backing, Device, DeviceId, Job, Need};
+use super::order::Spot;
 use super::people::People;
 use super::plain::Plain;
 use crate::protocol::Ns;
@@ -206,6 +207,7 @@ impl Admission {
                 }
             }
             Event::Away(job) => self.goes_away(job),
+            Event::OnDevice(job) => self.on_device(job),
             Event::Back(job) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
                     waiter.away = false;
@@ -467,10 +469,9 @@ impl Admission {
     /// Host memory of managed jobs on other devices.
     pub(super) fn host_elsewhere(&self, device: DeviceId) -> u64 {
         let others = self.running.values().filter(|running| running.device != device);
-        others.fold(0, |sum: u64, running| match running.ask.need.backing {
-            Backing::Managed { .. } => sum.saturating_add(running.ask.need.peak),
-            Backing::Device => sum,
-        })
+        let needs = others.map(|running| running.ask.need);
+        let managed = needs.filter(|need| need.backing.is_managed());
+        managed.map(|need| need.peak).fold(0, u64::saturating_add)
     }
 
     /// The devices that a job may use.
@@ -480,11 +481,11 @@ impl Admission {
     }
 
     /// Whether an empty device could carry it. What others than weft's jobs hold may be given back.
-    fn could_ever(&self, ask: &Ask) -> Result<(), Never> {
+    pub(super) fn could_ever_as(&self, ask: &Ask, need: Need) -> Result<(), Never> {
         let mut largest: Option<(&Device, Lack)> = None;
         for device in self.allowed(ask) {
             let bare = Device { foreign: 0, ..*device };
-            let load = Load::default().with(&ask.need, ask.need.fixed(&bare));
+            let load = Load::default().with(&need, need.fixed(&bare));
             match load.fits(&bare, 0, &self.config) {
                 Ok(()) => return Ok(()),
                 Err(lack) if largest.is_none_or(|(best, _)| device.memory > best.memory) => {
@@ -496,19 +497,21 @@ impl Admission {
         let Some((device, lack)) = largest else {
             return Err(Never::NoDevice);
         };
-        let contexts = device.context.saturating_mul(u64::from(ask.need.processes));
+        let contexts = device.context.saturating_mul(u64::from(need.processes));
         Err(match lack {
             Lack::Device => Never::Device {
-                need: match ask.need.backing {
-                    Backing::Device => ask.need.fixed(device),
-                    Backing::Managed { working_set } => working_set.saturating_add(contexts),
+                need: match need.backing {
+                    Backing::Device | Backing::Either { .. } => need.fixed(device),
+                    Backing::Managed { working_set } | Backing::Beyond { working_set } => {
+                        working_set.saturating_add(contexts)
+                    }
                 },
                 contexts,
-                processes: ask.need.processes,
+                processes: need.processes,
                 memory: device.memory,
             },
             Lack::Host => Never::Host {
-                need: ask.need.peak,
+                need: need.peak,
                 memory: self.config.host_memory,
             },
             Lack::Link => Never::Link,
@@ -552,8 +555,9 @@ impl Admission {
         (longest.unwrap_or(0) as f64 / self.config.doubt.max(1.0) - drain).max(0.0) as Ns
     }
 
-    pub(super) fn admit(&mut self, at: usize, device: DeviceId, out: &mut Vec<Decision>) {
-        let waiter = self.waiting.remove(at);
+    pub(super) fn admit(&mut self, at: usize, (device, backing): Spot, out: &mut Vec<Decision>) {
+        let mut waiter = self.waiting.remove(at);
+        waiter.ask.need.backing = backing;
         let share = self.devices.get(&device).map_or(0, |it| waiter.ask.need.fixed(it));
         out.push(Decision::Admit {
             job: waiter.ask.job,

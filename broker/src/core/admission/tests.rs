@@ -401,7 +401,7 @@ enum Step {
         seconds: u64,
         priority: u8,
         processes: u32,
-        managed: bool,
+        backing: usize,
         only: Option<u32>,
     },
     End(usize),
@@ -422,12 +422,12 @@ fn step() -> impl Strategy<Value = Step> {
         1..4000u64,
         4..7u8,
         1..3u32,
-        any::<bool>(),
+        0..3usize,
         proptest::option::of(0..2u32),
     );
     prop_oneof![
-        4 => asks.prop_map(|(user, peak, seconds, priority, processes, managed, only)| Step::Ask {
-            user, peak: peak * GB / 2, seconds, priority, processes, managed, only
+        4 => asks.prop_map(|(user, peak, seconds, priority, processes, backing, only)| Step::Ask {
+            user, peak: peak * GB / 2, seconds, priority, processes, backing, only
         }),
         3 => any::<usize>().prop_map(Step::End),
         1 => any::<usize>().prop_map(Step::Withdraw),
@@ -478,9 +478,9 @@ proptest! {
             let pick = |from: Vec<u64>, at: usize| (!from.is_empty()).then(|| from[at % from.len()]);
             let running = || runs.keys().copied().collect::<Vec<u64>>();
             let event = match step {
-                Step::Ask { user, peak, seconds, priority, processes, managed, only } => {
+                Step::Ask { user, peak, seconds, priority, processes, backing, only } => {
                     let job = number as u64;
-                    let backing = if managed { Backing::Managed { working_set: peak / 2 } } else { Backing::Device };
+                    let backing = [Backing::Device, Backing::Managed { working_set: peak / 2 }, Backing::Either { working_set: peak }][backing];
                     waits.insert(job);
                     Event::Asks(Ask {
                         priority,

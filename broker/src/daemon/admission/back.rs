@@ -109,6 +109,10 @@ impl Book {
         self.changed = true;
         match (wants.runs, part) {
             (Some(has), Some(part)) => {
+                // It was let in just before the broker was killed, did not hear as what, and began.
+                if !wants.managed && self.machine.is_managed(job) {
+                    self.is_on_device(job);
+                }
                 // It got more just before the broker was killed.
                 if !wants.managed {
                     self.tell(Event::Has(job, has.saturating_sub(part)));

@@ -27,7 +27,7 @@ use crate::daemon::clock;
 use crate::daemon::registry::Entry;
 use crate::protocol::Ns;
 use crate::protocol::control::{ToClient, Wants};
-use crate::protocol::seat::Standing;
+use crate::protocol::seat::{Memory, Standing};
 use crate::transport::server::ToTheClient;
 
 /// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
@@ -310,6 +310,9 @@ impl Book {
                 // Where nothing is known of what a turn touches: all of it.
                 working_set: peak.min(wants.total),
             },
+            false if wants.either => Backing::Either {
+                working_set: peak.min(wants.total),
+            },
             false => Backing::Device,
         };
         Ask {
@@ -360,6 +363,11 @@ impl Book {
         seat.share.store(share, Ordering::Relaxed);
         seat.ceiling.store(ceiling, Ordering::Relaxed);
         seat.stated.store(u32::from(gang.stated), Ordering::Relaxed);
+        let backing = match gang.managed {
+            true => Memory::Managed,
+            false => Memory::Device,
+        };
+        seat.backing.store(backing as u32, Ordering::Relaxed);
         seat.standing.store(Standing::Admitted as u32, Ordering::Release);
         wake(&seat.standing);
     }
@@ -407,6 +415,7 @@ impl Book {
     /// Carries out what the machine decided. It is in the ledger before anybody acts on it.
     pub fn carry_out(&mut self) {
         let out = std::mem::take(&mut self.out);
+        self.chooses(&out);
         for decision in &out {
             let counted = match decision {
                 Decision::Admit { .. } => ADMITTED,
@@ -426,6 +435,7 @@ impl Book {
                         .get(&job)
                         .map(|gang| gang.members.keys().copied().collect())
                         .unwrap_or_default();
+                    self.tells_choice(job);
                     for client in clients {
                         self.seat(client, part);
                     }

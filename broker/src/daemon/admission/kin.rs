@@ -125,7 +125,7 @@ impl Book {
             return;
         };
         change(&mut ask);
-        if let Backing::Managed { working_set } = &mut ask.need.backing {
+        if let Backing::Managed { working_set } | Backing::Either { working_set } = &mut ask.need.backing {
             *working_set = (*working_set).min(ask.need.peak);
         }
         let present = self.gangs.get(&job).map_or(1, |gang| gang.there());

@@ -3,6 +3,7 @@
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
 //! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
 //! * [`again`]: who was started before and died for want of memory;
+//! * [`either`]: jobs that leave open what their memory is;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
 //! * [`newcomers`]: those who come while what is free of their device is not known;
@@ -36,6 +37,7 @@ mod again;
 mod back;
 mod book;
 mod devices;
+mod either;
 
 mod growing;
 mod kin;

@@ -81,3 +81,10 @@ impl Book {
         self.door.len() < before
     }
 }
+
+/// A client at the door has device memory, though it left that open.
+pub fn is_on_device(door: &mut [Newcomer], client: u64) {
+    if let Some(newcomer) = door.iter_mut().find(|newcomer| newcomer.entry.client == client) {
+        newcomer.wants.either = false;
+    }
+}

@@ -35,6 +35,9 @@ pub struct Seeker {
     pub processes: u32,
     /// Its memory is managed.
     pub managed: bool,
+    /// Its memory is the device's where that is free, else managed.
+    #[serde(default)]
+    pub either: bool,
     /// Where it may run.
     pub devices: Vec<Offer>,
 }
@@ -105,6 +108,9 @@ impl Book {
                 expected: expected.expected(),
                 backing: match seeker.managed {
                     true => Backing::Managed {
+                        working_set: peak.min(most),
+                    },
+                    false if seeker.either => Backing::Either {
                         working_set: peak.min(most),
                     },
                     false => Backing::Device,

@@ -55,6 +55,7 @@ impl Book {
                 command,
                 priority: row.ask.priority,
                 share: row.share,
+                memory: Book::memory_of(row.ask.need.backing).to_string(),
                 held,
                 waits_for: self
                     .growers

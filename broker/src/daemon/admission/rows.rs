@@ -105,6 +105,9 @@ pub struct RunningRow {
     pub share: u64,
     /// Bytes it holds, contexts left out.
     pub held: u64,
+    /// What its memory is: `device`, `managed`, or `managed: did not fit` (it left that open and would have had to wait).
+    #[serde(default)]
+    pub memory: String,
     /// Bytes more that it waits for.
     #[serde(default)]
     pub waits_for: u64,

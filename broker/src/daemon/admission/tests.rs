@@ -9,6 +9,7 @@ use super::*;
 use crate::daemon::registry::Newcomer;
 use crate::transport::map::SharedLane;
 
+mod either;
 mod seen;
 
 const GB: u64 = 1 << 30;

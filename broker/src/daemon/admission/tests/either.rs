@@ -1,0 +1,112 @@
+//! Jobs that leave open what their memory is.
+
+use super::*;
+
+fn open(broker: &mut Broker, pid: u32, gang: &str, memory: u64) -> Arc<Entry> {
+    let entry = broker.newcomer(pid, format!("job {gang}"));
+    broker.desk.wants(&entry, &ToTheClient::nobody(), wants(gang, memory));
+    entry
+}
+
+fn wants(gang: &str, memory: u64) -> Wants {
+    Wants {
+        uuid: "gpu".into(),
+        total: 8 * GB,
+        memory: Some(memory),
+        gang: gang.into(),
+        processes: 1,
+        either: true,
+        ..Wants::default()
+    }
+}
+
+/// What the seat says: its standing, whether the memory is managed, and the share.
+fn seat(entry: &Entry) -> (Standing, bool, u64) {
+    let seat = &entry.lane.seat;
+    (seat.standing(), seat.is_managed(), seat.share.load(Ordering::Acquire))
+}
+
+fn memory_of(broker: &Broker, pid: u32) -> String {
+    let running = broker.desk.queue().running;
+    let row = running.iter().find(|row| row.pid == pid);
+    row.map(|row| row.memory.clone()).unwrap_or_default()
+}
+
+#[test]
+fn the_seat_says_what_was_decided_and_weft_queue_why() {
+    let mut broker = Broker::begin(None);
+    let first = open(&mut broker, 1, "a", 6 * GB);
+    let second = open(&mut broker, 2, "b", 6 * GB);
+    let plain = broker.comes(3, "c", 6 * GB, None);
+    assert_eq!(seat(&first), (Standing::Admitted, false, 6 * GB));
+    // A managed job is held to no share.
+    assert_eq!(seat(&second), (Standing::Admitted, true, 0));
+    assert_eq!(standing(&plain), Standing::Waits, "it did not leave it open");
+    assert_eq!(memory_of(&broker, 1), "device");
+    assert_eq!(memory_of(&broker, 2), "managed: did not fit");
+    // A further process of each is as the first one.
+    assert_eq!(seat(&open(&mut broker, 4, "b", 6 * GB)).1, true);
+    assert_eq!(seat(&open(&mut broker, 5, "a", 6 * GB)).1, false);
+    // Nothing moves when there is room.
+    broker.desk.gone(first.client);
+    assert_eq!(seat(&second).1, true);
+}
+
+#[test]
+fn after_a_restart_each_is_what_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let (one, two) = (Somebody::new(), Somebody::new());
+    let mut first = Broker::begin(Some(&file));
+    assert_eq!(seat(&open(&mut first, one.pid(), "a", 6 * GB)).1, false);
+    assert_eq!(seat(&open(&mut first, two.pid(), "b", 6 * GB)).1, true);
+    let mut second = Broker::begin(Some(&file));
+    let back = second.newcomer(two.pid(), "job b".into());
+    let runs = Wants {
+        managed: true,
+        either: false,
+        runs: Some(0),
+        ..wants("b", 6 * GB)
+    };
+    second.desk.wants(&back, &ToTheClient::nobody(), runs);
+    assert_eq!(seat(&back), (Standing::Admitted, true, 0));
+    assert_eq!(memory_of(&second, two.pid()), "managed: did not fit");
+    // One that the first broker had let in on managed memory and that did not hear it.
+    let mut third = Broker::begin(Some(&file));
+    let deaf = third.newcomer(two.pid(), "job b".into());
+    let runs = Wants {
+        either: false,
+        runs: Some(GB),
+        ..wants("b", 6 * GB)
+    };
+    third.desk.wants(&deaf, &ToTheClient::nobody(), runs);
+    assert_eq!(seat(&deaf).1, false);
+    assert_eq!(memory_of(&third, two.pid()), "device");
+}
+
+#[test]
+fn who_began_before_it_heard_has_device_memory() {
+    let mut broker = Broker::begin(None);
+    open(&mut broker, 1, "a", 6 * GB);
+    let second = open(&mut broker, 2, "b", 6 * GB);
+    broker.desk.on_device(second.client);
+    assert_eq!(seat(&second), (Standing::Admitted, false, 6 * GB));
+    assert_eq!(memory_of(&broker, 2), "device");
+    // At the door, where nobody has seen the device yet: no reading, though NVML tells of devices.
+    let late = broker.newcomer(3, "late".into());
+    let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
+    broker.desk.book().comes(newcomer, true, None);
+    broker.desk.on_device(late.client);
+    broker.desk.book().open_the_door(false);
+    assert_eq!((standing(&late), late.lane.seat.is_managed()), (Standing::Waits, false));
+}
+
+#[test]
+fn who_waits_is_told_with_its_admission() {
+    let mut broker = Broker::begin(None);
+    let full = broker.comes(1, "a", 8 * GB, None);
+    let open = open(&mut broker, 2, "b", 6 * GB);
+    assert_eq!((standing(&open), open.lane.seat.is_managed()), (Standing::Waits, false));
+    broker.desk.gone(full.client);
+    assert_eq!(seat(&open), (Standing::Admitted, false, 6 * GB));
+}
