@@ -12,7 +12,8 @@ what the simulated GPU's ledger says it touched. `weft-lab memory prediction` fi
 elsewhere; with --other-batch also on a run (NAME@N) whose sizes were never seen, for comparison. Each launch's evidence says whether it is exact or
 a guess, and the aims are judged on the exact ones; the guessed ones are printed beside them, with their share. Exact is what the simulated GPU reads off the parameters of PyTorch's own kernels, and
 what PyTorch itself says of its operations' tensors (operands.py); a guess is what closed libraries do in workspaces of their own.
-With --residency a third run's templates are learnt from what the host's page table shows of launches one by one, as on a real GPU (`weft profile --evidence residency`), and judged by the same ledger.
+With --residency a third run's templates are learnt from what the host's page table shows of launches one by one, as on a real GPU (`weft profile --evidence residency`), and judged in granules of 64 KB by what the
+simulated GPU's ledger says it did: that is what the page table shows, and what PyTorch says of kernels that the simulated GPU guesses at it never did.
 Needs scripts/layout, scripts/setup torch and cargo build --release -p weft-lab.
 """
 
@@ -86,7 +87,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="some of: " + ", ".join(MODELS))
     parser.add_argument("--requests", type=int, default=6, help="requests of each run (default 6)")
     parser.add_argument("--other-batch", action="store_true", help="also judge on a run with another batch, whose sizes were never seen (no aim)")
-    parser.add_argument("--residency", action="store_true", help="also learn from the host's page table, as on a real GPU, and judge that by the ledger (no aim)")
+    parser.add_argument("--residency", action="store_true", help="also learn from the host's page table, as on a real GPU, and judge that by the ledger")
     parser.add_argument("--worst", type=int, default=0, help="name so many kernels that miss most, per model: what was learnt of them, what they miss")
     parser.add_argument("--keep", action="store_true", help="keep the recordings")
     arguments = parser.parse_args()
@@ -95,7 +96,7 @@ def main():
         sys.exit(f"prediction: no {lab}: cargo build --release -p weft-lab")
     try:
         with jobs.workspace(arguments.keep) as folder:
-            pairs, others, observed = [], [], []
+            pairs, others, observed, missed = [], [], [], 0
             for name in arguments.only:
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 learn, alone = record(folder, name, "learn", arguments.requests)
@@ -110,16 +111,17 @@ def main():
                     others.append(f"{name}@{batch}={learn},{record(folder, name, 'other', arguments.requests, batch)[0]}")
             more = ["--worst", str(arguments.worst)]
             if observed:
-                print("Learnt from the host's page table, judged by the ledger (no aim):")
-                subprocess.run([lab, "memory", "prediction", *observed, *more], check=True, timeout=BOUND)
-                print("Learnt from the ledger:")
+                print("Learnt from the host's page table, judged by the ledger:", flush=True)
+                check = ["--check"] if arguments.check else []
+                missed = subprocess.run([lab, "memory", "prediction", *observed, *more, *check], check=False, timeout=BOUND).returncode
+                print("Learnt from the ledger:", flush=True)
             if others:
                 print("With sizes that were never seen (no aim):")
                 subprocess.run([lab, "memory", "prediction", *others, *more], check=True, timeout=BOUND)
                 print("The same job again:")
             more += ["--json", arguments.json] if arguments.json else []
             more += ["--check"] if arguments.check else []
-            return subprocess.run([lab, "memory", "prediction", *pairs, *more], check=False, timeout=BOUND).returncode
+            return subprocess.run([lab, "memory", "prediction", *pairs, *more], check=False, timeout=BOUND).returncode or missed
     except (Failure, RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"prediction: {error}", file=sys.stderr)
         return 2

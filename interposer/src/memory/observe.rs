@@ -32,11 +32,17 @@ pub const SHAPES: u32 = 128;
 /// What all observations of a process may take.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// What is moved to the host for one launch at most.
-const MOST_BYTES: u64 = 1 << 30;
+/// What is moved to the host for one launch at most: an optimiser's lists have all weights four times.
+const MOST_BYTES: u64 = 8 << 30;
 
-/// Of an allocation that is larger, so much from the pointer on is looked at. Where a launch touched the last of it, it may have touched more, and nothing is said.
-const WINDOW: u64 = 256 << 20;
+/// The host must have so many times that free.
+const SPARE: u64 = 2;
+
+/// Of an allocation that is larger, so much from the pointer on is looked at. Where a launch touched the last of it, it may have touched more, and nothing is said. Embeddings have some hundred MB.
+const WINDOW: u64 = 2 << 30;
+
+/// So much any host has.
+const ROOMY: u64 = 256 << 20;
 
 /// How long streams may take to run empty before a launch, and a launch to end.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -258,6 +264,10 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     if !usable(&table, stream) {
         return None;
     }
+    let bytes: u64 = windows.0.iter().map(|window| window.end - window.begin).sum();
+    if bytes > ROOMY && available().is_none_or(|available| available / SPARE < bytes) {
+        return None;
+    }
     for window in &windows.0 {
         if !mover::prefetch(window.begin, window.end - window.begin, None, stream).ok() {
             return None;
@@ -269,7 +279,12 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     let mut looked = Vec::with_capacity(windows.0.len());
     for window in &windows.0 {
         map(window.begin, window.end);
-        looked.push((*window, entries(&table, window.begin, window.end)?));
+        let entries = entries(&table, window.begin, window.end)?;
+        // Of a page that is not in the table nothing would be seen, and it would count as untouched.
+        if present(&entries) < 1.0 {
+            return None;
+        }
+        looked.push((*window, entries));
     }
     (others == OTHERS.load(Ordering::Relaxed) && version == ranges::version()).then_some(Observation {
         windows: looked,
@@ -329,6 +344,14 @@ fn ended(stream: CuStream, within: Duration) -> bool {
             _ => return false,
         }
     }
+}
+
+/// Bytes that the host could give to somebody who asks.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
 }
 
 /// Bytes of a page.
@@ -435,7 +458,7 @@ mod tests {
     fn windows_are_the_allocations_behind_the_pointers() {
         let mut live = Allocations::new();
         live.add(0x10_0000, 0x1000);
-        live.add(0x4000_0000, 1 << 30);
+        live.add(0x4000_0000, 4 << 30);
         let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
         let found = |pointers: &[u64]| Windows::of(&launch(&words(pointers)), &live).map(|windows| windows.0);
         let small = Window {
@@ -452,9 +475,14 @@ mod tests {
             cut: true,
         };
         assert_eq!(found(&[large]), Some(vec![window]));
-        let last = 0x8000_0000 - 5;
+        let last = 0x1_4000_0000 - 5;
         let end = found(&[last]).unwrap()[0];
-        assert_eq!((end.end, end.cut), (0x8000_0000, false));
+        assert_eq!((end.end, end.cut), (0x1_4000_0000, false));
+    }
+
+    #[test]
+    fn the_host_says_what_it_has_to_spare() {
+        assert!(available().is_some_and(|bytes| bytes > 1 << 20));
     }
 
     #[test]

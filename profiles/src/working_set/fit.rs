@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{
-    Access, Allocations, Certainty, Formula, HostResidency, KernelWorkingSet, Launch, Template, Touched, WordTemplate,
-    WorkingSets,
+    Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
+    coarse::{self, Grain},
     formula::{self, Sample},
     ranges::{self, Span},
     recall,
@@ -38,39 +38,13 @@ const ROUNDS: usize = 8;
 /// Collects launches with what they touched and finds the templates.
 #[derive(Debug)]
 pub struct Fitter {
-    grain: Grain,
-    kernels: HashMap<u64, Seen>,
-    scratch: Vec<u8>,
-}
-
-/// How coarse evidence is.
-#[derive(Debug, Clone, Copy)]
-struct Grain {
-    granule: u64,
+    /// Evidence comes in granules: then what was seen is in `coarse`.
+    grain: Option<Grain>,
     /// Evidence tells operands one by one: see [`Fitter::default`].
     apart: bool,
-    /// Granules were widened inside aligned blocks of this size: see [`HostResidency::BLOCK`]. The granule's size if not.
-    block: u64,
-}
-
-impl Grain {
-    /// By how much a piece that begins and ends there may be too long.
-    fn slack(&self, begin: u64, end: u64) -> i64 {
-        let mut part = self.granule;
-        // The largest aligned part that the piece ends with may have been widened from just over half of it.
-        while part < self.block && end.is_multiple_of(part * 2) && end.saturating_sub(begin) >= part * 2 {
-            part *= 2;
-        }
-        let granules = part / self.granule;
-        // Of two granules more than half are both.
-        let unneeded = granules.saturating_sub(granules / 2 + 1);
-        (self.granule - 1 + unneeded * self.granule) as i64
-    }
-
-    /// Whether a piece from `at` on may begin in truth at `first`, behind it.
-    fn reaches(&self, at: u64, first: u64) -> bool {
-        first - at < self.granule || (self.block > self.granule && at / self.block == first / self.block)
-    }
+    kernels: HashMap<u64, Seen>,
+    coarse: HashMap<u64, coarse::Seen>,
+    scratch: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -105,8 +79,6 @@ pub(super) struct Behind {
     access: Option<Access>,
     /// Another word of the launch had the same value: what was touched may be the other's.
     pub(super) shared: bool,
-    /// Bytes by which the last piece may be too long, because evidence comes in granules.
-    slack: i64,
 }
 
 impl Kept {
@@ -135,7 +107,7 @@ impl Default for Fitter {
     /// parameters are full of pointers that nobody uses.
     fn default() -> Fitter {
         let mut fitter = Fitter::new(1);
-        fitter.grain.apart = true;
+        fitter.apart = true;
         fitter
     }
 }
@@ -145,21 +117,22 @@ impl Fitter {
     pub fn new(granule: u64) -> Fitter {
         let granule = granule.max(1);
         Fitter {
-            grain: Grain {
+            grain: (granule > 1).then_some(Grain {
                 granule,
-                apart: false,
                 block: granule,
-            },
+            }),
+            apart: false,
             kernels: HashMap::new(),
+            coarse: HashMap::new(),
             scratch: Vec::new(),
         }
     }
 
-    /// For evidence of [`HostResidency`]: granules, widened as a driver's prefetcher widens faults. Sizes that it leaves open are taken to be the largest it allows: what is predicted too much costs
-    /// bandwidth, what is missed a fault.
+    /// For evidence of [`super::HostResidency`]: granules, widened as a driver's prefetcher widens faults. Sizes that it leaves open are taken to be the largest it allows: what is predicted too much
+    /// costs bandwidth, what is missed a fault.
     pub fn of_residency() -> Fitter {
-        let mut fitter = Fitter::new(HostResidency::GRANULE);
-        fitter.grain.block = HostResidency::BLOCK;
+        let mut fitter = Fitter::new(1);
+        fitter.grain = Some(Grain::of_residency());
         fitter
     }
 
@@ -170,6 +143,11 @@ impl Fitter {
 
     /// As [`Fitter::observe`], with what the evidence is worth: guesses count only for kernels of which there is nothing exact.
     pub fn observe_as(&mut self, certainty: Certainty, launch: &Launch, live: &Allocations, touched: &[Touched]) {
+        if self.grain.is_some() {
+            let seen = self.coarse.entry(launch.kernel).or_default();
+            seen.observe(launch, live, touched, &mut self.scratch);
+            return;
+        }
         let exact = certainty == Certainty::Exact;
         let seen = self.kernels.entry(launch.kernel).or_default();
         if seen.exact && !exact {
@@ -192,7 +170,7 @@ impl Fitter {
         if full || *alike >= KEPT_ALIKE {
             return;
         }
-        let words = deal(launch, live, touched, self.grain);
+        let words = deal(launch, live, touched, self.apart);
         let equal = seen.equal.entry(outcome(launch, &words)).or_default();
         if *equal >= KEPT_EQUAL {
             return;
@@ -211,7 +189,7 @@ impl Fitter {
 
     /// Kernels that were observed.
     pub fn kernels(&self) -> usize {
-        self.kernels.len()
+        self.kernels.len() + self.coarse.len()
     }
 
     /// What was learnt. Only kernels of which something new came since are fitted anew.
@@ -229,6 +207,10 @@ impl Fitter {
             });
             seen.fitted = Some(words);
         }
+        if let Some(grain) = self.grain {
+            let fitted = self.coarse.iter_mut().map(|(kernel, seen)| seen.fit(*kernel, grain));
+            kernels.extend(fitted);
+        }
         kernels.sort_unstable_by_key(|kernel| kernel.kernel);
         WorkingSets { kernels }
     }
@@ -245,7 +227,7 @@ fn outcome(launch: &Launch, words: &[(u16, Behind)]) -> u64 {
 }
 
 /// Deals what was touched out to the launch's pointers.
-fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], grain: Grain) -> Vec<(u16, Behind)> {
+fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, Behind)> {
     let mut pointers: Vec<(u64, u16)> = launch
         .pointer_offsets()
         .filter_map(|offset| Some((launch.word64(offset)?, offset)))
@@ -255,57 +237,24 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], grain: Grain) 
     pointers.sort_unstable();
     let mut values: Vec<u64> = pointers.iter().map(|(value, _)| *value).collect();
     values.dedup();
-    let mut behind = vec![(Vec::<Span>::new(), None::<Access>, 0i64); values.len()];
-    let united: Vec<Touched>;
-    let touched = if grain.granule > 1 {
-        // Granules that lie side by side are one range: its begin alone is where something may begin in the middle of a granule.
-        let spans = ranges::spans(touched);
-        let range = |(begin, end): Span| Touched {
-            address: begin,
-            bytes: end - begin,
-            access: Access::ReadWrite,
-        };
-        united = spans.into_iter().map(range).collect();
-        &united[..]
-    } else {
-        touched
-    };
+    let mut behind = vec![(Vec::<Span>::new(), None::<Access>); values.len()];
     for one in touched {
         let Some((begin, end)) = live.find(one.address) else {
             continue;
         };
-        // Granules of evidence reach beyond the allocation; an access never does.
-        let (mut at, last) = (one.address.max(begin), one.end().min(end));
-        if let Some(first) = values.get(values.partition_point(|value| *value < at))
-            && *first < last
-            && grain.reaches(at, *first)
-        {
-            // What was touched begins at a pointer in this granule rather than at the granule.
-            at = *first;
-        }
+        // No access goes beyond its allocation.
+        let (mut at, last) = (one.address, one.end().min(end));
         while at < last {
             let after = values.partition_point(|value| *value <= at);
             let before = after.checked_sub(1).filter(|owner| values[*owner] >= begin);
             // Before all pointers into this allocation it is a negative offset.
             let owner = before.or_else(|| values.get(after).is_some_and(|value| *value < end).then_some(after));
             let Some(owner) = owner else { break };
-            let until = values
-                .get(owner + 1)
-                .copied()
-                .filter(|_| !grain.apart)
-                .unwrap_or(u64::MAX);
+            let until = values.get(owner + 1).copied().filter(|_| !apart).unwrap_or(u64::MAX);
             let cut = last.min(until);
-            let (pieces, access, slack) = &mut behind[owner];
+            let (pieces, access) = &mut behind[owner];
             pieces.push((at, cut));
             *access = Some(access.map_or(one.access, |before| before.and(one.access)));
-            // The last granule is touched somewhere: all but one byte of it may be too much. What reaches beyond the allocation is off already.
-            let most = grain.slack(one.address, one.end());
-            let beyond = i64::try_from(one.end() - cut).unwrap_or(i64::MAX);
-            *slack = if cut == last {
-                (most - beyond).max(0)
-            } else {
-                (grain.granule - 1) as i64
-            };
             at = cut;
         }
     }
@@ -313,14 +262,13 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], grain: Grain) 
         .iter()
         .filter_map(|(value, offset)| {
             let owner = values.binary_search(value).ok()?;
-            let (mut pieces, access, slack) = behind[owner].clone();
+            let (mut pieces, access) = behind[owner].clone();
             ranges::unite(&mut pieces);
             let relative = |address: u64| address.wrapping_sub(*value) as i64;
             let behind = Behind {
                 pieces: pieces.iter().map(|(a, b)| (relative(*a), relative(*b))).collect(),
                 access,
                 shared: pointers.iter().filter(|(other, _)| other == value).count() > 1,
-                slack,
             };
             Some((*offset, behind))
         })
@@ -410,10 +358,7 @@ fn contradicted(kernel: u64, seen: &Seen, found: &[WordTemplate], others: &[(u16
         let launch = kept.launch(kernel);
         let mut same: HashMap<u64, Vec<(u16, &Behind)>> = HashMap::new();
         for (offset, behind) in &kept.words {
-            // Granules hide the truth, and rules are found within what they allow.
-            if behind.slack == 0
-                && let Some(value) = launch.word64(*offset)
-            {
+            if let Some(value) = launch.word64(*offset) {
                 same.entry(value).or_default().push((*offset, behind));
             }
         }
@@ -525,21 +470,15 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Op
         .collect();
     let begin = |behind: &Behind| behind.pieces.first().map(|piece| (piece.0, piece.0));
     let size = |behind: &Behind| match behind.pieces.first() {
-        Some((begin, end)) => Some(((end - begin - behind.slack).max(1), end - begin)),
+        Some((begin, end)) => Some((end - begin, end - begin)),
         None => Some((0, 0)),
     };
     let offset = rule(kernel, pointers, &some, begin)?;
     let bytes = rule(kernel, pointers, samples, size)?;
     if offset.is_constant() && bytes.is_constant() {
-        // Of what pages allow, the whole of it: a fixed region is no larger than the pages that were seen.
-        let most = samples
-            .iter()
-            .filter_map(|(_, behind)| size(behind))
-            .map(|(_, most)| most)
-            .min()?;
         return Some(Template::Fixed {
             offset: offset.constant,
-            bytes: u64::try_from(most).ok()?,
+            bytes: u64::try_from(bytes.constant).ok()?,
         });
     }
     Some(Template::Linear { offset, bytes })
@@ -552,7 +491,6 @@ fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Optio
         .copied()
         .filter(|(_, behind)| behind.pieces.len() > 1)
         .collect();
-    let exact = apart.iter().all(|(_, behind)| behind.slack == 0);
     let regular = apart.iter().all(|(_, behind)| {
         let (first, second) = (behind.pieces[0], behind.pieces[1]);
         let stride = second.0 - first.0;
@@ -561,7 +499,7 @@ fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Optio
         };
         behind.pieces.iter().enumerate().all(same)
     });
-    if !exact || !regular {
+    if !regular {
         return None;
     }
     let fixed = |value: i64| Some((value, value));

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod allocations;
+mod coarse;
 mod evaluate;
 mod evidence;
 mod fit;

@@ -96,10 +96,7 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
         (groups, wrong) = (split, left);
     }
     // Most launches must have come again with the same numbers, and touched the same: else numbers were found that tell these launches apart by chance.
-    let mut sizes: HashMap<usize, usize> = HashMap::new();
-    groups.iter().for_each(|group| *sizes.entry(*group).or_default() += 1);
-    let again: usize = sizes.values().filter(|size| **size > 1).sum();
-    if 2 * again < launches.len() {
+    if 2 * come_again(&groups) < launches.len() {
         return None;
     }
     // What goes along with them tells sizes that were never seen from those that were, and costs no launch its entry.
@@ -112,6 +109,30 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     }
     chosen.sort_unstable();
     Some(chosen)
+}
+
+/// The small numbers that tell launches apart as finely as they come again: what differs from launch to launch is not looked at. For evidence that does not show which of them decide.
+pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
+    let candidates = candidates(launches, pointers);
+    let mut groups: Vec<usize> = vec![0; launches.len()];
+    let mut chosen: Vec<Term> = Vec::new();
+    let count = |groups: &[usize]| groups.iter().max().map_or(0, |most| most + 1);
+    for one in candidates.iter().filter(|one| one.small) {
+        let finer = split(&groups, &one.values);
+        if chosen.len() < MAX_KEY && count(&finer) > count(&groups) && 2 * come_again(&finer) >= launches.len() {
+            chosen.push(one.term);
+            groups = finer;
+        }
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
+/// How many launches are not alone in their group.
+fn come_again(groups: &[usize]) -> usize {
+    let mut sizes: HashMap<usize, usize> = HashMap::new();
+    groups.iter().for_each(|group| *sizes.entry(*group).or_default() += 1);
+    sizes.values().filter(|size| **size > 1).sum()
 }
 
 /// Hash of a launch's key. It stands in profiles: another way to make it is another version of them.
