@@ -45,11 +45,11 @@ fn the_seat_says_what_was_decided_and_weft_queue_why() {
     assert_eq!(memory_of(&broker, 1), "device");
     assert_eq!(memory_of(&broker, 2), "managed: did not fit");
     // A further process of each is as the first one.
-    assert_eq!(seat(&open(&mut broker, 4, "b", 6 * GB)).1, true);
-    assert_eq!(seat(&open(&mut broker, 5, "a", 6 * GB)).1, false);
+    assert!(seat(&open(&mut broker, 4, "b", 6 * GB)).1);
+    assert!(!seat(&open(&mut broker, 5, "a", 6 * GB)).1);
     // Nothing moves when there is room.
     broker.desk.gone(first.client);
-    assert_eq!(seat(&second).1, true);
+    assert!(seat(&second).1);
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn after_a_restart_each_is_what_it_was() {
     let file = folder.path().join("book");
     let (one, two) = (Somebody::new(), Somebody::new());
     let mut first = Broker::begin(Some(&file));
-    assert_eq!(seat(&open(&mut first, one.pid(), "a", 6 * GB)).1, false);
-    assert_eq!(seat(&open(&mut first, two.pid(), "b", 6 * GB)).1, true);
+    assert!(!seat(&open(&mut first, one.pid(), "a", 6 * GB)).1);
+    assert!(seat(&open(&mut first, two.pid(), "b", 6 * GB)).1);
     let mut second = Broker::begin(Some(&file));
     let back = second.newcomer(two.pid(), "job b".into());
     let runs = Wants {
@@ -80,7 +80,7 @@ fn after_a_restart_each_is_what_it_was() {
         ..wants("b", 6 * GB)
     };
     third.desk.wants(&deaf, &ToTheClient::nobody(), runs);
-    assert_eq!(seat(&deaf).1, false);
+    assert!(!seat(&deaf).1);
     assert_eq!(memory_of(&third, two.pid()), "device");
 }
 
