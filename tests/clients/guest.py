@@ -85,7 +85,7 @@ def in_roles(scene, command, *roles, code=0, attached=True):
         own, other, pause = ROLES[role]
         scene.running.touch()
         beside = scene.companion(f"beside-{role}", priority=other, pause=pause)
-        queue = {"WEFT_QUEUE": "on"} if role == "queued" else {}
+        queue = {"WEFT_QUEUE": "on" if role == "queued" else "off"}
         job = scene.job(command, role, more={**PYTHON, **queue}, priority=own)
         job.wait(BOUND)
         same(bare, job)

@@ -1,4 +1,4 @@
-//! Launches of jobs with `WEFT_QUEUE=on`: one that would wait at a closed gate may be left behind there ([`crate::queue`]).
+//! Launches of jobs with a queue (`WEFT_QUEUE`): one that would wait at a closed gate may be left behind there ([`crate::queue`]).
 
 use std::ffi::c_void;
 

@@ -15,7 +15,7 @@
 //! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
 //! * A job that is no filler, or whose gate is open, pays one load a call.
 //!
-//! `WEFT_QUEUE=on` turns it on. Without that nothing is ever left behind, and calls without a hook lead straight to the driver as ever.
+//! `WEFT_QUEUE=off` turns it off, and it is off where memory is managed. Then nothing is ever left behind, and calls without a hook lead straight to the driver.
 
 mod fill;
 mod harmless;
@@ -58,7 +58,7 @@ fn pending() -> u32 {
 /// Whether launches may be left behind at all. Asked once.
 pub fn on() -> bool {
     static ON: LazyLock<bool> = LazyLock::new(|| {
-        std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "on" || queue == "1") && !crate::memory::managed()
+        std::env::var_os("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0") && !crate::memory::managed()
     });
     *ON
 }

@@ -91,7 +91,7 @@ struct Options {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let fillers' hosts leave so many launches behind at a closed gate (the interposer's queue holds 1024)
+    /// Let fillers' hosts leave so many launches behind at a closed gate, in place of the 1024 that the interposer's queue holds; 0: as with WEFT_QUEUE=off
     #[arg(long)]
     queue: Option<usize>,
     /// Let fillers spin so many microseconds at a closed gate before they sleep

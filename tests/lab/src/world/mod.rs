@@ -54,7 +54,7 @@ pub struct Hosts {
     pub spin: bool,
     /// How long a filler spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`, which holds 1,024); 0, as without `WEFT_QUEUE=on`: it waits there with the first.
+    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`, which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
     pub queue: usize,
     /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first sign of it.
     pub stirs: bool,
@@ -68,7 +68,7 @@ impl Default for Hosts {
             oversleep: (3 * US, 15 * US),
             spin: true,
             gate_spin: 20 * US,
-            queue: 0,
+            queue: 1_024,
             stirs: true,
         }
     }
