@@ -2,24 +2,33 @@
 
 use super::hooks;
 use crate::abi::{CuDevice, CuFunction, CuKernel};
-use crate::{queue, real};
+use crate::queue::{self, Named};
+use crate::real;
 
 hooks! {
     fn cuFuncSetAttribute(function: CuFunction, attribute: u32, value: i32) |real| {
+        let named = Named::Function(function);
+        if let Some(error) = queue::before_attribute(named, attribute, value) {
+            return error;
+        }
         let result = real();
         if result.ok() {
-            queue::attribute_set(function, attribute, value, false, None);
+            queue::attribute_set(named, attribute, value, None);
         }
         result
     }
 
     fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CuKernel, device: CuDevice) |real| {
+        let named = Named::Kernel(kernel, device);
+        if let Some(error) = queue::before_attribute(named, attribute, value) {
+            return error;
+        }
         let result = real();
         if result.ok() {
             let mut here = 0;
             // SAFETY: the kernel is one, as the driver has just said; the out-parameter is valid.
             let found = unsafe { real::cuKernelGetFunction(&mut here, kernel) };
-            queue::attribute_set(kernel, attribute, value, true, found.ok().then_some(here));
+            queue::attribute_set(named, attribute, value, found.ok().then_some(here));
         }
         result
     }

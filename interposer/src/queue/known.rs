@@ -4,9 +4,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::abi::{CuContext, CuFunction, CuStream};
+use crate::abi::{CuContext, CuDevice, CuFunction, CuStream};
 
 /// Launches that are remembered, streams, and values of attributes. A job with more (one that changes its launches all the time) begins anew.
 const MOST: usize = 1 << 16;
@@ -39,14 +40,31 @@ struct Known {
     /// The context of all of them, and whether there were others.
     context: Option<CuContext>,
     several: bool,
-    /// What attributes of functions were set to.
-    attributes: HashMap<(CuFunction, u32), i32>,
+    /// What attributes were set to last, of functions, or of kernels on a device. Of one of the two at a time: a kernel and a function may be the same code by two names.
+    attributes: HashMap<(Named, u32), i32>,
+    of_kernels: bool,
+}
+
+/// Whose attribute it is, by the handle that the job has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Named {
+    /// A function, which is in one context.
+    Function(CuFunction),
+    /// A kernel of a library, on a device.
+    Kernel(CuFunction, CuDevice),
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
+/// Whoever looks next is to forget all of it.
+static STALE: AtomicBool = AtomicBool::new(false);
+
 fn known() -> MutexGuard<'static, Option<Known>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if STALE.swap(false, Ordering::AcqRel) {
+        *known = None;
+    }
+    known
 }
 
 impl Known {
@@ -67,11 +85,23 @@ impl Known {
         stream <= LEGACY || self.streams.get(&stream) == Some(&context)
     }
 
-    fn changed(&mut self, handle: CuFunction, attribute: u32, value: i32, kernel: bool, here: Option<CuFunction>) {
+    fn is_set(&self, named: Named, attribute: u32, value: i32) -> bool {
+        self.attributes.get(&(named, attribute)) == Some(&value)
+    }
+
+    fn changed(&mut self, named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
+        let (handle, kernel) = match named {
+            Named::Function(handle) => (handle, false),
+            Named::Kernel(handle, _) => (handle, true),
+        };
         if self.attributes.len() >= MOST {
             *self = Known::default();
         }
-        if self.attributes.insert((handle, attribute), value) == Some(value) {
+        if self.of_kernels != kernel {
+            self.attributes.clear();
+            self.of_kernels = kernel;
+        }
+        if self.attributes.insert((named, attribute), value) == Some(value) {
             return;
         }
         if kernel && (self.several || here.is_none()) {
@@ -100,12 +130,17 @@ pub fn leads(stream: CuStream, context: CuContext) -> bool {
     known().as_ref().is_some_and(|known| known.leads(stream, context))
 }
 
-/// An attribute of a function has this value now. If it is another than before, the function's launches are not known any more. A kernel that is in no context yet has a function with
-/// a handle of its own in each: `here` is that of the context that is current. Where launches of several contexts are known, no function's are any more.
-pub fn changed(handle: CuFunction, attribute: u32, value: i32, kernel: bool, here: Option<CuFunction>) {
+/// Whether an attribute was set to this value last, by this name, with success.
+pub fn is_set(named: Named, attribute: u32, value: i32) -> bool {
     known()
-        .get_or_insert_default()
-        .changed(handle, attribute, value, kernel, here);
+        .as_ref()
+        .is_some_and(|known| known.is_set(named, attribute, value))
+}
+
+/// An attribute has this value now. If it is another than before, the function's launches are not known any more. A kernel that is in no context yet has a function with
+/// a handle of its own in each: `here` is that of the context that is current. Where launches of several contexts are known, no function's are any more.
+pub fn changed(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
+    known().get_or_insert_default().changed(named, attribute, value, here);
 }
 
 /// A stream ends.
@@ -115,16 +150,14 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
-/// None is.
+/// None is. Takes no lock: a forked child may find it taken for ever.
 pub fn clear() {
-    // A forked child may find the lock taken for ever; it has no session and leaves nothing behind, so it need not forget.
-    if let Ok(mut known) = KNOWN.try_lock() {
-        *known = None;
-    }
+    STALE.store(true, Ordering::Release);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Named::{Function, Kernel};
     use super::*;
 
     const CONTEXT: CuContext = 100;
@@ -132,12 +165,12 @@ mod tests {
     #[test]
     fn a_function_with_another_attribute_is_unknown_and_the_same_value_again_changes_nothing() {
         let mut known = Known::default();
-        known.changed(1, 8, 4096, false, None);
+        known.changed(Function(1), 8, 4096, None);
         known.add(1, 11, 7, CONTEXT);
         known.add(2, 22, 7, CONTEXT);
-        known.changed(1, 8, 4096, false, None);
+        known.changed(Function(1), 8, 4096, None);
         assert!(known.has(1, 11) && known.has(2, 22));
-        known.changed(1, 8, 1024, false, None);
+        known.changed(Function(1), 8, 1024, None);
         assert!(!known.has(1, 11) && known.has(2, 22));
         assert_eq!(known.count, 1);
     }
@@ -148,14 +181,31 @@ mod tests {
         for function in 1..4 {
             known.add(function, 11, 7, CONTEXT);
         }
-        known.changed(1, 8, 1024, true, Some(2));
+        known.changed(Kernel(1, 0), 8, 1024, Some(2));
         assert!(!known.has(1, 11) && !known.has(2, 11) && known.has(3, 11));
-        known.changed(1, 8, 1024, true, None);
+        known.changed(Kernel(1, 0), 8, 1024, None);
         assert!(known.has(3, 11), "the same value again");
         known.add(3, 12, 8, CONTEXT + 1);
-        known.changed(1, 8, 2048, true, Some(2));
+        known.changed(Kernel(1, 0), 8, 2048, Some(2));
         assert!(!known.has(3, 11) && !known.has(3, 12));
         assert_eq!(known.count, 0);
+    }
+
+    #[test]
+    fn a_value_is_set_by_the_name_and_on_the_device_that_it_was_set_by_last() {
+        let mut known = Known::default();
+        assert!(!known.is_set(Kernel(1, 0), 8, 0), "nobody has set it: nothing is known");
+        known.changed(Kernel(1, 0), 8, 1024, Some(2));
+        assert!(known.is_set(Kernel(1, 0), 8, 1024));
+        for other in [Kernel(1, 1), Kernel(2, 0), Function(1), Function(2)] {
+            assert!(!known.is_set(other, 8, 1024), "{other:?}");
+        }
+        assert!(!known.is_set(Kernel(1, 0), 9, 1024) && !known.is_set(Kernel(1, 0), 8, 2048));
+        // The same code by another name: what the kernel has now nobody knows.
+        known.changed(Function(2), 8, 2048, None);
+        assert!(known.is_set(Function(2), 8, 2048) && !known.is_set(Kernel(1, 0), 8, 1024));
+        known.changed(Kernel(1, 0), 8, 1024, Some(2));
+        assert!(!known.is_set(Function(2), 8, 2048));
     }
 
     #[test]
@@ -173,7 +223,7 @@ mod tests {
         let mut known = Known::default();
         for number in 0..3 * MOST {
             known.add(number % 5, number as u64, number, CONTEXT);
-            known.changed(number, 8, 1, false, None);
+            known.changed(Function(number), 8, 1, None);
             assert!(known.count <= MOST && known.streams.len() <= MOST && known.attributes.len() <= MOST);
         }
         let kept: usize = known.launches.values().map(HashSet::len).sum();

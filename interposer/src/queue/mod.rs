@@ -6,7 +6,7 @@
 //!
 //! What holds:
 //! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process, whatever it does, first sees it emptied ([`settle`]), except
-//!   those of a short list that cannot tell the difference ([`harmless`]). Launches of any thread and stream go in the order in which they were made.
+//!   those of a short list that cannot tell the difference ([`harmless`]), and attributes set again to what they were set to last. Launches of any thread and stream go in the order in which they were made.
 //! * Only what can be expected to succeed is left behind: a kernel that this process has launched before in this shape, to a stream of its context, with nothing changed since that
 //!   could make it fail ([`known`]), with parameters whose layout the driver told ([`held`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]);
 //!   to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that waits for the queue returns its error; not one that gives something back.
@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
+pub use self::known::Named;
 use crate::abi::{CuFunction, CuResult, CuStream};
 use crate::session::{self, LaunchInfo};
 use crate::table::{ENTRIES, real_bound};
@@ -141,10 +142,25 @@ pub fn learn(launch: &Launch) {
     }
 }
 
-/// An attribute of a function has this value now. Of a kernel: the function that it is `here`, in the current context.
-pub fn attribute_set(handle: CuFunction, attribute: u32, value: i32, kernel: bool, here: Option<CuFunction>) {
+/// An attribute is about to be set. What is in the queue goes first, unless the attribute has that value already: many programs set the same one before each launch. What the call answers
+/// if it is not to be made.
+#[inline]
+pub fn before_attribute(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
+    if busy() { changes(named, attribute, value) } else { None }
+}
+
+#[cold]
+fn changes(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
+    match guarded(|| known::is_set(named, attribute, value)) {
+        Some(true) => None,
+        _ => settle(),
+    }
+}
+
+/// An attribute has this value now. Of a kernel: the function that it is `here`, in the current context.
+pub fn attribute_set(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
     if !issuer::broken() {
-        guarded(|| known::changed(handle, attribute, value, kernel, here));
+        guarded(|| known::changed(named, attribute, value, here));
     }
 }
 
@@ -201,7 +217,11 @@ pub const fn by_itself(name: &str) -> bool {
     let name = name.as_bytes();
     // Cooperative ones are never left behind, and of those on several devices weft may not know the first.
     let other = starts(name, b"cuLaunchHostFunc") || starts(name, b"cuLaunchCooperative");
-    (starts(name, b"cuLaunch") && !other) || starts(name, b"cuGraphLaunch") || starts(name, b"cuStreamQuery")
+    (starts(name, b"cuLaunch") && !other)
+        || starts(name, b"cuGraphLaunch")
+        || starts(name, b"cuStreamQuery")
+        || starts(name, b"cuFuncSetAttribute")
+        || starts(name, b"cuKernelSetAttribute")
 }
 
 /// Before a call of symbol `at` that has a hook: an error is to be returned in its place.
@@ -291,7 +311,7 @@ mod tests {
             c"cuStreamDestroy_v2",
             c"cuCtxDestroy_v2",
             c"cuDevicePrimaryCtxReset_v2",
-            c"cuFuncSetAttribute",
+            c"cuFuncSetCacheConfig",
             c"cuMemFreeAsync",
         ] {
             assert!(waiting(name), "{name:?}");
@@ -299,6 +319,7 @@ mod tests {
         for name in [
             c"cuLaunchKernel",
             c"cuGraphLaunch_ptsz",
+            c"cuFuncSetAttribute",
             c"cuCtxGetCurrent",
             c"cuEventQuery",
         ] {
