@@ -16,6 +16,8 @@ Cases:
   together    two training jobs whose sum exceeds the device: both finish, the same operations reach the device as from each alone on a device that
               holds it, neither the device nor the host ever holds more than it has; what a step of both takes under demand paging alone, demand paging in weft's
               turns (every prefetch refused), weft, and weft with the profile that a run of stage 1 made (--arms names some of them)
+  short       the same with fewer steps, under demand paging and weft: more is moved ahead than comes in by faults, and several times less comes in by faults than under demand paging
+  link        a device whose link is three times slower than weft takes for granted: what it carries is measured, and turns are as long as what is moved in them asks for
   killed      one of the two is killed while its memory moves; the other goes on and finishes
   broker      the broker is killed while memory moves; both finish
   larger      one job of 150 % of the device that said so (--memory) and uses a part of it a step: it runs, alone and under a broker, and beyond what it said it gets CUDA's own
@@ -53,6 +55,8 @@ CONTEXT = 400 * MIB
 STEPS = 12
 # Where speed is measured: steps that count, behind those in which the optimizer takes its memory and the job's period is learnt.
 LONG, WARM = 70, 20
+# Where only bytes are.
+SHORT = 34
 BOUND = 150.0
 # Turns that a migration fits into: what timeslice must be told.
 TURN_US = 100_000
@@ -299,7 +303,7 @@ def learn(place):
     return broker.profiles
 
 
-def run_arm(place, kind, percent, profiles):
+def run_arm(place, kind, percent, profiles, steps):
     """Both jobs, one way. Returns seconds for a step, what was held at most, each job's figures of the device's and of weft's, and the two jobs."""
     place.mkdir()
     memory = device_for(percent)
@@ -316,7 +320,7 @@ def run_arm(place, kind, percent, profiles):
                 shutil.copytree(profiles, broker.profiles, dirs_exist_ok=True)
             stack.enter_context(broker)
             extra = managed(jobs.preload(broker.variables(), profile="training" if profiles else None))
-        one, two = pair(place, device, extra, extra, steps=LONG)
+        one, two = pair(place, device, extra, extra, steps=steps)
         curves = [] if TRACE else None
         most, ledger = watch(device, (one, two), memory, HOST, curves)
         finish(one)
@@ -338,18 +342,18 @@ def run_arm(place, kind, percent, profiles):
     return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved, "long_turns": turns}, (one, two)
 
 
-# What weft says of what it moved.
-MOVED = ("prefetched", "evicted", "faulted", "errands_refused", "errands_late", "unmanaged")
+# What weft says of what it moved, and of the link.
+MOVED = ("prefetched", "evicted", "faulted", "errands_refused", "errands_late", "unmanaged", "to_device_bytes_per_s", "to_host_bytes_per_s", "turns")
 
 
-def together(folder, percent, arms=ARMS):
+def together(folder, percent, arms=ARMS, steps=LONG):
     """Two that exceed the device."""
-    want = reference(folder, LONG)
+    want = reference(folder, steps)
     alone = step_alone(folder)
     profiles = learn(folder / "learn") if "profile" in arms else None
     found = {}
     for kind in arms:
-        found[kind], both = run_arm(folder / kind, kind, percent, profiles if kind == "profile" else None)
+        found[kind], both = run_arm(folder / kind, kind, percent, profiles if kind == "profile" else None, steps)
         for job in both:
             same(want, folder / kind / "log", job.pid)
         moved = [entry["prefetched"] for entry in found[kind]["moved"].values()]
@@ -357,17 +361,76 @@ def together(folder, percent, arms=ARMS):
             raise Failure(f"weft moved nothing: {found[kind]['moved']}")
         if kind == "turns" and any(moved):
             raise Failure(f"a refused prefetch moved something: {found[kind]['moved']}")
-    steps = {kind: entry["step"] for kind, entry in found.items()}
+    rates = {kind: entry["step"] for kind, entry in found.items()}
     return {
         "percent": percent,
-        "step_ms": {kind: round(1e3 * seconds, 2) for kind, seconds in steps.items()},
+        "step_ms": {kind: round(1e3 * seconds, 2) for kind, seconds in rates.items()},
         # Of one alone on a device that holds it, and how long a step of both takes, of two such.
         "alone_ms": round(1e3 * alone, 2),
-        "of_two_alone": {kind: round(seconds / (2 * alone), 3) for kind, seconds in steps.items()},
+        "of_two_alone": {kind: round(seconds / (2 * alone), 3) for kind, seconds in rates.items()},
         # How many times as fast as demand paging alone.
-        "faster": {kind: round(steps["demand"] / seconds, 3) for kind, seconds in steps.items() if "demand" in steps},
+        "faster": {kind: round(rates["demand"] / seconds, 3) for kind, seconds in rates.items() if "demand" in rates},
         **{what: {kind: entry[what] for kind, entry in found.items()} for what in ("most", "moved", "ledger", "long_turns")},
     }
+
+
+# So many times less comes in by faults under weft than under demand paging, at least. Some of it comes in while weft learns the jobs, and on a busy machine what is late.
+LESS = 3
+
+
+# Of the device's room, where bytes are compared: at more the jobs' first steps, which nobody foresees, are most of what comes in by faults in so short a run.
+COMPARED = 150
+
+
+def short(folder, _percent):
+    """What `together` says of bytes, in short. A step's time is no measure on a machine that does other things too."""
+    found = together(folder, COMPARED, ("demand", "weft"), SHORT)
+    total = lambda kind, key: sum(entry[key] for entry in found["ledger"][kind].values())  # noqa: E731
+    faulted, ahead, demand = total("weft", "faulted"), total("weft", "prefetched"), total("demand", "faulted")
+    if not (faulted < ahead and LESS * faulted < demand):
+        raise Failure(f"{faulted} bytes came in by faults, {ahead} ahead, and under demand paging {demand} by faults: {found}")
+    return {key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")}
+
+
+# Bytes a microsecond that weft takes a link for that it has not measured, and how much slower the one of `link` is.
+GRANTED, SLOWER = 22_200, 3
+
+
+def slow_link(folder, _percent):
+    """A slower link than weft takes for granted."""
+    rate = GRANTED // SLOWER
+    keys = [f"prefetch_{ways}_bytes_per_us = {{ value = {value}, source = \"estimate: this test\" }}" for ways, value in (("to_device", rate), ("to_host", rate), ("both_ways", 2 * rate))]
+    calibration = folder / "slow.toml"
+    calibration.write_text("\n".join(['gpu = "a slow link"', 'base = "a100-like"', "", "[values]", *keys, ""]))
+    device = jobs.Device(folder, log=folder / "log", memory=device_for(COMPARED))
+    device.settings["SIMGPU_CALIBRATION"] = str(calibration)
+    lengths, seen = [], []
+    near_it = lambda measured: rate * 1e6 * 0.8 <= measured <= rate * 1e6 * 1.25  # noqa: E731
+
+    def measured():
+        """Turns count from then on when the figure is right. The first moves go where the driver has to make room for each, and it takes some turns until those are few."""
+        right = False
+        for client in (broker.status() or {"clients": []})["clients"]:
+            both = client["to_device_bytes_per_s"], client["to_host_bytes_per_s"]
+            seen.append(both)
+            if near_it(both[0]) and (not both[1] or near_it(both[1])) and client["turns"] > 8:
+                right = True
+                lengths.append(client["turn_ns"])
+        return right and len(lengths) > 20
+
+    with broker_for(folder, device) as broker:
+        extra = managed(jobs.preload(broker.variables()))
+        one, two = pair(folder, device, extra, extra, steps=500)
+        found = jobs.wait_until(measured, 100, 0.1)
+        one.kill()
+        two.kill()
+    if not found:
+        raise Failure(f"a link of {rate} MB/s was measured as {sorted(set(seen))}\n" + one.explain() + two.explain())
+    # What does not fit leaves and comes in each turn, which has to be long enough for both. By the figures of the faster link it would not be.
+    moves = 2 * (2 * JOB - device_for(COMPARED) + 2 * CONTEXT) * 1000 // rate
+    if POLICY != "timeslice" and max(lengths) < moves:
+        raise Failure(f"turns of {max(lengths) / 1e6:.0f} ms at most, and to move what has to takes {moves / 1e6:.0f} ms")
+    return {"rate": rate * 1e6, "measured": seen[-1], "turn_ms": round(max(lengths) / 1e6, 1), "moves_ms": round(moves / 1e6, 1)}
 
 
 def killed(folder, percent):
@@ -615,6 +678,8 @@ def segments(folder, _percent):
 CASES = {
     "alone": alone,
     "together": together,
+    "short": short,
+    "link": slow_link,
     "killed": killed,
     "broker": broker_killed,
     "larger": larger,
