@@ -56,12 +56,16 @@ fn pending() -> u32 {
     STATE.load(Ordering::Acquire) & !FAILED
 }
 
-/// Whether launches may be left behind at all. Asked once.
+/// Whether launches may be left behind at all, or may come to be: not those of a job on managed memory.
 pub fn on() -> bool {
-    static ON: LazyLock<bool> = LazyLock::new(|| {
-        std::env::var_os("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0") && !crate::memory::managed()
-    });
-    *ON
+    static WANTED: LazyLock<bool> =
+        LazyLock::new(|| std::env::var_os("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0"));
+    *WANTED && !crate::memory::managed()
+}
+
+/// Whether launches are left behind now: while it is open what the job's memory is ([`crate::memory::is_open`]) its hooks are those of managed jobs, which wait at the gate themselves.
+pub fn leaves() -> bool {
+    on() && !crate::memory::is_open()
 }
 
 /// What became of a launch that would have to wait.

@@ -409,7 +409,7 @@ impl Session {
             place,
         };
         if !self.pass_at_once(kernel, cost, now) {
-            if !waits && crate::queue::on() {
+            if !waits && crate::queue::leaves() {
                 return Step::WAITS;
             }
             self.pass_in_turn(&want);
