@@ -446,9 +446,7 @@ impl Book {
                 Decision::Grant { job, .. } => self.has_grown(job, true),
                 Decision::Deny { job, bytes, free } => {
                     self.has_grown(job, false);
-                    if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
-                        took.denied = true;
-                    }
+                    self.notes_denial(job);
                     log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
                 }
             }

@@ -110,6 +110,13 @@ impl Book {
         }
     }
 
+    /// A job got no more memory: what it took is less than it would have taken.
+    pub fn notes_denial(&mut self, job: Job) {
+        if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
+            took.denied = true;
+        }
+    }
+
     /// A client does not wait for more any longer.
     pub fn grows_no_more(&mut self, client: u64) {
         if let Some(at) = self.growers.iter().position(|grower| grower.client == client) {
@@ -127,9 +134,7 @@ impl Book {
         };
         let grower = self.growers.remove(at);
         self.sums[DENIED] += 1;
-        if let Some(took) = self.gangs.get_mut(&grower.job).and_then(|gang| gang.took.as_mut()) {
-            took.denied = true;
-        }
+        self.notes_denial(grower.job);
         self.tell(Event::GrowsInVain(grower.job));
         self.answer(client, None);
         self.carry_out();
