@@ -214,10 +214,13 @@ impl Desk {
         book.look_after_the_departed();
         book.look_for_the_suspended();
         book.look_at_the_growing();
+        let waited_for = book.machine.count().0 > 0 || !book.growers.is_empty();
+        if (waited_for || !book.door.is_empty())
+            && let Some(reading) = self.watch.last(book.read)
+        {
+            book.reads(&reading);
+        }
         if !book.door.is_empty() {
-            if let Some(reading) = self.watch.last(book.read) {
-                book.reads(&reading);
-            }
             book.open_the_door(self.watch.tells());
             if !book.door.is_empty() {
                 self.watch.ask();
@@ -232,9 +235,6 @@ impl Desk {
             self.watch.ask();
             book.look_at_the_unseen(self.watch.tells());
             book.tells_positions();
-        }
-        if let Some(reading) = self.watch.last(book.read) {
-            book.reads(&reading);
         }
         book.untie();
         book.beat += 1;
