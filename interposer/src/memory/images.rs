@@ -1,7 +1,7 @@
 //! What loaded images say of their kernels' parameters, for drivers that do not say it themselves (before CUDA 12.4).
 //!
 //! What holds:
-//! * Only in jobs on managed memory, and only where the driver lacks the call: for all others nothing is kept.
+//! * Only in jobs that are on managed memory or may come to be, and only where the driver lacks the call: for all others nothing is kept.
 //! * An image is read when the first of its kernels is launched, not when it is loaded: the client may have freed it by then. So a plain image is copied, up to [`COPY`] each and [`COPIES`] in all. What the CUDA
 //!   runtime hands in is part of a program and too large for that: it is found again where it was, read by the kernel's leave (`process_vm_readv`, an error where nothing lies there any more), and taken only if its
 //!   hash is what it was.
@@ -43,32 +43,32 @@ enum State {
     Read(HashMap<String, Vec<Parameter>>),
 }
 
-/// A copy; counted.
+/// A copy, and where its bytes are counted.
 #[derive(Debug)]
-struct Copied(Vec<u8>);
+struct Copied(Vec<u8>, &'static AtomicUsize);
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        COPIED.fetch_sub(self.0.len(), Ordering::Relaxed);
+        self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
     }
 }
 
 impl Copied {
-    fn new(bytes: &[u8]) -> Option<Copied> {
+    fn new(bytes: &[u8], count: &'static AtomicUsize) -> Option<Copied> {
         if bytes.len() > COPY {
             return None;
         }
-        if COPIED.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > COPIES {
-            COPIED.fetch_sub(bytes.len(), Ordering::Relaxed);
+        if count.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > COPIES {
+            count.fetch_sub(bytes.len(), Ordering::Relaxed);
             return None;
         }
-        Some(Copied(bytes.to_vec()))
+        Some(Copied(bytes.to_vec(), count))
     }
 }
 
 /// Whether images are worth keeping here.
 fn wanted() -> bool {
-    super::managed() && table::real(table::index::cuFuncGetParamInfo).is_none()
+    super::may_be_managed() && table::real(table::index::cuFuncGetParamInfo).is_none()
 }
 
 /// What is kept of an image in memory, with its hash.
@@ -85,12 +85,13 @@ pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<Kept>> {
         return (bytes <= LARGEST).then(|| Kept::new(State::Stays(start as usize, bytes, hash)));
     }
     // SAFETY: the image says that it is that long, and the driver found it in order.
-    Copied::new(unsafe { std::slice::from_raw_parts(start, bytes) }).map(|copied| Kept::new(State::Copied(copied)))
+    let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
+    Copied::new(bytes, &COPIED).map(|copied| Kept::new(State::Copied(copied)))
 }
 
 /// What is kept of an image that was read from a file.
 pub fn keep_file(bytes: &[u8]) -> Option<Arc<Kept>> {
-    let copied = wanted().then(|| Copied::new(bytes)).flatten()?;
+    let copied = wanted().then(|| Copied::new(bytes, &COPIED)).flatten()?;
     Some(Kept::new(State::Copied(copied)))
 }
 
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn an_image_tells_its_kernels_parameters_and_a_part_of_one_is_no_panic() {
-        let kept = |bytes: &[u8]| Kept::new(State::Copied(Copied::new(bytes).unwrap()));
+        let kept = |bytes: &[u8]| Kept::new(State::Copied(Copied::new(bytes, &COPIED).unwrap()));
         let whole = kept(PTX);
         let at = |offset, size| Parameter { offset, size };
         assert_eq!(whole.parameters("axpy"), Some(vec![at(0, 8), at(8, 4)]));
@@ -220,13 +221,14 @@ mod tests {
 
     #[test]
     fn copies_are_counted_and_bounded() {
-        assert!(Copied::new(&vec![0; COPY + 1]).is_none());
-        let before = COPIED.load(Ordering::Relaxed);
-        let some: Vec<Copied> = (0..COPIES / COPY + 2)
-            .filter_map(|_| Copied::new(&vec![0; COPY]))
-            .collect();
-        assert!(some.len() <= COPIES / COPY);
+        // Not the one that the other tests' copies count in.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        assert!(Copied::new(&vec![0; COPY + 1], &COUNT).is_none());
+        let copies = (0..COPIES / COPY + 2).filter_map(|_| Copied::new(&vec![0; COPY], &COUNT));
+        let some: Vec<Copied> = copies.collect();
+        assert_eq!(some.len(), COPIES / COPY);
+        assert_eq!(COUNT.load(Ordering::Relaxed), COPIES);
         drop(some);
-        assert_eq!(COPIED.load(Ordering::Relaxed), before);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 0);
     }
 }
