@@ -16,6 +16,7 @@
 //! | [`memory`] | managed memory in place of device memory |
 //! | [`real`] | the driver's functions for our own use |
 //! | [`abi`] | the driver's types, as far as we look at them |
+//! | [`lock`] | locks of the job's threads and ours |
 //!
 //! What holds everywhere in this crate: it is a guest. A job under weft never crashes, hangs or computes something else because of it:
 //! no panic crosses a hook, no error of ours reaches the job, nothing is written to stdout, nothing waits without a bound, and nothing
@@ -44,6 +45,7 @@ pub mod abi;
 pub mod about;
 pub mod hooks;
 pub mod loader;
+pub mod lock;
 pub mod memory;
 pub mod names;
 pub mod queue;

@@ -4,7 +4,7 @@
 //! a time ([`ISSUING`]), from the front. A launch counts as in the queue until the driver has taken it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
@@ -13,6 +13,7 @@ use super::left::Left;
 use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
 use crate::abi::{CuContext, CuResult, CuStream};
+use crate::lock::lock;
 use crate::trouble::guarded;
 use crate::{real, session};
 
@@ -52,7 +53,7 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 fn line() -> MutexGuard<'static, Line<Left>> {
-    LINE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LINE)
 }
 
 /// Puts a call at the end. False if it has to be made directly.
@@ -107,7 +108,7 @@ fn work() {
     loop {
         let called = CALLED.load(Ordering::Acquire);
         if pending() > 0 {
-            let issuing = ISSUING.lock().unwrap_or_else(PoisonError::into_inner);
+            let issuing = lock(&ISSUING);
             guarded(|| issue_until(&issuing, || false));
             continue;
         }
@@ -263,7 +264,7 @@ impl Drop for Waiter {
 }
 
 fn hurries() -> MutexGuard<'static, Vec<Ns>> {
-    HURRIES.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&HURRIES)
 }
 
 /// The gate opens when the first of those who wait has waited long enough, and shuts again when he has what he waited for.

@@ -5,9 +5,10 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::abi::{CuContext, CuDevice, CuFunction, CuStream};
+use crate::lock::lock;
 
 /// Launches that are remembered, streams, and values of attributes. A job with more (one that changes its launches all the time) begins anew.
 const MOST: usize = 1 << 16;
@@ -60,7 +61,7 @@ static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static STALE: AtomicBool = AtomicBool::new(false);
 
 fn known() -> MutexGuard<'static, Option<Known>> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     if STALE.swap(false, Ordering::AcqRel) {
         *known = None;
     }
