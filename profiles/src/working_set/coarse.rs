@@ -466,8 +466,10 @@ mod tests {
     const BASE: u64 = 0x7f00_0000_0000;
     const KB: u64 = 1 << 10;
 
+    type Case<'a> = (&'a [u64], u64, &'a [(u64, u64)]);
+
     /// Templates from launches that were given these pointers and a number, of which these ranges were seen: begin and KB.
-    fn learnt(launches: &[(&[u64], u64, &[(u64, u64)])]) -> Vec<WordTemplate> {
+    fn learnt(launches: &[Case<'_>]) -> Vec<WordTemplate> {
         let mut live = Allocations::new();
         live.add(BASE, 1 << 30);
         let mut seen = Seen::default();

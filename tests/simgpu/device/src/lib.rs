@@ -13,6 +13,7 @@ use std::io::{Read as _, Seek as _};
 pub mod config;
 mod durations;
 pub mod link;
+pub mod lock;
 pub mod machine;
 mod op;
 pub mod server;

@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use simgpu_device::machine::{self, Device, Gpu};
 
@@ -11,6 +11,8 @@ use crate::context::Context;
 use crate::export::export;
 use crate::timeline::Timeline;
 use crate::{device, fork};
+
+pub(crate) use simgpu_device::lock::lock;
 
 /// The initialised driver.
 pub(crate) struct Driver {
@@ -28,24 +30,6 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 /// Set in a child that was forked after its parent had called `cuInit`: like the real driver, ours does not survive that.
 static FORKED: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<()> = Mutex::new(());
-
-/// Locks, also after a panic elsewhere: what our locks guard stays consistent, since nothing in them is left half done.
-///
-/// Waiting for another thread leaves EAGAIN in `errno`, which is the caller's: tests look there for what an interposer leaves behind.
-#[allow(unsafe_code)]
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    if let Ok(guard) = mutex.try_lock() {
-        return guard;
-    }
-    // SAFETY: no arguments, no conditions.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the calling thread's own word, which lives as long as the thread.
-    let before = unsafe { errno.read() };
-    let guard = mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // SAFETY: as before.
-    unsafe { errno.write(before) };
-    guard
-}
 
 /// The driver, or the error of a process that has not called `cuInit`.
 #[inline]

@@ -13,11 +13,12 @@ mod submit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use connect::default_socket;
 pub(crate) use connect::{beside, connect as connect_to};
 
+use crate::lock::lock;
 use crate::op::{Advice, Effects, Ns};
 use crate::shared::board::{Board, Clock, wall_now};
 use crate::shared::lane::{BLOCKS, Lane, SLOTS};
@@ -252,7 +253,7 @@ impl Link {
         if self.hearing.is_mine() {
             return Err(LinkError::Reentrant);
         }
-        let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.asking);
         let mut found = Vec::with_capacity(count);
         while found.len() < count {
             let some = (count - found.len()).min(BLOCKS);

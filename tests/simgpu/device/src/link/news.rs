@@ -5,10 +5,11 @@
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::{Link, LinkError};
+use crate::lock::lock;
 use crate::op::{Seq, Status, Stream, Times};
 use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
@@ -83,7 +84,7 @@ impl Hearing {
         if self.is_mine() {
             return None;
         }
-        let lock = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = lock(&self.turn);
         self.thread.store(thread(), Ordering::Relaxed);
         Some(Turn {
             thread: &self.thread,

@@ -5,9 +5,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::{Link, LinkError, STREAM_DEPTH};
+use crate::lock::lock;
 use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
 use crate::shared::lane::{SLOTS, SUBMISSIONS};
@@ -83,7 +84,7 @@ impl Outbox {
 
 impl Link {
     pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.outbox)
     }
 
     /// A new context; it takes [`crate::config::DeviceConfig::context_memory`].
