@@ -13,7 +13,7 @@ use super::{
     formula::{self, Sample},
     ranges::{self, Span},
     table,
-    template::{MAX_PIECES, MAX_RECALLED, MAX_WORDS, signature},
+    template::{MAX_PIECES, MAX_RECALLED, MAX_WORDS, offsets, signature},
 };
 
 /// Launches that are kept of one kernel.
@@ -254,14 +254,7 @@ impl Seen {
 
     /// The templates of the kernel's words.
     fn words(&self, kernel: u64, grain: Grain) -> Vec<WordTemplate> {
-        let mut offsets: Vec<u16> = self
-            .kept
-            .iter()
-            .flat_map(|kept| kept.words.iter().map(|(offset, _)| *offset))
-            .collect();
-        offsets.sort_unstable();
-        offsets.dedup();
-        offsets.truncate(MAX_WORDS);
+        let offsets = offsets(self.kept.iter().flat_map(|kept| kept.words.iter().map(|(at, _)| *at)));
         let launches: Vec<Launch> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
         let key = table::finest(&launches, &offsets);
         let mut groups: HashMap<u64, Vec<&Kept>> = HashMap::new();

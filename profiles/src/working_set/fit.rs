@@ -14,7 +14,7 @@ use super::{
     formula::{self, Sample},
     ranges::{self, Span},
     recall,
-    template::{MAX_WORDS, signature},
+    template::{MAX_WORDS, offsets, signature},
 };
 
 /// Launches that are kept of one kernel: as many different ones as a model has layers, twice and more.
@@ -279,14 +279,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
 
 /// The templates of one kernel's words.
 fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
-    let mut offsets: Vec<u16> = seen
-        .kept
-        .iter()
-        .flat_map(|kept| kept.words.iter().map(|(offset, _)| *offset))
-        .collect();
-    offsets.sort_unstable();
-    offsets.dedup();
-    offsets.truncate(MAX_WORDS);
+    let offsets = offsets(seen.kept.iter().flat_map(|kept| kept.words.iter().map(|(at, _)| *at)));
     let owned = owned(seen);
     let mut found: Vec<WordTemplate> = Vec::new();
     // Words that follow no rule, and how they are used.

@@ -14,6 +14,15 @@ pub(super) const MAX_PIECES: usize = 64;
 /// Pointer words of one kernel at most; PyTorch's fused optimisers have some hundreds.
 pub(super) const MAX_WORDS: usize = 1024;
 
+/// The words of a kernel that were pointers in any of its launches: their offsets, each once, in order, no more than templates are made for.
+pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
+    let mut offsets: Vec<u16> = words.collect();
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets.truncate(MAX_WORDS);
+    offsets
+}
+
 /// Kernels at most, as in a profile.
 const MAX_KERNELS: usize = crate::MAX_KERNELS;
 
