@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
+from ending import settle
 from zoo import MODELS
 
 # A size that nothing else has: odd, no power of two, larger than a scalar.
@@ -154,6 +155,7 @@ def main():
         torch.cuda.profiler.start()
         step()
     torch.cuda.profiler.stop()
+    settle()
 
 
 if __name__ == "__main__":

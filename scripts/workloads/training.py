@@ -17,6 +17,8 @@ import time
 import torch
 import torchvision
 
+from ending import settle
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -73,7 +75,8 @@ def main():
             times = {"pid": os.getpid(), "first": first, "ends": ends, "cpu": spent, "last": time.monotonic()}
             json.dump(times, file)
         os.replace(arguments.times + ".new", arguments.times)
-    print(f"training: {len(ends)} steps")
+    print(f"training: {len(ends)} steps", flush=True)
+    settle()
 
 
 main()

@@ -55,16 +55,6 @@ class Failure(Exception):
     """A case that did not pass, with why."""
 
 
-class EndedBadly(Failure):
-    """The client did all it was to do, and its Python died of its own while it ended."""
-
-
-# PyTorch's worker threads may still drop Python objects while the interpreter ends; Python ends such a thread by unwinding it, which
-# C++ answers with std::terminate (pytorch/pytorch issue 190489, open). It comes with and without weft, once in some fifty runs on a busy machine.
-# By then the result is written. Such a case is run again, once, and says so.
-ENDS_BADLY = (-6, "terminate called without an active exception")
-
-
 class Client:
     """One entry of clients.toml."""
 
@@ -135,8 +125,6 @@ def execute(client, device, folder, extra, name):
     }
     job = jobs.Job(client.command(result), environment=environment, folder=folder, name=name, cwd=folder)
     code = job.wait(client.bound)
-    if code == ENDS_BADLY[0] and result.exists() and job.stderr().rstrip().endswith(ENDS_BADLY[1]):
-        raise EndedBadly(job.explain())
     if code != 0:
         raise Failure(job.explain())
     if not result.exists():
@@ -279,18 +267,8 @@ def check_counters(weft, status):
 
 
 def run_case(client, role, keep, policy):
-    """One case; returns what there is to say of it, and seconds."""
+    """Runs one case; returns the seconds it took."""
     start = time.monotonic()
-    try:
-        once(client, role, keep, policy)
-        return "", time.monotonic() - start
-    except EndedBadly as first:
-        once(client, role, keep, policy)
-        return f"in its second run; {str(first).splitlines()[0]}, as PyTorch sometimes does", time.monotonic() - start
-
-
-def once(client, role, keep, policy):
-    """Runs a case."""
     with jobs.workspace(keep) as folder:
         bare_folder, weft_folder = folder / "b", folder / "w"
         bare_folder.mkdir()
@@ -298,6 +276,7 @@ def once(client, role, keep, policy):
         bare = run_bare(client, bare_folder)
         weft, status, modes = run_under_weft(client, role, weft_folder, policy)
         check(client, role, bare, weft, status, modes)
+    return time.monotonic() - start
 
 
 def main():
@@ -335,8 +314,7 @@ def main():
                 with jobs.workspace(arguments.keep) as folder:
                     run_bare(client, folder)
                 return name, "ok", f"{time.monotonic() - start:.1f}s"
-            said, seconds = run_case(client, role, arguments.keep, arguments.policy)
-            return name, "ok", f"{seconds:.1f}s {said}".rstrip()
+            return name, "ok", f"{run_case(client, role, arguments.keep, arguments.policy):.1f}s"
         except (Failure, RuntimeError, OSError, ValueError, KeyError) as error:
             return name, "FAILED", f"{error or type(error).__name__}"
 

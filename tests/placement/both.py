@@ -1,8 +1,14 @@
 """PyTorch on two devices: fills, copies between them, steps of training on the second, an event of one waited for on the other. Prints one line of JSON."""
 
 import json
+import sys
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "workloads"))
+
+from ending import settle  # noqa: E402
 
 count = torch.cuda.device_count()
 filled = [torch.full((8,), 3.0 + device, device=f"cuda:{device}") for device in range(count)]
@@ -34,5 +40,7 @@ print(
             "total": [torch.cuda.mem_get_info(device)[1] for device in range(count)],
             "peer": torch.cuda.can_device_access_peer(0, 1),
         }
-    )
+    ),
+    flush=True,
 )
+settle()

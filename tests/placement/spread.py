@@ -2,8 +2,14 @@
 than there is; then `DataParallel`. Prints one line of JSON."""
 
 import json
+import sys
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "workloads"))
+
+from ending import settle  # noqa: E402
 
 free = [torch.cuda.mem_get_info(device)[0] for device in range(torch.cuda.device_count())]
 # Layers of 512 MiB, four of which the first device is to have.
@@ -36,4 +42,5 @@ for _ in range(3):
     optimizer.zero_grad()
 for device in range(2):
     torch.cuda.synchronize(device)
-print(json.dumps({"free": free, "layers": place, "refused": refused, "after": after, "parallel": list(out.shape)}))
+print(json.dumps({"free": free, "layers": place, "refused": refused, "after": after, "parallel": list(out.shape)}), flush=True)
+settle()

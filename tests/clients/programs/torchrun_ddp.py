@@ -42,5 +42,6 @@ def body():
 
 if "--rank" in sys.argv:
     rank()
+    client.settle()
 else:
     client.main(body)
