@@ -343,7 +343,7 @@ def run_arm(place, kind, percent, profiles, steps):
 
 
 # What weft says of what it moved, and of the link.
-MOVED = ("prefetched", "evicted", "faulted", "errands_refused", "errands_late", "unmanaged", "to_device_bytes_per_s", "to_host_bytes_per_s", "turns")
+MOVED = ("prefetched", "evicted", "faulted", "errands_refused", "errands_late", "memory_waited_ns", "memory_waits_expired", "unmanaged", "to_device_bytes_per_s", "to_host_bytes_per_s", "turns")
 
 
 def together(folder, percent, arms=ARMS, steps=LONG):

@@ -148,6 +148,13 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
                 client.errands_refused,
                 client.errands_late,
             )));
+            if client.memory_waited_ns > 0 || client.memory_waits_expired > 0 {
+                lines.push(named(format!(
+                    "launches waited {} for memory on its way, {} of them in vain",
+                    text::duration(client.memory_waited_ns),
+                    client.memory_waits_expired,
+                )));
+            }
         }
         if client.to_device_bytes_per_s > 0 || client.to_host_bytes_per_s > 0 {
             let rate = |bytes: u64| match bytes {

@@ -261,6 +261,8 @@ impl Entry {
             discarded: read(&counters.discarded),
             errands_refused: read(&counters.refused),
             errands_late: read(&counters.late),
+            memory_waited_ns: read(&counters.memory_waited),
+            memory_waits_expired: read(&counters.memory_waits_expired),
             credit_ns: self.lane.orders.credit.load(Ordering::Relaxed),
             outstanding_ns: issued.saturating_sub(settled),
             granted_ns: read(&self.figures.granted),

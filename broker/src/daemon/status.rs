@@ -176,6 +176,10 @@ pub struct ClientStatus {
     pub errands_refused: u64,
     /// Moves that took more than a second.
     pub errands_late: u64,
+    /// Nanoseconds that launches waited for memory that was on its way.
+    pub memory_waited_ns: u64,
+    /// Launches whose memory did not come in time: it came by demand.
+    pub memory_waits_expired: u64,
     /// Credit left, predicted ns.
     pub credit_ns: i64,
     /// Filler work issued and not seen to have ended, predicted ns.

@@ -180,6 +180,10 @@ pub struct Counters {
     pub left_behind: AtomicU64,
     /// Of those, such that the driver refused.
     pub left_failed: AtomicU64,
+    /// Nanoseconds that launches waited for memory that was on its way.
+    pub memory_waited: AtomicU64,
+    /// Launches whose memory did not come in time: it came by demand.
+    pub memory_waits_expired: AtomicU64,
 }
 
 /// What kind of thing a record tells.

@@ -5,7 +5,9 @@
 //!
 //! * Only a launch that has passed the gate waits, and only where memory was moved out and is brought back by the same broker. Nothing of the job's own is waited for: a transfer needs
 //!   none of its work to end.
-//! * It waits [`PATIENCE`] at most after something came last, and [`UTMOST`] in all. Then what it waited for counts as here: it comes by demand.
+//! * It waits [`PATIENCE`] and the time of some errands at most after something came last, and in all as long as it takes to move what it waits for and as much out of its way, and [`SLACK`];
+//!   never longer than [`UTMOST`]. Then what it waited for counts as here: it comes by demand. What the link carries is what the driver's events said of the last errands ([`carried`]), and before that
+//!   what the planner takes for granted.
 //! * After [`LENT`] waits in vain none waits before an errand has brought something, which makes good for one of them: memory that is away for good, since whoever is to bring it died, hangs or was given
 //!   up, costs a job so many waits of [`PATIENCE`] and not one for each part of it. Not one alone: on a busy machine what lags is worth waiting for, and launches that go by then fault in all that is on its way.
 //! * What is known here is what the broker had done. Pages that the driver moved by itself are not seen; they are taken for where they were.
@@ -25,8 +27,29 @@ pub const GRANULE: u64 = 2 << 20;
 /// An errand of 16 granules takes 1.5 ms, and one that must go out before it as much; their ways to the memory threads and back are some wake-ups on a busy machine.
 const PATIENCE: Ns = 50_000_000;
 
-/// 5 GB at the rate of PCIe 4. A launch that needs more at once is better off with faults than with a job that seems to hang.
-const UTMOST: Ns = 250_000_000;
+/// Errands that a launch also waits for after something came last: on a slow link (a simulated one, slowed down) each takes longer than is spared for it above.
+const ERRANDS: f64 = 4.0;
+
+/// Of one: the planner's 16 granules.
+const ERRAND: f64 = 16.0 * GRANULE as f64;
+
+/// What a wait may take beside the time of what it waits for: moves that were under way, and orders that are late.
+const SLACK: Ns = 250_000_000;
+
+/// So often does what is awaited go over the link: as much may have to go out first.
+const WAYS: f64 = 2.0;
+
+/// No wait is longer, whatever comes: 220 GB at the rate of PCIe 4. A launch that needs more is better off with faults than with a job that seems to hang.
+const UTMOST: Ns = 10_000_000_000;
+
+/// Bytes a second, before an errand was timed: the planner's, PCIe 4 x16.
+const GRANTED: f64 = 22.2e9;
+
+/// No link is so many times slower than that.
+const FAR: f64 = 1024.0;
+
+/// The rate follows an errand's by so much.
+const FOLLOWS: f64 = 0.125;
 
 /// Waits in vain, less errands that brought something since, from which on launches do not wait: less than half a second of the job's time.
 const LENT: u64 = 8;
@@ -48,10 +71,8 @@ pub static CAME: AtomicU32 = AtomicU32::new(0);
 static BROUGHT: AtomicU64 = AtomicU64::new(0);
 /// Waits in vain that no errand has made good for yet.
 static VAIN: AtomicU64 = AtomicU64::new(0);
-/// Time that launches have waited, launches that gave up, and launches that did not wait because of those.
-static WAITED: AtomicU64 = AtomicU64::new(0);
-static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
-static PASSED: AtomicU64 = AtomicU64::new(0);
+/// Bytes a second that the last errands were moved with; 0: none was timed.
+static CARRIED: AtomicU64 = AtomicU64::new(0);
 /// Launches that wait now, and when the last one's wait was over.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 static OVER: AtomicU64 = AtomicU64::new(0);
@@ -126,23 +147,54 @@ pub fn is_away(wanted: &[(u64, u64)]) -> bool {
         .any(|(start, bytes)| granules(*start, *bytes).any(|granule| away.contains(&granule)))
 }
 
-/// What launches have waited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Waited {
-    /// Nanoseconds, of all launches together.
-    pub time: Ns,
-    /// Launches that waited in vain.
-    pub given_up: u64,
-    /// Launches that did not wait because of those.
-    pub passed: u64,
+/// Bytes of these that are, in whole granules.
+fn bytes_away(wanted: &[(u64, u64)]) -> u64 {
+    let set = set();
+    let Some(away) = set.as_ref() else { return 0 };
+    let all = wanted.iter().flat_map(|(start, bytes)| granules(*start, *bytes));
+    // A granule that two of them share counts twice.
+    GRANULE * all.filter(|granule| away.contains(granule)).count() as u64
 }
 
-/// What launches have waited so far.
-pub fn waited() -> Waited {
-    Waited {
-        time: WAITED.load(Ordering::Relaxed),
-        given_up: GIVEN_UP.load(Ordering::Relaxed),
-        passed: PASSED.load(Ordering::Relaxed),
+/// An errand of so many bytes took the link so long, as the clock of the machine goes.
+pub fn carried(bytes: u64, took: Ns) {
+    // One thread says so.
+    CARRIED.store(
+        followed(CARRIED.load(Ordering::Relaxed), bytes, took),
+        Ordering::Relaxed,
+    );
+}
+
+/// The rate (0: none yet) after such an errand.
+fn followed(before: u64, bytes: u64, took: Ns) -> u64 {
+    if took == 0 || bytes == 0 {
+        return before;
+    }
+    let rate = bytes as f64 * 1e9 / took as f64;
+    let rate = match before {
+        0 => rate,
+        before => before as f64 + (rate - before as f64) * FOLLOWS,
+    };
+    rate.clamp(GRANTED / FAR, GRANTED * FAR) as u64
+}
+
+/// How long a launch waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bounds {
+    /// After something came last.
+    patience: Ns,
+    /// In all.
+    utmost: Ns,
+}
+
+impl Bounds {
+    /// For so many bytes, on a link that carries so much a second.
+    fn of(bytes: u64, rate: f64) -> Bounds {
+        let takes = |bytes: f64| (bytes * 1e9 / rate.max(GRANTED / FAR)) as Ns;
+        Bounds {
+            patience: PATIENCE.saturating_add(takes(ERRANDS * ERRAND)),
+            utmost: SLACK.saturating_add(takes(WAYS * bytes as f64)).min(UTMOST),
+        }
     }
 }
 
@@ -154,11 +206,39 @@ pub fn kept_until(now: Ns) -> Ns {
     }
 }
 
-/// Waits until all of these (address and bytes) are back, within the bounds above. `nap` sleeps until [`CAME`] is not what it was, or so long.
-pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) {
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum How {
+    /// All is there, or was.
+    #[default]
+    Here,
+    /// It waited in vain: what has not come comes by demand.
+    GaveUp,
+    /// It did not wait, because of those that did in vain.
+    Passed,
+}
+
+/// A launch's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waited {
+    /// How long, ns.
+    pub time: Ns,
+    /// How it ended.
+    pub how: How,
+}
+
+/// Waits until all of these (address and bytes) are back, within the bounds above. `slowness`: how many times slower than a real one's the device's link is. `nap` sleeps until [`CAME`] is not what it
+/// was, or so long.
+pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> Waited {
+    let mut waited = Waited::default();
     if !any() {
-        return;
+        return waited;
     }
+    let rate = match CARRIED.load(Ordering::Relaxed) {
+        0 => GRANTED / slowness.max(1.0),
+        rate => rate as f64,
+    };
+    let bounds = Bounds::of(bytes_away(wanted), rate);
     let begun = clock();
     let (mut last, mut seen) = (begun, BROUGHT.load(Ordering::Acquire));
     let mut waits = false;
@@ -172,11 +252,10 @@ pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Dur
         if brought != seen {
             (seen, last) = (brought, now);
         }
-        let in_vain = now.saturating_sub(last) > PATIENCE || now.saturating_sub(begun) > UTMOST;
+        let in_vain = now.saturating_sub(last) > bounds.patience || now.saturating_sub(begun) > bounds.utmost;
         // Other threads' waits in vain end this one too.
         if in_vain || VAIN.load(Ordering::Acquire) >= LENT {
-            let counter = if in_vain { &GIVEN_UP } else { &PASSED };
-            counter.fetch_add(1, Ordering::Relaxed);
+            waited.how = if in_vain { How::GaveUp } else { How::Passed };
             if in_vain {
                 VAIN.fetch_add(1, Ordering::AcqRel);
             }
@@ -193,10 +272,11 @@ pub fn wait(wanted: &[(u64, u64)], clock: impl Fn() -> Ns, nap: impl Fn(u32, Dur
     }
     if waits {
         let now = clock();
-        WAITED.fetch_add(now.saturating_sub(begun), Ordering::Relaxed);
+        waited.time = now.saturating_sub(begun);
         OVER.fetch_max(now, Ordering::AcqRel);
         WAITING.fetch_sub(1, Ordering::AcqRel);
     }
+    waited
 }
 
 #[cfg(test)]
@@ -211,10 +291,12 @@ mod tests {
         let base = 0x7000_0000_0000;
         let time = Cell::new(0);
         let clock = || time.get();
+        let idle = |_, within: Duration| time.set(time.get() + within.as_nanos() as Ns);
+        let wait = |wanted: &[(u64, u64)], nap: &dyn Fn(u32, Duration)| super::wait(wanted, 1.0, clock, nap);
         let never = |_, _| panic!("nothing is away");
-        wait(&[(base, 1)], clock, never);
+        wait(&[(base, 1)], &never);
         leaves(base, 3 * GRANULE);
-        wait(&[(base + 3 * GRANULE, 100)], clock, never);
+        wait(&[(base + 3 * GRANULE, 100)], &never);
         assert!(is_away(&[(base - 1, 2)]) && !is_away(&[(base - 1, 1)]));
         // One granule comes with every nap.
         let naps = Cell::new(0);
@@ -224,44 +306,92 @@ mod tests {
             brought(base + naps.get() * GRANULE, GRANULE);
             naps.set(naps.get() + 1);
         };
-        wait(&[(base, 3 * GRANULE)], clock, nap);
-        assert_eq!((naps.get(), any(), waited().given_up), (3, false, 0));
+        let waited = wait(&[(base, 3 * GRANULE)], &nap);
+        assert_eq!((naps.get(), any(), waited.how), (3, false, How::Here));
         assert_eq!(kept_until(time.get() + 7), time.get(), "it has gone on");
         assert!(may_be(), "it may leave again before the next launch goes");
         // Nobody brings anything: that costs the first launches a wait and all others nothing, and what they touch counts as here.
-        let (begun, before) = (time.get(), waited());
+        let begun = time.get();
         let count = 1000;
         leaves(base, count * GRANULE);
-        let idle = |_, within: Duration| time.set(time.get() + within.as_nanos() as Ns);
-        for granule in 0..count {
-            wait(&[(base + granule * GRANULE, GRANULE)], clock, idle);
-        }
-        let most = PATIENCE + 2 * LOOK.as_nanos() as Ns;
+        let ways: Vec<Waited> = (0..count)
+            .map(|granule| wait(&[(base + granule * GRANULE, GRANULE)], &idle))
+            .collect();
+        let gave_up = |ways: &[Waited]| ways.iter().filter(|one| one.how == How::GaveUp).count() as u64;
+        let most = Bounds::of(GRANULE, GRANTED).patience + 2 * LOOK.as_nanos() as Ns;
         assert!(time.get() - begun <= LENT * most, "{}", time.get() - begun);
-        assert!(waited().time - before.time <= LENT * most);
-        assert_eq!((waited().given_up, waited().passed, any()), (LENT, count - LENT, false));
+        assert_eq!(ways.iter().map(|one| one.time).sum::<Ns>(), time.get() - begun);
+        assert!(ways.iter().all(|one| one.how != How::Here));
+        assert_eq!((gave_up(&ways), any()), (LENT, false));
         // Errands that bring other things than what is waited for: in vain, too, but for each of those waits some must have come.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
         leaves(base, count * GRANULE);
         leaves(others, GRANULE);
-        let mut came = 0;
-        for granule in 0..count {
-            brought(others, 1);
-            came += 1;
-            wait(&[(base + granule * GRANULE, GRANULE)], clock, idle);
-        }
-        let in_vain = waited().given_up - LENT;
-        assert!(in_vain >= 1 && in_vain <= LENT + came, "{in_vain} of {came}");
+        let ways: Vec<Waited> = (0..count)
+            .map(|granule| {
+                brought(others, 1);
+                wait(&[(base + granule * GRANULE, GRANULE)], &idle)
+            })
+            .collect();
+        let in_vain = gave_up(&ways);
+        assert!(in_vain >= 1 && in_vain <= LENT + count, "{in_vain} of {count}");
         assert!(time.get() - begun <= in_vain * most);
         // Somebody else moves things now.
         forget();
         assert!(!may_be());
         leaves(base, GRANULE);
         let begun = time.get();
-        wait(&[(base, 1)], clock, idle);
+        assert_eq!(wait(&[(base, 1)], &idle).how, How::GaveUp);
         assert!(time.get() - begun > PATIENCE);
         leaves(base, GRANULE);
         forget();
-        wait(&[(base, 1)], clock, never);
+        wait(&[(base, 1)], &never);
+        // All of a large device is awaited, an errand at a time, and as much leaves between: 40 GB over 22.2 GB/s.
+        let all = 20_000 * GRANULE;
+        leaves(base, all);
+        let (begun, came) = (time.get(), Cell::new(0));
+        let errand = |_, _| {
+            time.set(time.get() + (2.0 * ERRAND * 1e9 / GRANTED) as Ns);
+            brought(base + came.get(), ERRAND as u64);
+            came.set(came.get() + ERRAND as u64);
+        };
+        let waited = wait(&[(base, all)], &errand);
+        assert_eq!((waited.how, came.get(), any()), (How::Here, all, false));
+        assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
+        // What is awaited never comes, but others' does for ever: longer than its own way takes nobody waits.
+        let elsewhere = |_, within: Duration| {
+            time.set(time.get() + within.as_nanos() as Ns);
+            brought(others, 1);
+        };
+        for (bytes, utmost) in [(GRANULE, SLACK + 200_000), (all, 4_100_000_000), (1000 * all, UTMOST)] {
+            forget();
+            leaves(base, bytes);
+            let waited = wait(&[(base, bytes)], &elsewhere);
+            assert_eq!(waited.how, How::GaveUp);
+            assert!(
+                waited.time > utmost * 9 / 10 && waited.time <= utmost + 2 * LOOK.as_nanos() as Ns,
+                "{bytes}: {waited:?}"
+            );
+        }
+        forget();
+    }
+
+    #[test]
+    fn the_bounds_follow_what_the_link_carries() {
+        let (fast, slow) = (Bounds::of(5 << 30, GRANTED), Bounds::of(5 << 30, GRANTED / 20.0));
+        assert!(fast.utmost < 1_000_000_000 && fast.patience < 2 * PATIENCE, "{fast:?}");
+        assert!(slow.utmost > 9_000_000_000 && slow.utmost <= UTMOST, "{slow:?}");
+        // Two errands of such a link, one out and one in.
+        assert!(slow.patience as f64 > PATIENCE as f64 + 2.0 * ERRAND * 1e9 / (GRANTED / 20.0));
+        assert_eq!(Bounds::of(u64::MAX, 0.0).utmost, UTMOST);
+        // What errands took says it.
+        assert_eq!(followed(0, 32 << 20, 0), 0);
+        let once = followed(0, 32 << 20, 1_500_000);
+        let rate = (0..100).fold(once, |rate, _| followed(rate, 32 << 20, 32_000_000)) as f64;
+        let wanted = f64::from(32 << 20) / 0.032;
+        assert!(
+            once > 22_000_000_000 && (rate / wanted - 1.0).abs() < 0.01,
+            "{once} {rate}"
+        );
     }
 }

@@ -515,7 +515,11 @@ impl Mover {
             }
             let mut took = 0;
             if outcome == Outcome::Done {
-                took = timed(&out);
+                // The events' times are a device's that is not slowed down.
+                took = self.session.slowed(timed(&out));
+                if out.what == What::Prefetch && took > 0 {
+                    away::carried(out.bytes, took);
+                }
                 if !out.followed {
                     self.events.push((out.context, out.event));
                 }

@@ -70,6 +70,7 @@ use self::settings::{Purpose, Settings};
 use self::state::Session;
 use self::step::Step;
 use crate::abi::CuResult;
+use crate::memory::away::{self, How};
 use crate::memory::sequence::Forecast;
 use crate::trouble::{guarded, trip};
 
@@ -488,11 +489,18 @@ pub fn position(forecast: u32, at: Option<Ns>) {
 
 /// Waits, within a bound, until memory that the broker had moved away is back.
 pub fn await_memory(wanted: &[(u64, u64)]) {
-    if session().is_some() {
-        crate::memory::away::wait(wanted, clock::now, |came, within| {
-            let nap = turn::nap(within.as_nanos() as Ns);
-            let _ = futex::wait(&crate::memory::away::CAME, futex::Flags::PRIVATE, came, Some(&nap));
-        });
+    let Some(session) = session() else { return };
+    let slowness = session.stated_slowness().unwrap_or(1.0);
+    let waited = away::wait(wanted, slowness, clock::now, |came, within| {
+        let nap = turn::nap(within.as_nanos() as Ns);
+        let _ = futex::wait(&away::CAME, futex::Flags::PRIVATE, came, Some(&nap));
+    });
+    let counters = &session.lane.counters;
+    if waited.time > 0 {
+        counters.memory_waited.fetch_add(waited.time, Ordering::Relaxed);
+    }
+    if waited.how != How::Here {
+        counters.memory_waits_expired.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -525,6 +533,11 @@ impl MemorySession {
     /// Whether there is one.
     pub fn is_attached(self) -> bool {
         self.0.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
+    }
+
+    /// What so long on a real device takes on this one.
+    pub fn slowed(self, real: Ns) -> Ns {
+        self.0.slowed(real)
     }
 
     /// Tells which ranges the job has named of late; `None`: all may have been.
@@ -570,7 +583,7 @@ impl MemorySession {
 
     /// Wakes launches that wait for memory.
     pub fn wake_launches(self) {
-        let _ = futex::wake(&crate::memory::away::CAME, futex::Flags::PRIVATE, u32::MAX);
+        let _ = futex::wake(&away::CAME, futex::Flags::PRIVATE, u32::MAX);
     }
 
     /// Wakes a broker that sleeps: something has ended.
