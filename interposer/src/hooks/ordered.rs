@@ -86,9 +86,12 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     if !capture::on(stream) {
         let (op, bytes) = what(entry, arguments);
         if memory::managed() && bytes > 0 {
-            touch::moved(used(entry, op, arguments), bytes);
+            let noted = touch::moved(used(entry, op, arguments), bytes);
+            session::before_stream_op(op, bytes, stream);
+            noted.goes();
+        } else {
+            session::before_stream_op(op, bytes, stream);
         }
-        session::before_stream_op(op, bytes, stream);
     }
 }
 

@@ -111,6 +111,17 @@ impl Noted {
         result
     }
 
+    /// A copy or fill has passed the gate and goes to the driver next: waits for the memory.
+    #[inline]
+    pub fn goes(self) {
+        if !self.wanted.is_empty() {
+            guarded(|| session::await_memory(&self.wanted));
+        }
+        if let Some((number, position)) = self.behind {
+            guarded(|| session::position(number, position));
+        }
+    }
+
     /// Launches, and in stage 1 learns from it.
     #[inline]
     fn learning(self, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -190,10 +201,7 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
         behind: tracker.step(hash, session::cost(hash), touching),
         ..Noted::default()
     };
-    if away::may_be() {
-        let parts = tracker.regions.iter().flat_map(|region| region.parts());
-        noted.wanted = parts.map(|part| (part.address, part.bytes)).collect();
-    }
+    noted.wanted = tracker.wanted();
     if learn::on() {
         noted.learns = Some((kernel, word, tracker.block.clone()));
         if observe::on() {
@@ -204,10 +212,10 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     noted
 }
 
-/// A copy or fill of so many bytes uses these addresses, each in its way. What it overwrites it overwrites from the first byte to the last.
-pub fn moved(places: [(u64, Access); 2], bytes: u64) {
+/// A copy or fill of so many bytes is about to come to the gate. It uses these addresses, each in its way; what it overwrites it overwrites from the first byte to the last.
+pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     observe::disturbed();
-    guarded(|| {
+    let noted = guarded(|| {
         let mut guard = tracker();
         let tracker = guard.get_or_insert_default();
         tracker.refresh();
@@ -218,13 +226,16 @@ pub fn moved(places: [(u64, Access); 2], bytes: u64) {
                 tracker.regions.push(Region::contiguous(address, bytes, access));
             }
         }
-        if !tracker.regions.is_empty()
-            && let Some((number, position)) = tracker.step(bytes, 0, overwriting)
-        {
-            // Nobody holds it up.
-            session::position(number, position);
+        if tracker.regions.is_empty() {
+            return Noted::default();
+        }
+        Noted {
+            behind: tracker.step(bytes, 0, overwriting),
+            wanted: tracker.wanted(),
+            ..Noted::default()
         }
     });
+    noted.unwrap_or_default()
 }
 
 /// Granules from one to before another, used in this way.
@@ -361,6 +372,15 @@ impl Tracker {
                 }
             }
         }
+    }
+
+    /// What `regions` say must not be away: addresses and bytes. Nothing where nothing can be.
+    fn wanted(&self) -> Vec<(u64, u64)> {
+        if !away::may_be() {
+            return Vec::new();
+        }
+        let parts = self.regions.iter().flat_map(|region| region.parts());
+        parts.map(|part| (part.address, part.bytes)).collect()
     }
 
     /// `regions` are used by what has this number; `uses` says how a part of one is. Where the job stands behind it: the forecast's number, and how far into the period.
