@@ -25,8 +25,8 @@ from harness.scene import BOUND, CLIENT, Scene, missing, says, weft  # noqa: E40
 
 case = cases.Cases("faults", Scene, missing)
 
-# A filler that leaves launches behind at the gate.
-QUEUE = {"WEFT_QUEUE": "on"}
+# A filler whose host waits at the gate, and leaves no launch behind there.
+UNQUEUED = {"WEFT_QUEUE": "off"}
 
 
 def leaves_behind(scene, job, count=50):
@@ -97,7 +97,7 @@ def broker_stopped_by_a_signal_lets_fillers_go(scene):
 @case
 def broker_killed_while_launches_are_left_behind(scene):
     scene.broker.start()
-    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0, more=QUEUE)
+    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0)
     leaves_behind(scene, filler)
     for _ in range(3):
         scene.broker.kill()
@@ -114,11 +114,11 @@ def broker_killed_while_launches_are_left_behind(scene):
 @case
 def broker_stopped_by_a_signal_while_launches_are_left_behind(scene):
     scene.broker.start()
-    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0, more=QUEUE)
+    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0)
     leaves_behind(scene, filler)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
-        scene.finish(scene.client(priority=7, more=QUEUE))
+        scene.finish(scene.client(priority=7))
         scene.finish_companions(holder, filler)
     finally:
         os.kill(scene.broker.job.pid, signal.SIGCONT)
@@ -157,7 +157,7 @@ def jobs_killed_at_random_moments(scene):
     survivor = scene.companion("survivor", priority=3)
     scene.attached(survivor)
     for number in range(scene.options.kills):
-        victim = scene.client(f"victim{number}", priority=rng.choice((0, 5, 9)), more=rng.choice((None, QUEUE)))
+        victim = scene.client(f"victim{number}", priority=rng.choice((0, 5, 9)), more=rng.choice((None, UNQUEUED)))
         time.sleep(rng.uniform(0.0, 0.12))
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(BOUND)

@@ -28,8 +28,8 @@ from harness.scene import BOUND, CLIENT, Scene, missing, says, weft  # noqa: E40
 
 PROGRAMS = HERE / "guest"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
-# A job that is the holder, a filler, or a filler that leaves launches behind at the gate: its priority, that of the job beside it, and that one's pause.
-ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000), "queued": (6, 0, 3000)}
+# A job that is the holder, a filler (which leaves launches behind at the gate), or a filler that waits there: its priority, that of the job beside it, and that one's pause.
+ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000), "unqueued": (6, 0, 3000)}
 
 case = cases.Cases("guest", Scene, missing)
 
@@ -76,6 +76,10 @@ def counters(scene, job):
     return ended()[0]
 
 
+def queue(role):
+    return {"WEFT_QUEUE": "off" if role == "unqueued" else "on"}
+
+
 def in_roles(scene, command, *roles, code=0, attached=True):
     """Runs it plainly, then in each role beside a job that goes on all the while."""
     bare = plainly(scene, command)
@@ -85,8 +89,7 @@ def in_roles(scene, command, *roles, code=0, attached=True):
         own, other, pause = ROLES[role]
         scene.running.touch()
         beside = scene.companion(f"beside-{role}", priority=other, pause=pause)
-        queue = {"WEFT_QUEUE": "on" if role == "queued" else "off"}
-        job = scene.job(command, role, more={**PYTHON, **queue}, priority=own)
+        job = scene.job(command, role, more={**PYTHON, **queue(role)}, priority=own)
         job.wait(BOUND)
         same(bare, job)
         if attached:
@@ -197,7 +200,7 @@ def signals_while_launches_wait(scene):
 
 @case
 def forks_while_threads_launch(scene):
-    in_roles(scene, script("forks.py"), "filler", "queued")
+    in_roles(scene, script("forks.py"), "filler", "unqueued")
 
 
 @case
@@ -237,8 +240,8 @@ def ends_of_all_kinds_while_threads_launch(scene):
     for how, code in {"exit": 0, "_exit": 3, "abort": -6, "exec": 4, "signal": 5, "interrupt": 6}.items():
         bare = plainly(scene, script("ends.py", how), f"plainly-{how}")
         assert bare.process.returncode == code, bare.explain()
-        for role, more in (("filler", {}), ("queued", {"WEFT_QUEUE": "on"})):
-            job = scene.job(script("ends.py", how), f"{how}-{role}", more={**PYTHON, **more}, priority=6)
+        for role in ("filler", "unqueued"):
+            job = scene.job(script("ends.py", how), f"{how}-{role}", more={**PYTHON, **queue(role)}, priority=6)
             job.wait(BOUND)
             same(bare, job)
     scene.finish_companions(beside)

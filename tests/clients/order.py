@@ -4,7 +4,7 @@
     tests/clients/order.py [--launches N] [ROLE...]
 
 For each entry point: 1000 launches, then that call, against the counting driver, which says how many launches it had seen when the call
-arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler, queueing (a filler whose host leaves launches behind at the gate);
+arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler (its host leaves launches behind at the gate), unqueued (a filler with WEFT_QUEUE=off: its host waits there);
 with a slash and a policy behind it, a role under that policy. The last line is `N passed, N failed`.
 """
 
@@ -28,17 +28,16 @@ BOUND = 300.0
 BESIDE = {
     "holder": (0, 5, ["--burst", "64"]),
     "filler": (5, 0, ["--burst", "4", "--pause", "2000"]),
-    "queueing": (5, 0, ["--burst", "4", "--pause", "2000"]),
+    "unqueued": (5, 0, ["--burst", "4", "--pause", "2000"]),
 }
-
 
 WITH_BROKER = ("alone", *BESIDE)
 
-# What runs where none is named. The last three times: at which calls the gate is closed is chance.
-ROLES = ["bare", "free", "alone", "holder", "filler", *3 * ["queueing"]]
+# What runs where none is named. A filler three times: at which calls the gate is closed is chance.
+ROLES = ["bare", "free", "alone", "holder", "unqueued", *3 * ["filler"]]
 
 # And under the paper's policy, which has no leases.
-OTHER_POLICY = ["holder/fikit", "filler/fikit"]
+OTHER_POLICY = ["holder/fikit", "filler/fikit", "unqueued/fikit"]
 
 
 class Counting:
@@ -74,8 +73,8 @@ def run(role, folder, launches, policy):
                 return "the job beside it did not start\n" + beside.explain()
         # Without a broker weft says so in a line; that is not what is tested here.
         weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
-        if role == "queueing":
-            weft["WEFT_QUEUE"] = "on"
+        if role == "unqueued":
+            weft["WEFT_QUEUE"] = "off"
         job = jobs.Job(
             [PROGRAM, COUNTING, folder / "result.json", launches],
             environment={**base, **weft, "RUST_BACKTRACE": "0"},
@@ -106,12 +105,12 @@ def check_role(broker, job, role, launches):
     last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
     if last["launches"] < launches:
         return f"weft counted {last['launches']} of {launches} launches"
-    mode = "filler" if role == "queueing" else role
+    mode = "filler" if role == "unqueued" else role
     if not jobs.wait_until(lambda: mode in broker.modes(job.pid), 5):
         return f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
-    if role == "queueing" and last["left_behind"] < launches / 10:
+    if role == "filler" and last["left_behind"] < launches / 10:
         return f"only {last['left_behind']} of {launches} launches were left behind at the gate: little was tested"
-    if role == "filler" and not last["waits"]:
+    if role == "unqueued" and not last["waits"]:
         return "it never waited at the gate: nothing was tested"
     return None
 
@@ -119,7 +118,7 @@ def check_role(broker, job, role, launches):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler, queueing, or filler/fikit and the like; default all")
+    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler, unqueued, or filler/fikit and the like; default all")
     jobs.policy_option(parser)
     arguments = parser.parse_args()
     roles = arguments.roles or [*ROLES, *([] if arguments.policy else OTHER_POLICY)]

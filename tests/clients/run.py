@@ -3,7 +3,7 @@
 
     tests/clients/run.py [--set ci|all] [--jobs N] [--keep] [FILTER...]
 
-A case is a client in one role (alone, holder, filler, or queued: a filler with WEFT_QUEUE=on); FILTERs are parts of `client/role`. Each case has a device, a broker
+A case is a client in one role (alone, holder, filler, or unqueued: a filler with WEFT_QUEUE=off, whose host waits at the gate); FILTERs are parts of `client/role`. Each case has a device, a broker
 and profiles of its own. It passes when
 
   * the client ends well, with and without weft, and prints the same bytes to stdout,
@@ -34,7 +34,7 @@ DEFAULT_BOUND = 120.0
 
 # weft's own operations on the device while it schedules: event records that tell the end of a filler's work. None is
 # allowed while a job is alone.
-OWN_OPERATIONS = {"alone": frozenset()} | dict.fromkeys(("holder", "filler", "queued"), frozenset({"event"}))
+OWN_OPERATIONS = {"alone": frozenset()} | dict.fromkeys(("holder", "filler", "unqueued"), frozenset({"event"}))
 
 # And what it does for jobs on managed memory: their memory is brought to the device ahead of its use.
 OWN_MOVES = frozenset({"prefetch", "event"})
@@ -44,11 +44,11 @@ BESIDE = {
     "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
     "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
-BESIDE["queued"] = BESIDE["filler"]
+BESIDE["unqueued"] = BESIDE["filler"]
 
 # What a role asks of weft beyond its priority, and the mode that the broker then gives it, where that is called otherwise.
-ASKS = {"queued": {"WEFT_QUEUE": "on"}}
-MODE = {"queued": "filler"}
+ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
+MODE = {"unqueued": "filler"}
 
 
 class Failure(Exception):
@@ -237,6 +237,9 @@ def check(client, role, bare, weft, status, modes):
     mode = MODE.get(role, role)
     if mode not in modes or (role == "alone" and not company and set(modes) != {"alone"}):
         wrong.append(f"it was {', '.join(modes) or 'not attached'}, never {mode}")
+    left = sum(entry["last"]["left_behind"] for entry in status["ended"])
+    if role == "unqueued" and left:
+        wrong.append(f"{left} launches were left behind at the gate, with the queue off")
     if wrong:
         raise Failure("\n".join(wrong))
 
