@@ -11,22 +11,14 @@ use std::collections::{HashMap, HashSet};
 use super::{
     Access, Allocations, Formula, HostResidency, KernelWorkingSet, Launch, Template, Touched, WordTemplate,
     formula::{self, Sample},
+    kept::{self, pointers},
     ranges::{self, Span},
     table,
-    template::{MAX_PIECES, MAX_RECALLED, MAX_WORDS, offsets, signature},
+    template::{MAX_PIECES, MAX_RECALLED, signature},
 };
-
-/// Launches that are kept of one kernel.
-const KEPT: usize = 1024;
-
-/// Bytes that are kept of one kernel's launches at most.
-const KEPT_BYTES: usize = 8 << 20;
 
 /// Of launches with the same arguments so many are kept: with its data elsewhere, each shows other neighbours.
 const KEPT_ALIKE: usize = 4;
-
-/// Groups that a rule is looked for in at most; what is found is tried on all.
-const LOOKED_AT: usize = 48;
 
 /// A rule needs so many groups of different sizes: within granules, any rule fits fewer.
 const SIZES: usize = 4;
@@ -63,32 +55,14 @@ impl Grain {
     }
 }
 
-/// What was seen of one kernel.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    observed: u64,
-    kept: Vec<Kept>,
-    bytes: usize,
-    alike: HashMap<u64, usize>,
-    /// Of what is kept; `None` since something came.
-    fitted: Option<Vec<WordTemplate>>,
-}
+/// What was seen of one kernel: of each launch what was touched, united.
+pub(super) type Seen = kept::Seen<Word, Vec<Span>>;
 
-/// One launch.
-#[derive(Debug)]
-struct Kept {
-    parameters: Vec<u8>,
-    grid: [u32; 3],
-    block: [u32; 3],
-    /// What was seen, united.
-    seen: Vec<Span>,
-    /// By offset: words that were pointers.
-    words: Vec<(u16, Word)>,
-}
+type Kept = kept::Kept<Word, Vec<Span>>;
 
 /// A word of a launch that was a pointer.
 #[derive(Debug, Clone, Copy)]
-struct Word {
+pub(super) struct Word {
     value: u64,
     /// Its allocation.
     bounds: Span,
@@ -114,24 +88,10 @@ struct Behind {
 const HERE: u64 = 1 << 63;
 
 impl Kept {
-    fn launch(&self, kernel: u64) -> Launch<'_> {
-        Launch {
-            kernel,
-            parameters: &self.parameters,
-            grid: self.grid,
-            block: self.block,
-        }
-    }
-
-    fn word(&self, offset: u16) -> Option<&Word> {
-        let at = self.words.binary_search_by_key(&offset, |(known, _)| *known).ok()?;
-        Some(&self.words[at].1)
-    }
-
     /// What was seen between two addresses, relative to a third.
     fn between(&self, from: u64, upto: u64, to: u64) -> Vec<Span> {
-        let first = self.seen.partition_point(|(_, end)| *end <= from);
-        let some = self.seen[first..].iter().take_while(|(begin, _)| *begin < upto);
+        let first = self.whole.partition_point(|(_, end)| *end <= from);
+        let some = self.whole[first..].iter().take_while(|(begin, _)| *begin < upto);
         let relative = |address: u64| address.wrapping_sub(to).wrapping_add(HERE);
         some.map(|(begin, end)| (relative((*begin).max(from)), relative((*end).min(upto))))
             .collect()
@@ -165,8 +125,8 @@ impl Kept {
 
     /// The range that the word points into.
     fn range(&self, word: &Word) -> Option<Span> {
-        let at = self.seen.partition_point(|(_, end)| *end <= word.value);
-        self.seen.get(at).copied().filter(|(begin, _)| *begin <= word.value)
+        let at = self.whole.partition_point(|(_, end)| *end <= word.value);
+        self.whole.get(at).copied().filter(|(begin, _)| *begin <= word.value)
     }
 
     /// The range that it points into may be all the pointer's before it.
@@ -197,19 +157,10 @@ impl Seen {
     pub(super) fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched], scratch: &mut Vec<u8>) {
         self.observed += 1;
         let signature = signature(launch, scratch, |_, word| live.find(word).is_some());
-        let alike = self.alike.entry(signature).or_default();
-        if *alike >= KEPT_ALIKE || self.kept.len() >= KEPT || self.bytes > KEPT_BYTES {
+        if !self.has_room(launch, signature, KEPT_ALIKE) {
             return;
         }
-        *alike += 1;
-        self.fitted = None;
-        let mut pointers: Vec<(u64, u16, Span)> = launch
-            .pointer_offsets()
-            .filter_map(|offset| Some((launch.word64(offset)?, offset)))
-            .filter_map(|(value, offset)| Some((value, offset, live.find(value)?)))
-            .take(MAX_WORDS)
-            .collect();
-        pointers.sort_unstable();
+        let pointers = pointers(launch, live);
         let word = |(value, offset, bounds): &(u64, u16, Span)| {
             let from = pointers.partition_point(|(other, ..)| other < value);
             let upto = pointers.partition_point(|(other, ..)| other <= value);
@@ -228,33 +179,18 @@ impl Seen {
         let mut words: Vec<(u16, Word)> = pointers.iter().map(word).collect();
         words.sort_unstable_by_key(|(offset, _)| *offset);
         let seen = ranges::spans(touched);
-        self.bytes += launch.parameters.len() + size_of_val(&words[..]) + size_of_val(&seen[..]);
-        self.kept.push(Kept {
-            parameters: launch.parameters.to_vec(),
-            grid: launch.grid,
-            block: launch.block,
-            seen,
-            words,
-        });
+        let bytes = size_of_val(&words[..]) + size_of_val(&seen[..]);
+        self.keep(launch, signature, words, seen, bytes);
     }
 
     /// What was learnt of the kernel.
     pub(super) fn fit(&mut self, kernel: u64, grain: Grain) -> KernelWorkingSet {
-        let words = match self.fitted.take() {
-            Some(words) => words,
-            None => self.words(kernel, grain),
-        };
-        self.fitted = Some(words.clone());
-        KernelWorkingSet {
-            kernel,
-            observed: self.observed,
-            words,
-        }
+        self.learnt(kernel, |seen| seen.words(kernel, grain))
     }
 
     /// The templates of the kernel's words.
     fn words(&self, kernel: u64, grain: Grain) -> Vec<WordTemplate> {
-        let offsets = offsets(self.kept.iter().flat_map(|kept| kept.words.iter().map(|(at, _)| *at)));
+        let offsets = self.offsets();
         let launches: Vec<Launch> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
         let key = table::finest(&launches, &offsets);
         let mut groups: HashMap<u64, Vec<&Kept>> = HashMap::new();
@@ -430,12 +366,7 @@ fn rule<'a>(
             most,
         });
     }
-    let some: Vec<Sample> = match samples.len() {
-        0..=LOOKED_AT => samples.clone(),
-        _ => (0..LOOKED_AT)
-            .map(|at| samples[at * samples.len() / LOOKED_AT])
-            .collect(),
-    };
+    let some = formula::some(&samples);
     let formula = formula::find(&some, pointers).filter(|formula| !formula.is_constant())?;
     if !formula::fits(&formula, &samples) {
         return None;

@@ -12,25 +12,17 @@ use super::{
     Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
     coarse::{self, Grain},
     formula::{self, Sample},
+    kept::{self, pointers},
     ranges::{self, Span},
     recall,
-    template::{MAX_WORDS, offsets, signature},
+    template::signature,
 };
-
-/// Launches that are kept of one kernel: as many different ones as a model has layers, twice and more.
-const KEPT: usize = 1024;
-
-/// Bytes of parameters that are kept of one kernel at most: lists of tensors have 32 KB each.
-const KEPT_BYTES: usize = 8 << 20;
 
 /// Of launches with the same arguments, so many are kept: two would do to see that they differ.
 const KEPT_ALIKE: usize = 2;
 
 /// Of launches that touched the same sizes, so many are kept, whatever else they were given: enough to see which numbers do not matter.
 const KEPT_EQUAL: usize = 4;
-
-/// Launches that rules are looked for in; what is found is tried on all. Fitting stays a matter of milliseconds.
-const LOOKED_AT: usize = 48;
 
 /// Rules that are tried on all launches at most: each that is contradicted leaves fewer.
 const ROUNDS: usize = 8;
@@ -42,34 +34,24 @@ pub struct Fitter {
     grain: Option<Grain>,
     /// Evidence tells operands one by one: see [`Fitter::default`].
     apart: bool,
-    kernels: HashMap<u64, Seen>,
+    kernels: HashMap<u64, Kernel>,
     coarse: HashMap<u64, coarse::Seen>,
     scratch: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    observed: u64,
+struct Kernel {
     /// What is kept is exact evidence.
     exact: bool,
-    pub(super) kept: Vec<Kept>,
-    bytes: usize,
-    /// How many are kept of each signature and of each outcome.
-    alike: HashMap<u64, usize>,
+    seen: Seen,
+    /// How many are kept of each outcome.
     equal: HashMap<u64, usize>,
-    /// Of what is kept; `None` since something came.
-    fitted: Option<Vec<WordTemplate>>,
 }
 
-/// One launch.
-#[derive(Debug)]
-pub(super) struct Kept {
-    parameters: Vec<u8>,
-    grid: [u32; 3],
-    block: [u32; 3],
-    /// By offset: what was touched behind each word that was a pointer.
-    pub(super) words: Vec<(u16, Behind)>,
-}
+/// What was seen of one kernel: of each launch what was touched behind each word that was a pointer.
+pub(super) type Seen = kept::Seen<Behind>;
+
+pub(super) type Kept = kept::Kept<Behind>;
 
 /// What was touched behind one pointer.
 #[derive(Debug, Clone, Default)]
@@ -79,27 +61,6 @@ pub(super) struct Behind {
     access: Option<Access>,
     /// Another word of the launch had the same value: what was touched may be the other's.
     pub(super) shared: bool,
-}
-
-impl Kept {
-    pub(super) fn launch(&self, kernel: u64) -> Launch<'_> {
-        Launch {
-            kernel,
-            parameters: &self.parameters,
-            grid: self.grid,
-            block: self.block,
-        }
-    }
-
-    /// The 64-bit word there.
-    pub(super) fn value(&self, word: u16) -> Option<u64> {
-        self.launch(0).word64(word)
-    }
-
-    pub(super) fn behind(&self, word: u16) -> Option<&Behind> {
-        let at = self.words.binary_search_by_key(&word, |(offset, _)| *offset).ok()?;
-        Some(&self.words[at].1)
-    }
 }
 
 impl Default for Fitter {
@@ -149,42 +110,30 @@ impl Fitter {
             return;
         }
         let exact = certainty == Certainty::Exact;
-        let seen = self.kernels.entry(launch.kernel).or_default();
-        if seen.exact && !exact {
-            seen.observed += 1;
+        let Kernel {
+            exact: known,
+            seen,
+            equal,
+        } = self.kernels.entry(launch.kernel).or_default();
+        seen.observed += 1;
+        if *known && !exact {
             return;
         }
-        if exact && !seen.exact {
-            *seen = Seen {
-                observed: seen.observed,
-                exact,
-                ..Seen::default()
-            };
+        if exact && !*known {
+            *known = true;
+            seen.forget();
+            equal.clear();
         }
-        let pointer = |_, word| live.find(word).is_some();
-        let signature = signature(launch, &mut self.scratch, pointer);
-        let seen = self.kernels.entry(launch.kernel).or_default();
-        seen.observed += 1;
-        let full = seen.kept.len() >= KEPT || seen.bytes + launch.parameters.len() > KEPT_BYTES;
-        let alike = seen.alike.entry(signature).or_default();
-        if full || *alike >= KEPT_ALIKE {
+        let signature = signature(launch, &mut self.scratch, |_, word| live.find(word).is_some());
+        if !seen.has_room(launch, signature, KEPT_ALIKE) {
             return;
         }
         let words = deal(launch, live, touched, self.apart);
-        let equal = seen.equal.entry(outcome(launch, &words)).or_default();
-        if *equal >= KEPT_EQUAL {
-            return;
+        let equal = equal.entry(outcome(launch, &words)).or_default();
+        if *equal < KEPT_EQUAL {
+            *equal += 1;
+            seen.keep(launch, signature, words, (), 0);
         }
-        *alike += 1;
-        *equal += 1;
-        seen.bytes += launch.parameters.len();
-        seen.fitted = None;
-        seen.kept.push(Kept {
-            parameters: launch.parameters.to_vec(),
-            grid: launch.grid,
-            block: launch.block,
-            words,
-        });
     }
 
     /// Kernels that were observed.
@@ -194,19 +143,10 @@ impl Fitter {
 
     /// What was learnt. Only kernels of which something new came since are fitted anew.
     pub fn fit(&mut self) -> WorkingSets {
-        let mut kernels: Vec<KernelWorkingSet> = Vec::with_capacity(self.kernels.len());
-        for (kernel, seen) in &mut self.kernels {
-            let words = match seen.fitted.take() {
-                Some(words) => words,
-                None => words(*kernel, seen),
-            };
-            kernels.push(KernelWorkingSet {
-                kernel: *kernel,
-                observed: seen.observed,
-                words: words.clone(),
-            });
-            seen.fitted = Some(words);
-        }
+        let each = self.kernels.iter_mut();
+        let mut kernels: Vec<KernelWorkingSet> = each
+            .map(|(kernel, of)| of.seen.learnt(*kernel, |seen| words(*kernel, seen)))
+            .collect();
         if let Some(grain) = self.grain {
             let fitted = self.coarse.iter_mut().map(|(kernel, seen)| seen.fit(*kernel, grain));
             kernels.extend(fitted);
@@ -228,14 +168,8 @@ fn outcome(launch: &Launch, words: &[(u16, Behind)]) -> u64 {
 
 /// Deals what was touched out to the launch's pointers.
 fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, Behind)> {
-    let mut pointers: Vec<(u64, u16)> = launch
-        .pointer_offsets()
-        .filter_map(|offset| Some((launch.word64(offset)?, offset)))
-        .filter(|(word, _)| live.find(*word).is_some())
-        .take(MAX_WORDS)
-        .collect();
-    pointers.sort_unstable();
-    let mut values: Vec<u64> = pointers.iter().map(|(value, _)| *value).collect();
+    let pointers = pointers(launch, live);
+    let mut values: Vec<u64> = pointers.iter().map(|(value, ..)| *value).collect();
     values.dedup();
     let mut behind = vec![(Vec::<Span>::new(), None::<Access>); values.len()];
     for one in touched {
@@ -260,7 +194,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
     }
     let mut words: Vec<(u16, Behind)> = pointers
         .iter()
-        .filter_map(|(value, offset)| {
+        .filter_map(|(value, offset, _)| {
             let owner = values.binary_search(value).ok()?;
             let (mut pieces, access) = behind[owner].clone();
             ranges::unite(&mut pieces);
@@ -268,7 +202,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
             let behind = Behind {
                 pieces: pieces.iter().map(|(a, b)| (relative(*a), relative(*b))).collect(),
                 access,
-                shared: pointers.iter().filter(|(other, _)| other == value).count() > 1,
+                shared: pointers.iter().filter(|(other, ..)| other == value).count() > 1,
             };
             Some((*offset, behind))
         })
@@ -279,7 +213,7 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
 
 /// The templates of one kernel's words.
 fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
-    let offsets = offsets(seen.kept.iter().flat_map(|kept| kept.words.iter().map(|(at, _)| *at)));
+    let offsets = seen.offsets();
     let owned = owned(seen);
     let mut found: Vec<WordTemplate> = Vec::new();
     // Words that follow no rule, and how they are used.
@@ -288,13 +222,13 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
         let all: Vec<(&Kept, &Behind)> = seen
             .kept
             .iter()
-            .filter_map(|kept| Some((kept, kept.behind(offset)?)))
+            .filter_map(|kept| Some((kept, kept.word(offset)?)))
             .collect();
         // Where the word had a value of its own, what lies behind it is its own.
         let own: Vec<(&Kept, &Behind)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
         if own.is_empty() {
             let mut shared = seen.kept.iter().zip(&owned).filter_map(|(kept, owned)| {
-                kept.behind(offset).filter(|behind| !behind.pieces.is_empty())?;
+                kept.word(offset).filter(|behind| !behind.pieces.is_empty())?;
                 Some(owned.contains(&kept.value(offset)?))
             });
             // What is left over in a gap: another word was seen to be used by itself whatever this one held.
@@ -318,7 +252,7 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
     // A rule that was found where its word stood alone must hold where two words are the same pointer, too.
     for offset in contradicted(kernel, seen, &found, &others) {
         found.retain(|word| word.offset != offset);
-        let all = seen.kept.iter().filter_map(|kept| kept.behind(offset)?.access);
+        let all = seen.kept.iter().filter_map(|kept| kept.word(offset)?.access);
         if let Some(access) = ranges::access_of(all) {
             others.push((offset, access));
         }
@@ -433,13 +367,10 @@ fn rule(
         })
         .collect();
     let samples = samples?;
-    if samples.len() <= LOOKED_AT {
-        return formula::find(&samples, pointers);
+    let mut some = formula::some(&samples);
+    if some.len() == samples.len() {
+        return formula::find(&some, pointers);
     }
-    // Some from everywhere: kernels run layer by layer.
-    let mut some: Vec<Sample> = (0..LOOKED_AT)
-        .map(|at| samples[at * samples.len() / LOOKED_AT])
-        .collect();
     // What holds for some by chance, another one contradicts: that one is looked at too.
     for _ in 0..ROUNDS {
         let formula = formula::find(&some, pointers)?;

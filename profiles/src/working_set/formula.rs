@@ -14,6 +14,9 @@ pub(super) const MAX_TERMS: usize = 3;
 /// Different arguments that are tried at most: products of three of them are some thousands.
 const MAX_CANDIDATES: usize = 24;
 
+/// Samples that a rule is looked for in at most; what is found is tried on all. Fitting stays a matter of milliseconds.
+const LOOKED_AT: usize = 48;
+
 /// A number that a launch comes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Term {
@@ -242,6 +245,15 @@ fn with_constant(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<F
         terms: terms.to_vec(),
     };
     fits(&formula, samples).then_some(formula)
+}
+
+/// Some of the samples, from everywhere: kernels run layer by layer. All of them where they are few.
+pub(super) fn some<'a>(samples: &[Sample<'a>]) -> Vec<Sample<'a>> {
+    if samples.len() <= LOOKED_AT {
+        return samples.to_vec();
+    }
+    let each = (0..LOOKED_AT).map(|at| at * samples.len() / LOOKED_AT);
+    each.map(|at| samples[at]).collect()
 }
 
 /// Whether a formula agrees with all samples.

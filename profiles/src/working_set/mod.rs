@@ -18,6 +18,7 @@ mod evidence;
 mod fit;
 mod formula;
 mod habits;
+mod kept;
 mod launch;
 mod predict;
 mod ranges;

@@ -82,7 +82,7 @@ impl<'a> View<'a> {
     /// Each launch's pieces behind a word: none where it was no pointer.
     fn pieces(&self, offset: u16) -> impl Iterator<Item = &'a [(i64, i64)]> {
         self.kept.iter().zip(&self.without).map(move |(kept, without)| {
-            let behind = kept.behind(offset).filter(|_| !without.contains(&offset));
+            let behind = kept.word(offset).filter(|_| !without.contains(&offset));
             behind.map_or(&[][..], |behind| &behind.pieces[..])
         })
     }
@@ -168,7 +168,7 @@ fn table(view: &View, (offset, access): Word, key: &[Term], hashes: &[u64]) -> O
     let mut entries: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
     let mut common: Option<Vec<(i64, i64)>> = None;
     for (number, (pieces, kept)) in view.pieces(offset).zip(&view.kept).enumerate() {
-        if kept.behind(offset).is_some() {
+        if kept.word(offset).is_some() {
             common = Some(match common {
                 Some(before) => overlap(&before, pieces),
                 None => pieces.to_vec(),
