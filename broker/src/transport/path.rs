@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::{Error, peer::own_uid};
 
 /// Where a broker of all users listens, unless it is told another place.
 pub const SHARED: &str = "/run/weft/broker.sock";
@@ -54,11 +54,7 @@ pub fn is_shared(path: &Path) -> bool {
 
 /// The socket of the user's own broker, which serves nobody else: `weft/broker.sock` in `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
 pub fn own() -> PathBuf {
-    own_from(
-        |name| set(name).map(PathBuf::from),
-        rustix::process::geteuid().as_raw(),
-        Path::is_dir,
-    )
+    own_from(|name| set(name).map(PathBuf::from), own_uid(), Path::is_dir)
 }
 
 fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: impl Fn(&Path) -> bool) -> PathBuf {
@@ -136,7 +132,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     if !facts.is_dir() {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
     }
-    let own = facts.uid() == rustix::process::geteuid().as_raw();
+    let own = facts.uid() == own_uid();
     // A folder of root's, or one that somebody has from root: in one of root's, where nobody else can make any.
     let given = || is_roots(folder) || folder.parent().is_some_and(is_roots);
     if !(own || others && given()) {
@@ -177,7 +173,7 @@ mod tests {
         assert_eq!(trusted(Path::new("/proc/sys/broker.sock")).expect("root's"), 0);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let own = trusted(&folder.path().join("broker.sock")).expect("one's own");
-        assert_eq!(own, rustix::process::geteuid().as_raw());
+        assert_eq!(own, own_uid());
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("chmod");
         assert!(matches!(
             trusted(&folder.path().join("broker.sock")),

@@ -52,8 +52,8 @@ pub(super) fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     })
 }
 
-#[cfg(feature = "server")]
 /// A descriptor that becomes readable when the process ends. `None` if the system has none to give; the sockets then tell alone.
+#[cfg(feature = "server")]
 pub(super) fn pidfd(pid: Option<u32>) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid?).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
