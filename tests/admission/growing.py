@@ -1,0 +1,194 @@
+"""Cases of admission: jobs that take more than they said, or said nothing, and memory that strangers and managed jobs hold."""
+
+import os
+import signal
+import time
+
+from stage import BOUND, case
+
+
+@case
+def who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
+    grower = scene.job("grower", "2GiB", "1GiB", "3GiB", weft=["--memory", "2GiB"])
+    scene.until("it has its memory", lambda: scene.has("grower", "took"))
+    free, total = next(line["info"] for line in scene.said("grower") if line["event"] == "begun")
+    assert total == 2 << 30 and free <= total, f"it is told of {free} of {total}"
+    neighbour = scene.job("neighbour", "1GiB", "2GiB", weft=["--memory", "3GiB"])
+    scene.until("the neighbour has its first memory", lambda: scene.has("neighbour", "took"))
+    scene.go("grower")
+    scene.until("it has grown as far as it can", lambda: scene.has("grower", "none"))
+    # 2 of 2 GiB, then 1 that was free; the last 3 are not, though the neighbour has not taken all that is its own.
+    assert [line["event"] for line in scene.said("grower") if line["event"] in ("took", "none")] == ["took", "took", "none"]
+    scene.go("neighbour")
+    scene.until("the neighbour has all of its memory", lambda: scene.has("neighbour", "took", 2))
+    for name, job in (("grower", grower), ("neighbour", neighbour)):
+        scene.ends(job)
+    assert "none" not in scene.events("neighbour")
+    assert scene.queue()["denied"] >= 1
+
+
+@case
+def who_outgrew_itself_keeps_what_it_waited(scene):
+    """A large job that says too little, waits, and dies of it: started again with more it has waited for as long already; once, and nobody else."""
+    holder = scene.holder("holder", "6GiB")
+
+    def large(says, user):
+        # The same command line each time.
+        job = scene.job("large", "5GiB", "2GiB", weft=["--memory", says], user=user, stay=False)
+        scene.waits(job)
+        return job
+
+    def seen(job):
+        return next(row for row in scene.queue()["waiting"] if row["pid"] == job.pid)
+
+    def before(says, user):
+        job = large(says, user)
+        row = seen(job)
+        job.kill()
+        scene.until("nobody waits", lambda: scene.waiting() == [])
+        return row["before_s"]
+
+    first = large("5GiB", "bob")
+    time.sleep(1.0)
+    scene.ends(holder)
+    scene.until("it has its first memory", lambda: scene.has("large", "took"))
+    beside = scene.holder("beside", "1.5GiB")
+    scene.go("large")
+    scene.finish(first)
+    assert scene.events("large") == ["asks", "begun", "took", "none", "ended"], scene.events("large")
+    assert before("7GiB", "dan") == 0, "it is another user's"
+    again = large("7GiB", "bob")
+    row = seen(again)
+    assert row["waited_s"] >= row["before_s"] >= 1.0, row
+    # Over a broker that is killed, too.
+    scene.broker.kill()
+    scene.broker.start()
+    scene.until("it is back", lambda: scene.queue()["waiting"][0]["clients"])
+    assert seen(again)["before_s"] == row["before_s"], (row, seen(again))
+    again.kill()
+    scene.until("nobody waits", lambda: scene.waiting() == [])
+    assert before("7GiB", "bob") == 0, "it has had it"
+    scene.ends(beside)
+
+
+@case
+def jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
+    scene.warm()
+    running = [scene.job(f"quiet{at}", "1GiB", "500MiB", weft=[]) for at in range(4)]
+    for at in range(4):
+        scene.go(f"quiet{at}")
+        scene.until("it has all of its memory", lambda n=f"quiet{at}": scene.has(n, "took", 2))
+        scene.release(f"quiet{at}")
+    for job in running:
+        scene.finish(job)
+        assert "weft:" not in job.stderr(), job.stderr()
+    assert scene.queue()["waited"] == 0
+
+
+@case
+def two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
+    # Nothing is known of this device: 4 GiB and 4 GiB fit it, their contexts beside them do not.
+    assert scene.device_row() is None
+    both = [scene.job(f"large{at}", "4GiB", weft=["--memory", "4GiB"]) for at in range(2)]
+    scene.until("one has its memory and one waits", lambda: len(scene.waiting()) == 1 and any(scene.has(f"large{at}", "took") for at in range(2)))
+    first = next(at for at in range(2) if scene.has(f"large{at}", "took"))
+    row = scene.device_row()
+    assert row["context"] > 0 and row["foreign"] == 0, row
+    scene.ends(both[first])
+    scene.until("the other one has its memory", lambda: scene.has(f"large{1 - first}", "took"))
+    scene.ends(both[1 - first])
+    assert all("none" not in scene.events(f"large{at}") for at in range(2))
+    # What was measured outlives the broker.
+    scene.again()
+    scene.finish(scene.job("small", "1GiB", weft=["--memory", "1GiB"], stay=False))
+    assert scene.device_row()["context"] == row["context"], scene.device_row()
+
+
+@case
+def strangers_come_and_go(scene):
+    """Jobs without weft: what they hold is known when somebody is let in, and when he waits."""
+    scene.again(nvml=True)
+    stranger = scene.job("stranger", "5GiB", bare=True)
+    scene.until("the stranger has its memory", lambda: scene.has("stranger", "took"))
+    first = scene.job("first", "1GiB", weft=["--memory", "1GiB"], stay=False)
+    scene.finish(first)
+    waiter = scene.waiter("waiter", "6GiB")
+    row = scene.device_row()
+    assert row["foreign"] >= 5 << 30 and 0 < row["context"] < 1 << 30, row
+    # It leaves, nobody of ours runs, and so nobody of ours can look.
+    scene.ends(stranger)
+    scene.until("the waiter has its memory", lambda: scene.has("waiter", "took"))
+    scene.ends(waiter)
+    # One that comes after everybody has looked is seen before the next one is let in.
+    late = scene.job("late", "5GiB", bare=True)
+    scene.until("the late one has its memory", lambda: scene.has("late", "took"))
+    second = scene.waiter("second", "4GiB", stay=False)
+    scene.ends(late)
+    scene.finish(second)
+    assert "none" not in scene.events("second") + scene.events("waiter")
+
+
+@case
+def jobs_that_say_nothing_wait_for_what_others_have(scene):
+    """Together they take more than the device has; whoever comes late for it waits until a neighbour ends, and gets no out of memory."""
+    scene.warm()
+    torch = scene.options.torch > 0
+    names = ["one", "two", "three"]
+    running = {name: scene.job(name, "1GiB", "3GiB", weft=[], torch=torch and name != "three") for name in names}
+    for name in names:
+        scene.until(f"{name} has its first memory", lambda n=name: scene.has(n, "took"))
+    scene.go("one")
+    scene.until("the first one has all of its memory", lambda: scene.has("one", "took", 2))
+    # 4 + 1 + 1 GiB and contexts are taken; each of the others wants 3 more.
+    waits = lambda: sorted(row["pid"] for row in scene.queue()["running"] if row["waits_for"])  # noqa: E731
+    scene.go("two")
+    scene.until("the second one waits", lambda: waits() == [running["two"].pid])
+    scene.go("three")
+    scene.until("both wait", lambda: waits() == sorted(running[name].pid for name in ("two", "three")))
+    for name in names:
+        scene.until(f"{name} has all of its memory", lambda n=name: scene.has(n, "took", 2))
+        scene.ends(running[name])
+        assert "none" not in scene.events(name), f"{name}: {scene.events(name)}"
+    assert "which others have" in running["two"].stderr(), running["two"].stderr()
+    # What they took is known to the next broker.
+    scene.again()
+    assert sorted(row["pid"] for row in scene.queue()["learnt"]) == sorted(job.pid for job in running.values()), scene.queue()["learnt"]
+    scene.weft("profile", "keep", str(running["two"].pid), "--name", "two")
+
+
+@case
+def who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
+    holder = scene.holder("holder", "5GiB")
+    grower = scene.job("grower", "1GiB", "4GiB", weft=["--wait", "2"], stay=False)
+    scene.go("grower")
+    scene.finish(grower)
+    assert scene.events("grower") == ["asks", "begun", "took", "none", "ended"], scene.events("grower")
+    # It hears once how it goes better the next time.
+    assert grower.stderr().count("weft profile keep") == 1, grower.stderr()
+    assert scene.queue()["denied"] >= 1, scene.queue()
+    # Alone it is told at once that there is no such device; so is who would wait for one that waits for him.
+    scene.ends(holder)
+    alone = scene.job("alone", "1GiB", "9GiB", weft=[], stay=False)
+    scene.go("alone")
+    scene.finish(alone)
+    assert scene.events("alone") == ["asks", "begun", "took", "none", "ended"], scene.events("alone")
+    assert "weft profile keep" not in alone.stderr(), alone.stderr()
+    # Ctrl-C ends a wait for more, too.
+    holder = scene.holder("again", "5GiB")
+    tired = scene.job("tired", "1GiB", "4GiB", weft=[])
+    scene.go("tired")
+    scene.until("it waits for more", lambda: any(row["waits_for"] for row in scene.queue()["running"]))
+    os.kill(tired.pid, signal.SIGINT)
+    tired.wait(BOUND)
+    assert not tired.timed_out and "KeyboardInterrupt" in tired.stderr(), tired.explain()
+    scene.ends(holder)
+
+
+@case
+def a_managed_job_larger_than_the_device_runs(scene):
+    scene.warm()
+    for name, says in (("whole", "8GiB"), ("larger", "9GiB")):
+        job = scene.job(name, "5GiB", "2GiB", weft=["--backing", "managed", "--memory", says], stay=False)
+        scene.go(name)
+        scene.finish(job)
+        assert scene.events(name) == ["asks", "begun", "took", "took", "ended"], f"{scene.said(name)} {job.explain()}"

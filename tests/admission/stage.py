@@ -1,0 +1,141 @@
+"""What the live cases of admission play on: a simulated device of 8 GiB, a broker of its own, and jobs that take memory, in a folder of their own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from harness import cases, jobs, paths  # noqa: E402
+
+HOLDS = Path(__file__).resolve().parent / "holds.py"
+# How long anything may take that takes a second or two on an idle machine.
+BOUND = 90.0
+MEMORY = 8 << 30
+
+
+class Scene:
+    """A device, a broker and jobs in a folder of their own."""
+
+    def __init__(self, folder, options, policy):
+        self.folder = Path(folder)
+        self.options = options
+        self.device = jobs.Device(self.folder, memory=MEMORY)
+        self.broker = jobs.Broker(self.folder, self.device, policy=policy)
+        self.arguments = self.broker.arguments
+        self.jobs = []
+
+    def open(self):
+        self.broker.start()
+
+    def again(self, *extra, nvml=False):
+        """Another broker in the place of the one that runs: with further options, and with NVML to ask or without."""
+        self.broker.stop()
+        self.broker.arguments = [*self.arguments, *extra]
+        if nvml:
+            device = self.device.environment()
+            self.broker.environment = lambda: {**jobs.clean_environment(), **self.broker.variables(), **device}
+        self.broker.start()
+
+    def device_row(self):
+        return next(iter((self.queue() or {}).get("devices", [])), None)
+
+    def close(self):
+        for job in self.jobs:
+            job.kill()
+        self.broker.stop()
+
+    def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0, through=(), without=(), more=()):
+        """Starts one. It stays until `release(name)`. `through`: what starts it; `without`: variables that it is not to have; `more`: further options of holds.py."""
+        python = paths.python("torch") if torch else sys.executable
+        command = [str(python), str(HOLDS), str(self.folder / f"{name}.json"), "--go", str(self.folder / f"{name}.go"), "--seconds", str(seconds), *more]
+        if stay:
+            (self.folder / f"{name}.stay").touch()
+            command += ["--while", str(self.folder / f"{name}.stay")]
+        for take in takes:
+            command += ["--take", take]
+        if torch:
+            command += ["--torch"]
+        environment = {**jobs.clean_environment(), **self.device.environment()}
+        if not bare:
+            environment |= {**self.broker.variables(), "WEFT_USER": user}
+            command = [str(paths.WEFT), "run", *weft, "--", *command]
+        command = [*through, *command]
+        environment = {name: value for name, value in environment.items() if name not in without}
+        job = jobs.Job(command, environment=environment, folder=self.folder, name=name)
+        self.jobs.append(job)
+        return job
+
+    def weft(self, *words, code=0):
+        """A command of weft's for people."""
+        done = subprocess.run([str(paths.WEFT), *words], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, text=True, check=False)
+        assert done.returncode == code, f"weft {' '.join(words)}: {done}"
+        return done
+
+    def said(self, name):
+        return jobs.lines_of(self.folder / f"{name}.json")
+
+    def events(self, name):
+        return [line["event"] for line in self.said(name)]
+
+    def at(self, name, event):
+        return next(line["at"] for line in self.said(name) if line["event"] == event)
+
+    def release(self, name):
+        (self.folder / f"{name}.stay").unlink(missing_ok=True)
+
+    def go(self, name):
+        (self.folder / f"{name}.go").touch()
+
+    def until(self, what, condition, bound=BOUND):
+        assert jobs.wait_until(condition, bound), f"{what}: not within {bound:.0f} s\n" + json.dumps(self.queue(), indent=1) + "\n" + "\n".join(
+            f"{job.name}: {self.events(job.name)} {job.stderr()[-400:]}" for job in self.jobs[-12:]
+        )
+
+    def has(self, name, event, count=1):
+        return self.events(name).count(event) >= count
+
+    def queue(self):
+        done = subprocess.run(
+            [str(paths.WEFT), "queue", "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def waiting(self):
+        return [row["pid"] for row in (self.queue() or {"waiting": []})["waiting"]]
+
+    def waits(self, job):
+        self.until(f"{job.name} waits", lambda: job.pid in self.waiting())
+
+    def holder(self, name, memory):
+        """A job that said it takes so much, and has it."""
+        job = self.job(name, memory, weft=["--memory", memory])
+        self.until(f"{name} has its memory", lambda: self.has(name, "took"))
+        return job
+
+    def waiter(self, name, memory, stay=True):
+        """A job that said it takes so much, and waits for it."""
+        job = self.job(name, memory, weft=["--memory", memory], stay=stay)
+        self.waits(job)
+        return job
+
+    def warm(self):
+        """What a context takes is known from now on: until it is, jobs begin one by one."""
+        job = self.holder("warm", "1GiB")
+        self.until("a context was measured", lambda: (self.device_row() or {"context": 0})["context"] > 0)
+        self.release("warm")
+        self.finish(job)
+
+    def finish(self, job, code=0):
+        got = job.wait(BOUND)
+        assert not job.timed_out, f"{job.name} hangs\n{job.explain()}"
+        assert got == code, f"{job.name}: exit {got}, not {code}\n{job.explain()}"
+
+    def ends(self, job):
+        """Lets one end that stays, and waits until it has, well."""
+        self.release(job.name)
+        self.finish(job)
+
+
+# All cases, whichever file they stand in.
+case = cases.Cases("admission", Scene)
