@@ -414,11 +414,28 @@ impl Session {
             }
             self.pass_in_turn(&want);
             now = clock::now();
+            if self.mode() == Mode::Holder {
+                return self.let_out(&want, kind, now);
+            }
         }
         self.busy.mark(own);
         self.issue(&want, now);
         self.launched(kernel, stream, kind, now, cost);
         Step::filler(place, now, self.rested())
+    }
+
+    /// A launch that came to the gate as a filler's and leaves it as the holder's. It is booked as what it came as; but its record and its sign are a holder's, and in that order
+    /// ([`Session::hold_now`]): credit that others have for this job's silence is void before the driver hears of it.
+    #[cold]
+    fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
+        let ends_silence = self.busy.mark(own_stream(want.stream));
+        self.issue(want, now);
+        self.launched(want.kernel, want.stream, kind, now, want.cost);
+        self.board.raise(self.lane.orders.sign.load(Ordering::Relaxed) as usize);
+        if ends_silence {
+            self.ring();
+        }
+        Step::filler(want.place, now, self.rested())
     }
 
     /// Books work that went through the gate.

@@ -145,6 +145,30 @@ fn a_revoked_credit_stops_and_another_mode_lets_go() {
 }
 
 #[test]
+fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
+    let (session, mut broker) = attached(Mode::Filler);
+    session.costs.set(7, 1_000);
+    let raised = || broker.board.above(6);
+    let before = raised();
+    thread::scope(|scope| {
+        for number in 0..2 {
+            scope.spawn(move || launch(session, &kernel(7, 0x5100 + number * 0x100)));
+        }
+        until("both are at the gate", || session.turn.arrived() == 2);
+        until("one waits for credit", || {
+            broker.lane.reports.waiting.load(Ordering::Acquire) == 1
+        });
+        assert_eq!(raised(), before, "a filler at the gate raises none");
+        broker.order(Mode::Holder);
+    });
+    // One for each launch, as if it had been made in the new mode; and both are on record.
+    assert_eq!(raised(), before + 2);
+    assert_eq!(broker.launches().len(), 2);
+    assert_eq!(broker.issued(), 2_000);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn work_that_waits_for_a_later_launch_gets_it() {
     let (session, broker) = attached(Mode::Filler);
     session.costs.set(7, 1_000);
