@@ -4,8 +4,12 @@
 //! same as those a while before, for a whole while long, that while is the period, and its steps are the [`Forecast`]. From then on every step is compared with the one that is
 //! expected; one that differs (an evaluation now and then) puts the job out of step until some steps in a row are known again.
 //!
+//! When in the period a step comes is told by the job's own time: from one step to the next it is what the device takes or what the host took, whichever is more, the lesser of the last two times. Waits for
+//! a turn, or for memory, are not in it (the caller leaves them out): with them a period would seem as long as all others' turns, and what it touches late as if it were not touched in this turn at all.
+//! A period that turns out to be much shorter is told again.
+//!
 //! Two steps are the same if kernel and shape and the granules of all *large* regions are: a model's layers run the same kernels on other weights, and small temporaries
-//! wander. Nothing here is told from time, so that the same launches give the same forecast.
+//! wander. Whether and where a job repeats itself is not told from time, so that the same launches give the same period.
 //!
 //! It costs a step one look into a table; memory is bounded.
 #![forbid(unsafe_code)]
@@ -26,6 +30,9 @@ const USES: usize = 1 << 14;
 
 /// Steps at least that must repeat before a period is believed.
 const CERTAIN: usize = 2 * WINDOW;
+
+/// A period is told again where it takes less than so many fourths of what was told.
+const SHORTER: Ns = 3;
 
 /// What hashes are multiplied with: odd, its bits mixed (the golden ratio).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -54,6 +61,7 @@ struct Known {
     signs: Vec<u64>,
     /// When each step begins.
     at: Vec<Ns>,
+    length: Ns,
     /// The step behind each window.
     windows: HashMap<u64, usize>,
 }
@@ -100,7 +108,8 @@ fn windows(signs: &[u64]) -> HashMap<u64, usize> {
 }
 
 impl Sequence {
-    /// The next step. `sign` says what it is, `cost` how long it takes the device, as far as that is known; `uses` are joined to it.
+    /// The next step. `sign` says what it is, `cost` how long it takes the device, as far as that is known; `now` is the job's own time, in which it does not wait for its turn or its memory; `uses` are
+    /// joined to it.
     pub fn step(&mut self, sign: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
         let sign = sign.wrapping_mul(FACTOR) | 1;
         let before = self.uses.len();
@@ -143,9 +152,44 @@ impl Sequence {
         }
         self.keep_step(sign);
         let certain = self.streak >= self.distance.max(CERTAIN as u64);
-        if self.expected.is_none() && self.distance != 0 && certain {
+        let begins = match (self.expected, &self.known) {
+            (None, _) | (_, None) => self.distance != 0,
+            (Some(0), Some(known)) => {
+                let (period, told) = (known.signs.len(), known.length);
+                let took: Option<Ns> = self.times(period).map(|times| times.iter().sum());
+                self.distance == period as u64 && took.is_some_and(|took| took < told / 4 * SHORTER)
+            }
+            _ => false,
+        };
+        if begins && certain {
             self.adopt(self.distance as usize);
         }
+    }
+
+    /// How long each of the last so many steps takes, in parts of what all of them do: that is what the device takes or what the host took, whichever is more.
+    fn times(&self, period: usize) -> Option<Vec<Ns>> {
+        let from = self.steps.len().checked_sub(period + 1)?;
+        let begun = |at: usize| self.steps.get(at).map(|step| step.begun);
+        // What lies between a step and the next one is the step's.
+        let host = |at: usize| Some(begun(at + 1)?.saturating_sub(begun(at)?));
+        let (mut times, mut hosts, mut costs): (Vec<Ns>, Ns, Ns) = (Vec::with_capacity(period), 0, 0);
+        for at in from..self.steps.len() - 1 {
+            let before = at.checked_sub(period).and_then(host);
+            let took = host(at)?;
+            let took = before.map_or(took, |before| before.min(took));
+            let cost = self.steps.get(at)?.cost.max(1);
+            hosts = hosts.saturating_add(took);
+            costs = costs.saturating_add(cost);
+            times.push(took.max(cost));
+        }
+        // A host that runs ahead of the device waits for it in the end: both are not one behind the other.
+        let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
+        for time in &mut times {
+            *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
+        }
+        // They begin with the last step of the period before, which is what comes behind the period's own last one.
+        times.rotate_left(1);
+        Some(times)
     }
 
     /// Compares the step with the one that was expected, or finds where it stands.
@@ -164,19 +208,16 @@ impl Sequence {
         if self.steps.len() < period + 1 {
             return;
         }
+        let Some(times) = self.times(period) else { return };
         let from = self.steps.len() - period;
         let last: Vec<&Step> = self.steps.range(from..).collect();
-        let began = self.steps.get(from - 1).map_or(0, |step| step.begun);
-        let took = self.steps.back().map_or(0, |step| step.begun.saturating_sub(began));
-        let costs: Ns = last.iter().map(|step| step.cost.max(1)).sum();
-        // A host that is slower than the device makes the period longer than what it launches.
-        let length = took.max(costs);
-        let mut spent: Ns = 0;
+        let mut length: Ns = 0;
         let mut at = Vec::with_capacity(period);
-        for step in &last {
-            at.push((u128::from(spent) * u128::from(length) / u128::from(costs.max(1))) as Ns);
-            spent += step.cost.max(1);
+        for time in &times {
+            at.push(length);
+            length = length.saturating_add(*time);
         }
+        let length = length.max(1);
         let count: usize = last.iter().map(|step| step.uses as usize).sum();
         let signs: Vec<u64> = last.iter().map(|step| step.sign).collect();
         let counts: Vec<u32> = last.iter().map(|step| step.uses).collect();
@@ -196,10 +237,11 @@ impl Sequence {
             windows: windows(&signs),
             signs,
             at,
+            length,
         });
         self.expected = Some(0);
         self.news = Some(Forecast {
-            period: length.max(1),
+            period: length,
             uses: found,
         });
     }
@@ -276,6 +318,34 @@ mod tests {
         let before = sequence.position().unwrap();
         sequence.step(0, 1, now, std::iter::empty());
         assert!(sequence.position() != Some(before));
+    }
+
+    #[test]
+    fn a_use_comes_when_the_job_itself_gets_there() {
+        let (mut sequence, mut now) = (Sequence::default(), 0);
+        // The host pauses behind the third of 30 launches, and stalls once for very long.
+        let mut rounds = |sequence: &mut Sequence, pause: Ns, count: u64| {
+            for round in 0..count {
+                for kernel in 0..30u64 {
+                    sequence.step(kernel, 100, now, [granule(kernel)].into_iter());
+                    let stalls = round == 1 && kernel == 20;
+                    now += 1000 + if kernel == 2 { pause } else { 0 } + if stalls { 1_000_000_000 } else { 0 };
+                }
+            }
+        };
+        rounds(&mut sequence, 470_000, 5);
+        let forecast = sequence.news().expect("a period");
+        let at = |first: u64| forecast.uses.iter().find(|one| one.first == first).expect("used").at;
+        let from = |first: u64, to: u64| (at(to) + forecast.period - at(first)) % forecast.period;
+        assert_eq!(forecast.period, 500_000, "the stall is not in it");
+        assert_eq!((from(1, 2), from(2, 3), from(3, 29)), (1000, 471_000, 26_000));
+        assert!(forecast.uses.is_sorted_by_key(|one| one.at));
+        // What was learnt while it was slow is told again, what stays about the same is not.
+        rounds(&mut sequence, 400_000, 6);
+        assert_eq!(sequence.news(), None);
+        rounds(&mut sequence, 20_000, 6);
+        assert_eq!(sequence.news().expect("a shorter one").period, 50_000);
+        assert_eq!(sequence.slips, 0);
     }
 
     #[test]

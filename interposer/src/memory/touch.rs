@@ -36,13 +36,21 @@ const POINTERS: usize = 256;
 /// A region that is smaller says nothing about which part of the period it is: temporaries wander.
 const LARGE: u64 = 1 << 20;
 
+/// Nor does one in an allocation that is no larger, whatever of it is taken to be used: a caching allocator's block of small things, in which a scalar is here now and there in the next step.
+const SMALL: u64 = 2 << 20;
+
+/// Bytes of parameters from which on those of a kernel without a template are taken for a table that its caller fills as far as it has entries (PyTorch's optimizers: lists of tensors, 3 KB and more). What
+/// stands behind those is left from other calls, and looks like pointers: each such launch seems to use most of the job's memory, and other parts of it each time.
+const TABLE: usize = 2560;
+
 /// The round that goes on. 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
 
 /// The last round in which something was launched whose arguments are not seen: a graph.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Graphs are launched: what they touch, and so the order of things, is not known.
+/// Graphs are launched, or kernels without a template whose parameters are a [`TABLE`]: what they touch, and so the order of things, is not known. A forecast that rests on a guess of that is worse than none:
+/// all that launches named then counts as used throughout.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
@@ -195,7 +203,9 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     // SAFETY: the caller's promise.
     unsafe { layout::pack(layout, arguments, extra, &mut tracker.block) };
     tracker.refresh();
-    tracker.predict(&kernel, word);
+    if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
+        tracker.sequence.forget();
+    }
     // What a kernel writes is foretold: it may leave some of it as it was.
     let mut noted = Noted {
         behind: tracker.step(hash, session::cost(hash), touching),
@@ -345,17 +355,18 @@ impl Tracker {
         Windows::of(&launch, &self.live)
     }
 
-    /// What the launch whose parameters are in `block` uses, into `regions`.
-    fn predict(&mut self, kernel: &Kernel, word: u64) {
+    /// What the launch whose parameters are in `block` uses, into `regions`. Whether that is more than what leftovers in a table look like.
+    fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
         let predicted = self.predictor.predict(&launch, &self.live);
         if predicted.known {
             self.regions.extend_from_slice(predicted.regions);
+            true
         } else {
             let all = self.live.all();
             let (Some((lowest, _)), Some((_, highest))) = (all.first(), all.last()) else {
-                return;
+                return true;
             };
             let words = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
             for pointer in words.filter(|word| (*lowest..*highest).contains(word)) {
@@ -371,6 +382,7 @@ impl Tracker {
                     break;
                 }
             }
+            self.block.len() < TABLE
         }
     }
 
@@ -391,19 +403,28 @@ impl Tracker {
         uses: fn(Touched) -> [Option<GranuleUse>; 3],
     ) -> Option<(u32, Option<Ns>)> {
         let round = ROUND.load(Ordering::Relaxed);
-        let mut sign = what;
         for region in &self.regions {
             ranges::name(region.address, round);
-            if region.touched() >= LARGE {
-                sign = sign.rotate_left(5) ^ (region.address / GRANULE);
-            }
         }
+        let live = &self.live;
+        let large = |region: &&Region| {
+            let lies_in = || {
+                live.find(region.address)
+                    .is_some_and(|(start, end)| end - start > SMALL)
+            };
+            region.touched() >= LARGE && lies_in()
+        };
+        let sign = self
+            .regions
+            .iter()
+            .filter(large)
+            .fold(what, |sign, region| sign.rotate_left(5) ^ (region.address / GRANULE));
         if BLIND.load(Ordering::Relaxed) {
             return None;
         }
         let parts = self.regions.iter().flat_map(|region| region.parts());
         let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
-        self.sequence.step(sign, cost, session::clock_now(), uses);
+        self.sequence.step(sign, cost, session::own_time(), uses);
         Some((self.number, self.sequence.position()))
     }
 }
@@ -421,6 +442,30 @@ mod tests {
         let part = Touched { address, bytes, access };
         let uses = uses(part).into_iter().flatten();
         uses.map(|one| (one.first, one.count, one.access)).collect()
+    }
+
+    #[test]
+    fn a_small_thing_that_wanders_hides_no_period() {
+        let mut tracker = Tracker::default();
+        let (large, small) = (1 << 40, 2 << 40);
+        tracker.live.add(large, 64 * LARGE);
+        tracker.live.add(small, SMALL);
+        // Where a scalar lies in the allocator's block, in ever other order.
+        for place in [0, 3, 1, 2, 5, 4] {
+            for kernel in 0..30 {
+                let first = Region::contiguous(large + kernel * GRANULE, GRANULE, Access::Read);
+                tracker.regions.clear();
+                tracker.regions.push(first);
+                if kernel == 7 {
+                    // Of a kernel that nobody knows all behind its pointer counts as used.
+                    let at = place * (LARGE / 3);
+                    let guess = Region::contiguous(small + at, SMALL - at, Access::ReadWrite);
+                    tracker.regions.push(guess);
+                }
+                tracker.step(kernel, 1000, touching);
+            }
+        }
+        assert!(tracker.sequence.news().is_some());
     }
 
     #[test]

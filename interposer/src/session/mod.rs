@@ -471,9 +471,14 @@ pub fn cost(hash: u64) -> Ns {
     })
 }
 
-/// The time.
-pub fn clock_now() -> Ns {
-    clock::now()
+/// The time, less what the job's launches have waited for their turns and for memory.
+pub fn own_time() -> Ns {
+    let waited = session().map_or(0, |session| {
+        let counters = &session.lane.counters;
+        let gate = counters.waited.load(Ordering::Relaxed);
+        gate.saturating_add(counters.memory_waited.load(Ordering::Relaxed))
+    });
+    clock::now().saturating_sub(waited)
 }
 
 /// Says how far into its period the job is, by this forecast.
