@@ -1,0 +1,160 @@
+"""Cases of guest.py: odd surroundings. Descriptors, limits, namespaces, stopped processes, an environment that is wiped."""
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from guest_stage import PYTHON, case, in_roles, plainly, same, script, weft_command  # noqa: E402
+from harness import jobs, paths  # noqa: E402
+from harness.scene import BOUND, CLIENT, says  # noqa: E402
+
+
+@case
+def stopped_and_continued(scene):
+    scene.broker.start()
+    beside = scene.companion("beside", priority=0, pause=3000)
+    job = scene.companion("job", priority=6)
+    scene.attached(beside, job)
+    for victim in (beside, job, scene.broker.job):
+        os.kill(victim.pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        # Whoever is stopped, the others end what they begin.
+        if victim is not job:
+            scene.finish(scene.client(priority=7))
+        os.kill(victim.pid, signal.SIGCONT)
+        scene.progresses(job)
+    scene.finish_companions(beside, job)
+
+
+@case
+def few_descriptors_are_left(scene):
+    scene.broker.start()
+    # A simulated driver needs some ten; weft some more to attach. Where it cannot, the job runs, weft says so in a line, and nothing of weft's stays open.
+    for files in (11, 12, 13, 14, 16, 20):
+        def limits(files=files):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+        bare = plainly(scene, [CLIENT, scene.folder / "few.json"], f"plainly{files}", limits=limits)
+        job = scene.job([CLIENT, scene.folder / "few.json"], f"few{files}", limits=limits, priority=5)
+        job.wait(BOUND)
+        same(bare, job)
+        assert "failed at" not in job.stderr(), job.explain()
+        if "as without weft" in job.stderr():
+            says(job, "weft", "too few files")
+
+
+@case
+def closed_standard_descriptors_stay_the_jobs_own(scene):
+    """A broker that comes back must not get a number below 3 where a job has closed those: what it prints would go there."""
+    program = scene.folder / "closes.py"
+    program.write_text(
+        "import os, sys, time, plain\n"
+        "gpu, keep = plain.Gpu(), os.dup(1)\n"
+        "gpu.work(20)\n"
+        "os.closerange(0, 3)\n"
+        "while not os.path.exists(sys.argv[1]): gpu.work(20); time.sleep(0.02)\n"
+        "taken = [n for n in range(3) if os.path.lexists(f'/proc/self/fd/{n}')]\n"
+        "os.write(keep, f'{taken} {gpu.work(20)}\\n'.encode())\n"
+        "os._exit(0)\n"
+    )
+    scene.broker.start()
+    job = scene.job([sys.executable, program, scene.folder / "look"], "closes", more=PYTHON, priority=5)
+    scene.attached(job)
+    scene.broker.kill()
+    scene.broker.start()
+    scene.attached(job)
+    (scene.folder / "look").touch()
+    scene.finish(job)
+    assert job.stdout() == b"[] 19\n", job.stdout()
+
+
+@case
+def odd_surroundings(scene):
+    scene.broker.start()
+    command = script("children.py")
+    bare = plainly(scene, command)
+    nothing = {name: "" for name in ("WEFT_PRIORITY", "WEFT_PROFILE", "WEFT_MODE", "WEFT_MEMORY", "WEFT_DURATION", "WEFT_WAIT", "WEFT_USER", "WEFT_BACKING")}
+    nonsense = {"WEFT_MODE": "banana", "WEFT_MEMORY": "much", "WEFT_DURATION": "eternal", "WEFT_WAIT": "-5", "WEFT_LOG": "loud", "WEFT_BACKING": "paper"}
+    surroundings = {
+        "nowhere": {"HOME": "/proc", "XDG_RUNTIME_DIR": "/proc/nothing", "XDG_DATA_HOME": "/proc/nothing", "TMPDIR": "/proc"},
+        "nothing": nothing,
+        "nonsense": nonsense,
+        "folder": {"WEFT_SOCKET": str(scene.folder)},
+        "file": {"WEFT_SOCKET": "/etc/passwd"},
+        "long": {"WEFT_SOCKET": "/tmp/" + "x" * 200},
+        "relative": {"WEFT_SOCKET": "broker.sock"},
+    }
+    for name, more in surroundings.items():
+        job = scene.job(command, name, more={**PYTHON, **more}, priority=5)
+        job.wait(BOUND)
+        same(bare, job)
+
+
+@case
+def a_job_that_leaves_its_surroundings(scene):
+    """Other namespaces, another root, a folder that is gone: the job goes on, and goes on when the broker dies and another one comes, which it may never find."""
+    go = scene.folder / "go"
+    for how in ("undumpable", "unshared", "children elsewhere", "chroot", "nowhere"):
+        done = []
+        for role in ("plainly", "weft"):
+            own = scene.folder / f"{how.split()[0]}-{role}"
+            own.mkdir()
+            command = script("surroundings.py", how, own, go)
+            if role == "plainly":
+                go.touch()
+                done.append(plainly(scene, command, f"{how}-{role}"))
+                go.unlink()
+                assert done[0].process.returncode == 0, done[0].explain()
+                if b"not permitted" in done[0].stdout():
+                    break
+                continue
+            scene.broker.start()
+            job = scene.job(command, f"{how}-{role}", more=PYTHON, priority=5)
+            scene.attached(job)
+            assert jobs.wait_until(lambda job=job: len(job.stdout().splitlines()) >= 2 or not job.running(), BOUND), job.explain()
+            scene.broker.kill()
+            scene.broker.start()
+            time.sleep(1.2)
+            go.touch()
+            job.wait(BOUND)
+            same(done[0], job)
+            go.unlink()
+            scene.broker.stop()
+
+
+@case
+def a_job_that_is_process_one(scene):
+    """In a process namespace of its own (as in a container that shares the socket): whom the broker takes for it, and that its end is seen."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    allowed = plainly(scene, [*unshare, "true"], "allowed").process.returncode == 0
+    if not allowed:
+        return
+    in_roles(scene, [*unshare, *script("children.py")], "filler", attached=False)
+    assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), f"the broker never saw it end: {scene.status()['clients']}"
+
+
+@case
+def limits_of_a_careful_shell(scene):
+    """No memory may be locked, no core is written, few signals may wait, stacks are small: as a batch system sets it."""
+    scene.broker.start()
+    command = ["bash", "-c", 'ulimit -c 0 -l 0 -q 0 -i 8 -s 512; "$0" "$@" | cat; echo ${PIPESTATUS[0]}', *map(str, script("threads.py"))]
+    bare = plainly(scene, command)
+    job = scene.job(command, "careful", more=PYTHON, priority=5)
+    job.wait(BOUND)
+    same(bare, job)
+
+
+@case
+def an_environment_that_is_wiped(scene):
+    """`env -i` under weft run: the job runs as without weft, since nothing says otherwise to it; and with the preload alone it runs under weft by its defaults."""
+    scene.broker.start()
+    command = script("children.py")
+    bare = plainly(scene, command)
+    needs = [f"{name}={value}" for name, value in {**scene.device.environment(), **PYTHON, "PATH": os.environ["PATH"]}.items()]
+    for name, more in (("wiped", []), ("preloaded", [f"LD_PRELOAD={paths.LIBWEFT}", f"WEFT_SOCKET={scene.broker.socket}", f"WEFT_CUDA_LIBRARY={paths.SIMGPU_CUDA}"])):
+        job = weft_command(scene, "run", "--", "env", "-i", *needs, *more, *command)
+        assert (job.process.returncode, job.stdout()) == (0, bare.stdout()), f"{name}: {job.explain()}"
