@@ -4,7 +4,7 @@
 //!
 //! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
 //! * what the client reports: whether it waits and for what, how much work it issued and how much of it has ended, counters;
-//! * a flight recorder: a ring of [`Record`]s that the client's threads write without ever waiting. A broker that lags loses the oldest records and knows how many.
+//! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
 //! Credit is work in predicted GPU nanoseconds that a filler may still issue. It is one atomic number: the broker adds, the
 //! client takes, a revocation swaps it to zero, so credit given = credit taken + credit revoked + credit left, at every instruction.
@@ -12,9 +12,13 @@
 //! Everything is an atomic, so a reference to a lane in shared memory is sound whatever the other side does. Neither side trusts the other.
 #![forbid(unsafe_code)]
 
+mod ring;
+
+use self::ring::Ring;
+pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer};
 use super::Ns;
 pub use super::RECORDS;
-use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::errands::Errands;
 use super::seat::{Moves, Seat};
 
@@ -186,89 +190,6 @@ pub struct Counters {
     pub memory_waits_expired: AtomicU64,
 }
 
-/// What kind of thing a record tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Kind {
-    /// A kernel launch. `a` = predicted ns, `b` = stream handle.
-    Launch = 1,
-    /// A graph launch. `kernel` = graph identity, `a` = predicted ns, `b` = stream handle.
-    Graph = 2,
-    /// A copy or memset. `a` = predicted ns, `b` = bytes.
-    Transfer = 3,
-    /// A synchronising call returned; nothing of the process is left on the device. Stands in no slot: see [`Reports::last_idle`].
-    Idle = 4,
-    /// A stage-1 sample of `kernel`: `a` = ns it ran, `b` = ns the device idled after it ([`NO_GAP`] if unknown).
-    Sample = 5,
-    /// A launch began to wait at the gate. `a` = predicted ns.
-    Wait = 6,
-    /// The first driver call of an idle client that is no launch (its input copy, say).
-    Stir = 7,
-    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a holder or alone.
-    Counted = 8,
-}
-
-/// In the place of a kernel: a memset, or a copy within the device.
-pub const DEVICE_COPY: u64 = 0;
-
-/// In the place of a kernel: a copy between host and device, which has an engine of its own. A kernel's hash comes out as this by a chance of one in 2^64.
-pub const HOST_COPY: u64 = u64::MAX;
-
-/// Whether a record's `kernel` is no kernel but a copy or memset.
-pub fn is_transfer(kernel: u64) -> bool {
-    kernel == DEVICE_COPY || kernel == HOST_COPY
-}
-
-/// The gap of a sample whose follower was not seen.
-pub const NO_GAP: u64 = u64::MAX;
-
-impl Kind {
-    /// Reads a kind that came from shared memory.
-    pub fn from_word(word: u32) -> Option<Kind> {
-        match word {
-            1 => Some(Kind::Launch),
-            2 => Some(Kind::Graph),
-            3 => Some(Kind::Transfer),
-            5 => Some(Kind::Sample),
-            6 => Some(Kind::Wait),
-            7 => Some(Kind::Stir),
-            8 => Some(Kind::Counted),
-            _ => None,
-        }
-    }
-}
-
-/// One entry of the flight recorder, as a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
-    /// What it tells.
-    pub kind: Kind,
-    /// The thread that wrote it (the low half of its thread id).
-    pub thread: u32,
-    /// When.
-    pub at: Ns,
-    /// The kernel's identity (hash), 0 where none.
-    pub kernel: u64,
-    /// See [`Kind`].
-    pub a: u64,
-    /// See [`Kind`].
-    pub b: u64,
-}
-
-/// A slot of the ring. `stamp` is 2n+1 while record n is being written and 2n+2 once it is whole.
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-struct Slot {
-    stamp: AtomicU64,
-    kind_thread: AtomicU64,
-    at: AtomicU64,
-    kernel: AtomicU64,
-    a: AtomicU64,
-    b: AtomicU64,
-    /// When the client had last become idle.
-    idle: AtomicU64,
-}
-
 /// The memory one client shares with the broker. About 260 KiB.
 #[repr(C, align(4096))]
 #[derive(Debug)]
@@ -291,14 +212,8 @@ pub struct Lane {
     pub seat: Seat,
     /// Client to broker: when what it holds changed.
     pub moves: Moves,
-    head: Head,
-    slots: [Slot; RECORDS],
+    ring: Ring,
 }
-
-/// The next record's number, on a line of its own.
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-struct Head(AtomicU64);
 
 impl Default for Lane {
     fn default() -> Lane {
@@ -312,8 +227,7 @@ impl Default for Lane {
             errands: Errands::default(),
             seat: Seat::default(),
             moves: Moves::default(),
-            head: Head::default(),
-            slots: std::array::from_fn(|_| Slot::default()),
+            ring: Ring::default(),
         }
     }
 }
@@ -328,23 +242,7 @@ impl Lane {
     /// Writes a record. Never waits; may be called by several threads at once; costs one locked instruction and a few stores.
     #[inline]
     pub fn record(&self, record: Record) {
-        let number = self.head.0.fetch_add(1, Ordering::Relaxed);
-        let Some(slot) = self.slots.get(number as usize % RECORDS) else {
-            return;
-        };
-        slot.stamp
-            .store(number.wrapping_mul(2).wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        slot.kind_thread
-            .store(record.kind as u64 | (u64::from(record.thread) << 32), Ordering::Relaxed);
-        slot.at.store(record.at, Ordering::Relaxed);
-        slot.kernel.store(record.kernel, Ordering::Relaxed);
-        slot.a.store(record.a, Ordering::Relaxed);
-        slot.b.store(record.b, Ordering::Relaxed);
-        let idle = self.reports.last_idle.load(Ordering::Relaxed);
-        slot.idle.store(idle, Ordering::Relaxed);
-        slot.stamp
-            .store(number.wrapping_mul(2).wrapping_add(2), Ordering::Release);
+        self.ring.write(record, &self.reports.last_idle);
     }
 
     /// The client has become idle: a store. Who may have to ring for it makes a full barrier then, or uses [`Lane::become_idle_fenced`].
@@ -361,282 +259,6 @@ impl Lane {
 
     /// How many records were begun so far.
     pub fn written(&self) -> u64 {
-        self.head.0.load(Ordering::Acquire)
-    }
-}
-
-/// The broker's place in a lane's ring.
-#[derive(Debug, Default)]
-pub struct Reader {
-    next: u64,
-    /// The head as it was read last.
-    written: u64,
-    /// The client's last idleness as it was read before the head.
-    idle: Ns,
-    /// The idleness that was told last.
-    idle_told: Ns,
-    /// What came after an idleness that was to be told first.
-    held: Option<Record>,
-    lost: u64,
-    malformed: u64,
-}
-
-impl Reader {
-    /// The next whole record, if there is one. Skips what was overwritten or makes no sense, and counts it. A `head` that
-    /// lies costs at most one turn round the ring.
-    ///
-    /// An idleness comes out as a record of [`Kind::Idle`], once: before the record that was the first after it, or, while there is none, after all others.
-    pub fn next(&mut self, lane: &Lane) -> Option<Record> {
-        if let Some(record) = self.held.take() {
-            return Some(record);
-        }
-        let mut fell_back = false;
-        loop {
-            // Looked at only once what was known of is read: each look takes the head's cache line from the thread that launches.
-            if self.next >= self.written && !self.look(lane) {
-                // All that was written before the client became idle is read.
-                return self.newly_idle(self.idle);
-            }
-            let slot = lane.slots.get(self.next as usize % RECORDS)?;
-            let whole = self.next.wrapping_mul(2).wrapping_add(2);
-            let before = slot.stamp.load(Ordering::Acquire);
-            if before < whole {
-                // Being written (or its writer died in the middle; the ring's turn will pass over it).
-                return None;
-            }
-            let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
-            let at = slot.at.load(Ordering::Relaxed);
-            let kernel = slot.kernel.load(Ordering::Relaxed);
-            let a = slot.a.load(Ordering::Relaxed);
-            let b = slot.b.load(Ordering::Relaxed);
-            let idle = slot.idle.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            let after = slot.stamp.load(Ordering::Relaxed);
-            if before != whole || after != whole {
-                self.fall_back(lane);
-                if std::mem::replace(&mut fell_back, true) {
-                    // Somebody writes faster than anybody can read, or lies: the other lanes have their turn.
-                    return None;
-                }
-                continue;
-            }
-            self.next += 1;
-            match Kind::from_word(kind_thread as u32) {
-                Some(kind) => {
-                    let record = Record {
-                        kind,
-                        thread: (kind_thread >> 32) as u32,
-                        at,
-                        kernel,
-                        a,
-                        b,
-                    };
-                    let Some(idle) = self.newly_idle(idle) else {
-                        return Some(record);
-                    };
-                    self.held = Some(record);
-                    return Some(idle);
-                }
-                None => self.malformed += 1,
-            }
-        }
-    }
-
-    /// An idleness that was not told yet, as a record. Of two that threads told in the wrong order only the later one counts.
-    fn newly_idle(&mut self, at: Ns) -> Option<Record> {
-        if at <= self.idle_told {
-            return None;
-        }
-        self.idle_told = at;
-        Some(Record {
-            kind: Kind::Idle,
-            thread: 0,
-            at,
-            kernel: 0,
-            a: 0,
-            b: 0,
-        })
-    }
-
-    /// Looks how far the writers are, and passes over what they have overwritten. False if there is nothing to read.
-    fn look(&mut self, lane: &Lane) -> bool {
-        // Before the head: what was recorded before the client became idle is then known of.
-        self.idle = lane.reports.last_idle.load(Ordering::Acquire);
-        self.written = lane.written();
-        if self.next > self.written {
-            // The head went backwards: only a lying client does that. Start again from what it says now.
-            self.malformed += 1;
-            self.next = self.written;
-        }
-        let oldest = self.written.saturating_sub(RECORDS as u64);
-        if self.next < oldest {
-            self.lost += oldest - self.next;
-            self.next = oldest;
-        }
-        self.next < self.written
-    }
-
-    /// The next record was overwritten just when it was to be read: the writers are faster than this reader. Reading on right before them would
-    /// find most records overwritten, and each look would take from them the very cache line they are about to write. So half a ring is given up,
-    /// and the rest read in peace.
-    fn fall_back(&mut self, lane: &Lane) {
-        self.written = lane.written();
-        let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);
-        self.lost += next - self.next;
-        self.next = next;
-    }
-
-    /// Passes over all records but the newest `keep`. They count as lost.
-    pub fn leave_all_but(&mut self, lane: &Lane, keep: usize) {
-        self.written = lane.written();
-        let next = self.written.saturating_sub(keep as u64).max(self.next);
-        self.lost += next - self.next;
-        self.next = next;
-    }
-
-    /// Records that were overwritten before they were read, or passed over.
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// Records that made no sense. An honest client never writes one.
-    pub fn malformed(&self) -> u64 {
-        self.malformed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn launch(at: Ns) -> Record {
-        Record {
-            kind: Kind::Launch,
-            thread: 7,
-            at,
-            kernel: 42,
-            a: 100,
-            b: 3,
-        }
-    }
-
-    #[test]
-    fn records_come_out_in_order() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        for at in 0..10 {
-            lane.record(launch(at));
-        }
-        for at in 0..10 {
-            assert_eq!(reader.next(&lane), Some(launch(at)));
-        }
-        assert_eq!(reader.next(&lane), None);
-        assert_eq!(reader.lost(), 0);
-    }
-
-    #[test]
-    fn an_idleness_is_told_once_in_its_place() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        let mut next = || reader.next(&lane).map(|record| (record.kind, record.at));
-        lane.record(launch(1));
-        lane.become_idle(2);
-        assert_eq!(next(), Some((Kind::Launch, 1)));
-        // Nothing came after it yet.
-        assert_eq!(next(), Some((Kind::Idle, 2)));
-        assert_eq!(next(), None);
-        lane.record(launch(3));
-        assert_eq!(next(), Some((Kind::Launch, 3)));
-        assert_eq!(next(), None);
-        // Several between two looks.
-        for at in [4, 6, 8] {
-            lane.become_idle(at);
-            lane.record(launch(at + 1));
-        }
-        lane.become_idle_fenced(10);
-        for at in [4, 6, 8] {
-            assert_eq!(next(), Some((Kind::Idle, at)));
-            assert_eq!(next(), Some((Kind::Launch, at + 1)));
-        }
-        assert_eq!(next(), Some((Kind::Idle, 10)));
-        // A thread that was slow to tell of an earlier one.
-        lane.become_idle(7);
-        assert_eq!(next(), None);
-    }
-
-    #[test]
-    fn an_idleness_is_not_told_before_what_came_before_it() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        lane.record(launch(1));
-        assert!(reader.next(&lane).is_some());
-        // A thread is in the middle of its record while another one finds the process idle.
-        let number = lane.head.0.fetch_add(1, Ordering::Relaxed);
-        lane.become_idle(5);
-        assert_eq!(reader.next(&lane), None);
-        let slot = &lane.slots[number as usize];
-        slot.kind_thread.store(Kind::Launch as u64, Ordering::Relaxed);
-        slot.at.store(3, Ordering::Relaxed);
-        slot.stamp.store(2 * number + 2, Ordering::Release);
-        let rest: Vec<Ns> = std::iter::from_fn(|| reader.next(&lane))
-            .map(|record| record.at)
-            .collect();
-        assert_eq!(rest, [3, 5]);
-    }
-
-    #[test]
-    fn a_reader_that_lags_loses_the_oldest_and_counts_them() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        for at in 0..(RECORDS as u64 + 5) {
-            lane.record(launch(at));
-        }
-        assert_eq!(reader.next(&lane), Some(launch(5)));
-        assert_eq!(reader.lost(), 5);
-    }
-
-    #[test]
-    fn a_reader_that_is_overtaken_while_it_reads_gives_up_half_a_ring() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        let ring = RECORDS as u64;
-        for at in 0..ring {
-            lane.record(launch(at));
-        }
-        assert_eq!(reader.next(&lane), Some(launch(0)));
-        // The writers go round while the reader still believes in what it saw of the head.
-        for at in ring..ring + 10 {
-            lane.record(launch(at));
-        }
-        let next = ring + 10 - ring / 2;
-        assert_eq!(reader.next(&lane), Some(launch(next)));
-        assert_eq!(reader.lost(), next - 1);
-        let rest = std::iter::from_fn(|| reader.next(&lane)).count() as u64;
-        assert_eq!(rest + next + 1, ring + 10);
-    }
-
-    #[test]
-    fn what_is_passed_over_counts_as_lost() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        for at in 0..100 {
-            lane.record(launch(at));
-        }
-        reader.leave_all_but(&lane, 200);
-        assert_eq!(reader.lost(), 0);
-        reader.leave_all_but(&lane, 10);
-        assert_eq!(reader.next(&lane), Some(launch(90)));
-        assert_eq!(reader.lost(), 90);
-    }
-
-    #[test]
-    fn a_head_that_goes_backwards_is_counted_and_survived() {
-        let lane = Box::<Lane>::default();
-        let mut reader = Reader::default();
-        lane.record(launch(1));
-        assert!(reader.next(&lane).is_some());
-        lane.head.0.store(0, Ordering::Relaxed);
-        assert_eq!(reader.next(&lane), None);
-        assert_eq!(reader.malformed(), 1);
+        self.ring.written()
     }
 }
