@@ -77,7 +77,7 @@ pub(super) fn launch_plain<W: Way>(
     (arguments, extra): (*const c_void, *const c_void),
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    let leave = || {
+    let leave = move || {
         Some(Launch {
             function,
             grid: grid.into(),
@@ -110,7 +110,7 @@ pub(super) unsafe fn launch_ex<W: Way>(
         return real();
     };
     let stream = stream(config.stream);
-    let leave = || {
+    let leave = move || {
         Some(Launch {
             function,
             grid: config.grid,

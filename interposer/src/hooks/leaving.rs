@@ -1,6 +1,7 @@
 //! Launches of jobs with a queue (`WEFT_QUEUE`): one that would wait at a closed gate may be left behind there ([`crate::queue`]).
 
 use std::ffi::c_void;
+use std::hint::black_box;
 
 use super::launch::{Way, as_is, launch, launch_ex, launch_graph, launch_plain, launches};
 use super::{hooks, per_thread, written};
@@ -15,8 +16,10 @@ struct Leaving;
 impl Way for Leaving {
     #[inline(always)]
     fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+        // What the rare ways are given is laid out in memory there alone, not before each launch: as copies made there.
         if queue::busy() {
-            return told_behind(info, leave().as_ref(), real);
+            let (info, real) = (*info, black_box(real));
+            return told_behind(&info, leave().as_ref(), real);
         }
         let ticket = session::before_launch(info);
         if ticket.is_nothing() {
@@ -24,7 +27,8 @@ impl Way for Leaving {
             return real();
         }
         if ticket.waits() {
-            return told_waiting(info, leave().as_ref(), real);
+            let (info, real) = (*info, black_box(real));
+            return told_waiting(&info, leave().as_ref(), real);
         }
         let result = real();
         session::after_launch(ticket, info.stream, result.0);

@@ -39,8 +39,9 @@ macro_rules! hooks {
                 let function = $crate::table::real_bound($crate::table::index::$name);
                 // SAFETY: what the driver has under that symbol is a function of that type.
                 let function = unsafe { std::mem::transmute::<*mut (), Real>(function) };
+                // With its own copies of them: by reference, all of them would be laid out in memory before each launch, for paths that few take.
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
-                let $real = || unsafe { function($($argument),*) };
+                let $real = move || unsafe { function($($argument),*) };
                 // Nothing overtakes a launch that was left behind at the gate.
                 if const { !$crate::queue::by_itself(stringify!($name)) }
                     && $crate::queue::busy()
