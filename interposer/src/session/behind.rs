@@ -7,8 +7,9 @@ use rustix::time::Timespec;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::{Mode, flags};
 
+use super::copies::DEVICE_BANDWIDTH;
 use super::sampler::Look;
-use super::state::{DEVICE_BANDWIDTH, Session};
+use super::state::Session;
 use super::step::Step;
 use super::{LaunchInfo, Ticket, clock, devices, helper, session, turn};
 

@@ -12,7 +12,9 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `devices` | which session a call is for, where a process uses several devices |
-//! | `state`, `step` | the session: what each call does in each mode; what is left to do after a launch |
+//! | `state`, `step` | the session: what each launch does in each mode; what is left to do after it |
+//! | `copies` | the same for copies and fills |
+//! | `ends` | synchronising calls, and streams and contexts that end |
 //! | `gate`, `turn` | where fillers wait, and in which order |
 //! | `behind` | what the launch queue asks |
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
@@ -30,9 +32,11 @@ mod behind;
 mod bell;
 mod busy;
 mod clock;
+mod copies;
 mod costs;
 mod devices;
 mod driver;
+mod ends;
 mod farewell;
 mod fork;
 mod gate;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
-use weft_broker::protocol::lane::{DEVICE_COPY, DILATION_ONE, HOST_COPY, Kind, Lane, Mode, Record, flags};
+use weft_broker::protocol::lane::{DILATION_ONE, Kind, Lane, Mode, Record, flags};
 use weft_broker::transport::{self, map::Place as Mapping};
 
 use super::bell::Bell;
-use super::busy::{Busy, Left};
+use super::busy::Busy;
 use super::costs::Costs;
 use super::driver::Driver;
 use super::gate::Want;
@@ -24,18 +24,9 @@ use super::step::{Rest, Step};
 use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
-use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, StreamOp, Synced, clock, thread};
+use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock, thread};
 use crate::memory;
 use crate::trouble::{guarded, trip, trips};
-
-/// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
-const SMALL_TRANSFER: u64 = 64 * 1024;
-
-/// Bytes a nanosecond between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
-const HOST_BANDWIDTH: u64 = 20;
-
-/// Bytes a nanosecond on the device, read and written: about half of an A100's 1.5 TB/s.
-pub(super) const DEVICE_BANDWIDTH: u64 = 700;
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -85,7 +76,7 @@ pub struct Session {
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
     pub standstill: AtomicU64,
     /// The process became idle and has launched nothing since: the next launch finds an idle device.
-    rested: AtomicBool,
+    pub(super) rested: AtomicBool,
     /// From this time on the gate is open, because somebody waits for what was left behind at it.
     pub hurry: AtomicU64,
     /// When the device is done with what was launched as a filler, as predicted.
@@ -95,7 +86,7 @@ pub struct Session {
     /// Device memory held.
     memory: AtomicI64,
     /// The streams with work.
-    busy: Busy,
+    pub(super) busy: Busy,
 }
 
 impl Session {
@@ -439,7 +430,7 @@ impl Session {
     }
 
     /// Books work that went through the gate.
-    fn issue(&self, want: &Want, now: Ns) {
+    pub(super) fn issue(&self, want: &Want, now: Ns) {
         if self.streams.issue(want.place, want.cost, now) {
             self.settle.begins(now);
         }
@@ -493,57 +484,6 @@ impl Session {
         self.ask_device(at);
     }
 
-    /// See [`super::before_stream_op`].
-    #[inline]
-    pub fn before_stream_op(&self, op: StreamOp, bytes: u64, stream: Stream) {
-        let mode = self.mode();
-        if mode == Mode::Free || op == StreamOp::Other {
-            return;
-        }
-        if op == StreamOp::EventRecord {
-            self.tuning.event_recorded();
-            return;
-        }
-        self.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
-        if mode == Mode::Alone || self.captures.load(Ordering::Acquire) != 0 {
-            return;
-        }
-        guarded(|| self.transfer(mode, op, bytes, stream));
-    }
-
-    fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
-        trip("transfer");
-        let (kernel, bandwidth) = match op {
-            StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
-            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::EventRecord | StreamOp::Other => {
-                (DEVICE_COPY, DEVICE_BANDWIDTH)
-            }
-        };
-        let cost = self.slowed(bytes / bandwidth);
-        let own = own_stream(stream);
-        let stirs = self.busy.is_idle();
-        if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
-            let want = Want {
-                kernel,
-                cost,
-                stream,
-                place: self.streams.place(own),
-            };
-            if !self.pass_at_once(kernel, cost, clock::now()) {
-                self.pass_in_turn(&want);
-            }
-            self.issue(&want, clock::now());
-        }
-        let now = clock::now();
-        if stirs {
-            self.write(Kind::Stir, now, 0, 0, stream as u64);
-        }
-        self.write(Kind::Transfer, now, kernel, cost, bytes);
-        if self.busy.mark(own) {
-            self.fence_and_ring();
-        }
-    }
-
     /// How many times slower than a real device this one is, where the broker was told so: a simulated one among more work than it has cores for.
     pub fn stated_slowness(&self) -> Option<f64> {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
@@ -557,117 +497,6 @@ impl Session {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => real,
             dilation => real.saturating_mul(u64::from(dilation)) / u64::from(DILATION_ONE),
-        }
-    }
-
-    /// See [`super::synced`].
-    #[inline(always)]
-    pub fn synced(&self, what: Synced) {
-        // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a holder's whole way here.
-        let mode = self.lane.orders.mode.load(Ordering::Relaxed);
-        match what {
-            Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
-            Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
-            _ if mode == Mode::Alone as u32 && !self.sampling() => {}
-            _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
-            _ => {}
-        }
-    }
-
-    /// What is synchronised most, where nothing has to be searched for: as [`Session::hold_kernel`].
-    #[inline(never)]
-    fn holder_synced(&self, stream: Stream) {
-        let own = own_stream(stream);
-        if self.sampling() || trips("sync") || !self.busy.is_all(own) {
-            return self.synced_in_company(Synced::Stream(stream));
-        }
-        self.busy.end_all();
-        match clock::at_once() {
-            Some(now) => self.holder_idle(now),
-            None => self.holder_idle_by_system(),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn holder_idle_by_system(&self) {
-        self.holder_idle(clock::system());
-    }
-
-    /// A filler's, in code of its own.
-    #[inline(never)]
-    fn filler_synced(&self, stream: Stream) {
-        guarded(|| self.synced_now(Mode::Filler, Synced::Stream(stream)));
-    }
-
-    #[inline(never)]
-    fn synced_in_company(&self, what: Synced) {
-        guarded(|| self.synced_now(self.mode(), what));
-    }
-
-    /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
-    #[inline(always)]
-    fn synced_now(&self, mode: Mode, what: Synced) {
-        trip("sync");
-        if self.sampling() {
-            self.sampler.synced(self);
-        }
-        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && what == Synced::Event) {
-            return;
-        }
-        // Whether the process has just become idle, and whether nothing of it is left for certain.
-        let (idle, certain) = match what {
-            Synced::Context => (self.busy.all_synced(), true),
-            Synced::Stream(stream) => match self.busy.synced(own_stream(stream)) {
-                Left::AsBefore => (false, false),
-                Left::NothingProbably => (true, false),
-                Left::Nothing => (true, true),
-            },
-            Synced::Event => (false, false),
-        };
-        if mode == Mode::Holder && !idle {
-            return;
-        }
-        let now = clock::now();
-        if mode == Mode::Filler {
-            self.settle_after(what, certain, now);
-            if idle {
-                self.rested.store(true, Ordering::Relaxed);
-                // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
-                self.lane.become_idle(now);
-            }
-        } else if idle {
-            self.holder_idle(now);
-        }
-    }
-
-    /// Nothing of a holder is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
-    #[inline(always)]
-    fn holder_idle(&self, now: Ns) {
-        self.rested.store(true, Ordering::Relaxed);
-        self.lane.become_idle_fenced(now);
-        self.ring_idle();
-    }
-
-    #[inline(always)]
-    fn settle_after(&self, what: Synced, idle: bool, now: Ns) {
-        let gained = match what {
-            _ if idle => self.streams.settle_all(),
-            Synced::Stream(stream) => {
-                let place = self.streams.place(own_stream(stream));
-                match self.streams.account(place.at) {
-                    Some(account) if place.own => account.settle(Ns::MAX),
-                    _ => 0,
-                }
-            }
-            Synced::Context | Synced::Event => {
-                self.ask_device(now);
-                return;
-            }
-        };
-        if gained > 0 {
-            self.settle.ended(now);
-            self.report_settled(gained, now);
         }
     }
 
@@ -696,20 +525,6 @@ impl Session {
                 .unmanaged
                 .store(memory::backing::left_plain(), Ordering::Relaxed);
         }
-    }
-
-    /// A stream is destroyed.
-    pub fn stream_ending(&self, stream: Stream) {
-        let gained = self.streams.forget(own_stream(stream));
-        self.report_settled(gained, clock::now());
-    }
-
-    /// A context is destroyed: all its events and streams are.
-    pub fn context_ending(&self) {
-        self.settle.forget();
-        self.sampler.forget();
-        let gained = self.streams.settle_all();
-        self.report_settled(gained, clock::now());
     }
 }
 

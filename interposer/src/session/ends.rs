@@ -1,0 +1,139 @@
+//! What tells the session that work has ended: synchronising calls, and the ends of streams and contexts.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use weft_broker::protocol::Ns;
+use weft_broker::protocol::lane::Mode;
+
+use super::busy::Left;
+use super::state::{Session, own_stream};
+use super::{Stream, Synced, clock};
+use crate::trouble::{guarded, trip, trips};
+
+impl Session {
+    /// See [`super::synced`].
+    #[inline(always)]
+    pub fn synced(&self, what: Synced) {
+        // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a holder's whole way here.
+        let mode = self.lane.orders.mode.load(Ordering::Relaxed);
+        match what {
+            Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
+            Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
+            _ if mode == Mode::Alone as u32 && !self.sampling() => {}
+            _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
+            _ => {}
+        }
+    }
+
+    /// What is synchronised most, where nothing has to be searched for: as [`Session::hold_kernel`].
+    #[inline(never)]
+    fn holder_synced(&self, stream: Stream) {
+        let own = own_stream(stream);
+        if self.sampling() || trips("sync") || !self.busy.is_all(own) {
+            return self.synced_in_company(Synced::Stream(stream));
+        }
+        self.busy.end_all();
+        match clock::at_once() {
+            Some(now) => self.holder_idle(now),
+            None => self.holder_idle_by_system(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn holder_idle_by_system(&self) {
+        self.holder_idle(clock::system());
+    }
+
+    /// A filler's, in code of its own.
+    #[inline(never)]
+    fn filler_synced(&self, stream: Stream) {
+        guarded(|| self.synced_now(Mode::Filler, Synced::Stream(stream)));
+    }
+
+    #[inline(never)]
+    fn synced_in_company(&self, what: Synced) {
+        guarded(|| self.synced_now(self.mode(), what));
+    }
+
+    /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
+    #[inline(always)]
+    fn synced_now(&self, mode: Mode, what: Synced) {
+        trip("sync");
+        if self.sampling() {
+            self.sampler.synced(self);
+        }
+        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && what == Synced::Event) {
+            return;
+        }
+        // Whether the process has just become idle, and whether nothing of it is left for certain.
+        let (idle, certain) = match what {
+            Synced::Context => (self.busy.all_synced(), true),
+            Synced::Stream(stream) => match self.busy.synced(own_stream(stream)) {
+                Left::AsBefore => (false, false),
+                Left::NothingProbably => (true, false),
+                Left::Nothing => (true, true),
+            },
+            Synced::Event => (false, false),
+        };
+        if mode == Mode::Holder && !idle {
+            return;
+        }
+        let now = clock::now();
+        if mode == Mode::Filler {
+            self.settle_after(what, certain, now);
+            if idle {
+                self.rested.store(true, Ordering::Relaxed);
+                // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
+                self.lane.become_idle(now);
+            }
+        } else if idle {
+            self.holder_idle(now);
+        }
+    }
+
+    /// Nothing of a holder is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
+    #[inline(always)]
+    fn holder_idle(&self, now: Ns) {
+        self.rested.store(true, Ordering::Relaxed);
+        self.lane.become_idle_fenced(now);
+        self.ring_idle();
+    }
+
+    #[inline(always)]
+    fn settle_after(&self, what: Synced, idle: bool, now: Ns) {
+        let gained = match what {
+            _ if idle => self.streams.settle_all(),
+            Synced::Stream(stream) => {
+                let place = self.streams.place(own_stream(stream));
+                match self.streams.account(place.at) {
+                    Some(account) if place.own => account.settle(Ns::MAX),
+                    _ => 0,
+                }
+            }
+            Synced::Context | Synced::Event => {
+                self.ask_device(now);
+                return;
+            }
+        };
+        if gained > 0 {
+            self.settle.ended(now);
+            self.report_settled(gained, now);
+        }
+    }
+
+    /// A stream is destroyed.
+    pub fn stream_ending(&self, stream: Stream) {
+        let gained = self.streams.forget(own_stream(stream));
+        self.report_settled(gained, clock::now());
+    }
+
+    /// A context is destroyed: all its events and streams are.
+    pub fn context_ending(&self) {
+        self.settle.forget();
+        self.sampler.forget();
+        let gained = self.streams.settle_all();
+        self.report_settled(gained, clock::now());
+    }
+}
