@@ -17,6 +17,7 @@ Cases:
               holds it, neither the device nor the host ever holds more than it has; what a step of both takes under demand paging alone, demand paging in weft's
               turns (every prefetch refused), weft, and weft with the profile that a run of stage 1 made (--arms names some of them)
   short       the same with fewer steps, under demand paging and weft: more is moved ahead than comes in by faults, and several times less comes in by faults than under demand paging
+  tight       the same at 200 %, where a job alone takes all that weft plans with; the bytes are said and not bounded
   link        a device whose link is three times slower than weft takes for granted: what it carries is measured, and turns are as long as what is moved in them asks for
   killed      one of the two is killed while its memory moves; the other goes on and finishes
   broker      the broker is killed while memory moves; both finish
@@ -392,6 +393,16 @@ def short(folder, _percent):
     return {key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")}
 
 
+# Where each of the two alone takes all that weft plans with.
+TIGHT = 200
+
+
+def tight(folder, _percent):
+    """`short` where no turn finds room for all that its job uses. What comes in by faults is said and not bounded: it scatters by a factor of two."""
+    found = together(folder, TIGHT, ("demand", "weft"), SHORT)
+    return {key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")}
+
+
 # Bytes a microsecond that weft takes a link for that it has not measured, and how much slower the one of `link` is.
 GRANTED, SLOWER = 22_200, 3
 
@@ -679,6 +690,7 @@ CASES = {
     "alone": alone,
     "together": together,
     "short": short,
+    "tight": tight,
     "link": slow_link,
     "killed": killed,
     "broker": broker_killed,
