@@ -338,3 +338,52 @@ fn who_found_a_gap_is_not_let_through_beside_the_holder_for_a_while() {
     assert!(waited.abs_diff(whole) <= whole / 50, "{waited}");
     assert_eq!(bench.core.snapshot().counters.starvation_grants, 1);
 }
+
+#[test]
+fn credit_that_a_silent_filler_has_left_keeps_no_other_waiting() {
+    const OTHER: Client = Client(3);
+    let mut bench = Bench::new(profile(99, 20 * US));
+    let beside = Event::Attached {
+        client: OTHER,
+        priority: 5,
+        profile: profile(99, 20 * US),
+    };
+    bench.tell(beside);
+    bench.requests(30, 4 * MS);
+    // The service stays away. One filler is granted more than it uses, and falls silent.
+    bench.now += 50 * MS;
+    let out = bench.waits(20 * US);
+    assert!(is_grant(&out), "{out:?}");
+    let left = |bench: &Bench, client: Client| bench.core.snapshot().client(client).map_or(0, |view| view.left);
+    let (at, used) = (bench.now, 20 * US);
+    bench.tell(Event::Launched {
+        client: TRAINING,
+        kernel: 99,
+        cost: used,
+        at,
+    });
+    bench.now += used;
+    bench.tell(Event::Progress {
+        client: TRAINING,
+        issued: used,
+        settled: used,
+    });
+    assert!(left(&bench, TRAINING) > 100_000, "{}", left(&bench, TRAINING));
+    // The other one waits no longer than silence takes to be noticed: by that, and not as one who starves.
+    let since = bench.now;
+    let mut out = bench.tell(Event::Waits {
+        client: OTHER,
+        kernel: 99,
+        cost: 20 * US,
+        since,
+    });
+    while !is_grant(&out) {
+        bench.now = bench.core.next_wake(bench.now).expect("somebody waits");
+        assert!(bench.now < since + MS, "it is left to wait");
+        out = bench.tell(Event::Tick);
+    }
+    assert_eq!(
+        (left(&bench, TRAINING), bench.core.snapshot().counters.starvation_grants),
+        (0, 0)
+    );
+}

@@ -106,6 +106,17 @@ fn revocable(state: &State, slot: Slot) -> bool {
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
+/// Whose credit lies unused the longest of those that are in this filler's way, and from when on it counts as lying there.
+pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
+    let others = state
+        .exposed
+        .iter()
+        .copied()
+        .filter(|other| *other != slot && revocable(state, *other));
+    let silent = others.filter_map(|other| Some((other, silent_at(state, state.get(other)?))));
+    silent.min_by_key(|(_, at)| *at)
+}
+
 /// Until when a client counts as working on its credit: it last got some or made use of it, its work has to end, and then it is silent
 /// for a while.
 fn silent_at(state: &State, client: &ClientState) -> Ns {

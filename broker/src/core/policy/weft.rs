@@ -24,7 +24,7 @@ use super::{
         state::State,
     },
     Policy, TopUp, Verdict, copies, holder_and_fillers,
-    turns::{Turns, make_room, more_important_runs},
+    turns::{Turns, make_room, more_important_runs, unused},
 };
 use crate::protocol::{Ns, PRIORITIES, credit::Lease, lane::Mode};
 
@@ -298,7 +298,13 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
         0
     };
     if remaining > ahead_of {
-        return Verdict::Nothing(Some(state.less_remains(remaining - ahead_of, now)));
+        let again = state.less_remains(remaining - ahead_of, now);
+        // Credit that another one has and does not use ends by nothing but the holder's next sign: it is taken back for who waits.
+        return match unused(state, entry.slot) {
+            Some((slot, at)) if now >= at => Verdict::Revoke(slot),
+            Some((_, at)) => Verdict::Nothing(Some(again.min(at))),
+            None => Verdict::Nothing(Some(again)),
+        };
     }
     if !state.admits(entry.slot, entry.cost) {
         return make_room(state, entry.slot, entry.cost, now);

@@ -8,7 +8,7 @@ pub mod board;
 pub mod credit;
 #[path = "../../../../broker/src/protocol/errands.rs"]
 pub mod errands;
-#[path = "../../../../broker/src/protocol/lane.rs"]
+#[path = "../../../../broker/src/protocol/lane/mod.rs"]
 pub mod lane;
 #[path = "../../../../broker/src/protocol/seat.rs"]
 pub mod seat;
