@@ -23,7 +23,7 @@ pub mod credit;
 pub mod handles;
 #[allow(missing_docs, dead_code)]
 mod names;
-#[allow(missing_docs, dead_code)]
+#[allow(missing_docs, dead_code, unused_imports)]
 mod protocol;
 pub mod ring;
 pub mod sleep;

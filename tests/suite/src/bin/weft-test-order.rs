@@ -1,11 +1,14 @@
 //! Does any call overtake launches? For every stream-ordered entry point of the driver: so many launches, then that call; the counting driver
 //! says how many launches had arrived when the call did.
 //!
-//! `weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES]`, with the counting driver as `libcuda.so.1`, weft preloaded or not. The calls get
-//! arguments that no real driver would take (zeros but for the stream): the counting driver looks at none of them.
+//! `weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES [GO]]`, with the counting driver as `libcuda.so.1`, weft preloaded or not. The calls get
+//! arguments that no real driver would take (zeros but for the stream): the counting driver looks at none of them. With GO it launches once, and all else
+//! when that file is there: whoever started it has seen by then that it has its role.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libloading::Library;
@@ -20,10 +23,13 @@ type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize,
 /// Launches before each call unless the command line says otherwise.
 const LAUNCHES: u32 = 1000;
 
+/// How long it waits for GO.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, counting, result, rest @ ..] = arguments.as_slice() else {
-        anyhow::bail!("usage: weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES]");
+        anyhow::bail!("usage: weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES [GO]]");
     };
     let launches: u32 = rest
         .first()
@@ -36,6 +42,15 @@ fn main() -> Result<()> {
     let called = unsafe { counting.get::<Called>(b"countcuda_called") }.context("not the counting driver")?;
     // SAFETY: as above.
     let arrived = unsafe { counting.get::<Launches>(b"countcuda_launches") }.context("not the counting driver")?;
+
+    if let Some(go) = rest.get(1) {
+        launcher.burst(1)?;
+        let since = Instant::now();
+        while !Path::new(go).exists() {
+            ensure!(since.elapsed() < PATIENCE, "{go}: nobody made it within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 
     // A few words that stand for any structure a hook may look into.
     let zeros = [0usize; 512];
