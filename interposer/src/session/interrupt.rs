@@ -97,7 +97,16 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         for (signal, before) in SIGNALS.iter().zip(&self.before) {
-            if let Some(before) = before {
+            let Some(before) = before else { continue };
+            let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: the pointer is to a local large enough; null changes nothing.
+            if unsafe { libc::sigaction(*signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+                continue;
+            }
+            // SAFETY: the call filled it.
+            let now = unsafe { now.assume_init() };
+            // A handler that the program has installed meanwhile, from another thread, stays.
+            if now.sa_sigaction == noted as *const () as usize {
                 // SAFETY: what the program had there before.
                 let _ = unsafe { libc::sigaction(*signal, before, ptr::null_mut()) };
             }

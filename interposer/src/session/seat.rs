@@ -233,7 +233,9 @@ impl Session {
     fn wait_for_seat(&self) -> Entry {
         let settings = &self.settings;
         let begun = clock::now();
-        let mut signals: Option<interrupt::Watch> = None;
+        // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
+        let signals = interrupt::Watch::begin();
+        let mut waits = false;
         let mut beat = (self.lane.seat.beat.load(Ordering::Relaxed), begun);
         let mut gone = None;
         loop {
@@ -243,7 +245,7 @@ impl Session {
             match standing {
                 Standing::Admitted => {
                     self.place.let_in.store(true, Ordering::Release);
-                    if signals.is_some() {
+                    if waits {
                         self.place.since.store(now, Ordering::Relaxed);
                         crate::report::always(&format!("begins after {} s", waited / 1_000_000_000));
                     }
@@ -259,7 +261,7 @@ impl Session {
                         return Entry::Begin;
                     }
                 }
-                Standing::Unknown if signals.is_none() && waited > ANSWER => return Entry::Begin,
+                Standing::Unknown if !waits && waited > ANSWER => return Entry::Begin,
                 Standing::Unknown => {}
                 Standing::Waits => {
                     gone = None;
@@ -274,7 +276,7 @@ impl Session {
                         interrupt::end_within(ENDS, TRY_AGAIN);
                         return Entry::NoMemory;
                     }
-                    signals.get_or_insert_with(interrupt::Watch::begin);
+                    waits = true;
                 }
             }
             if standing == Standing::Waits {
@@ -286,7 +288,7 @@ impl Session {
                     return Entry::Begin;
                 }
             }
-            if settings.wait.is_some_and(|wait| waited > wait) && signals.is_some() {
+            if settings.wait.is_some_and(|wait| waited > wait) && waits {
                 crate::report::always(&format!(
                     "no device memory within {} s (WEFT_WAIT, --wait)",
                     waited / 1_000_000_000
@@ -294,7 +296,7 @@ impl Session {
                 self.messages.put(ToBroker::WaitsNoMore);
                 return Entry::NoMemory;
             }
-            if signals.as_ref().is_some_and(interrupt::Watch::came) {
+            if waits && signals.came() {
                 self.messages.put(ToBroker::WaitsNoMore);
                 return Entry::NoMemory;
             }
