@@ -85,12 +85,10 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     // What goes into a capture takes no place among the launches now.
     if !capture::on(stream) {
         let (op, bytes) = what(entry, arguments);
-        if memory::managed() && bytes > 0 {
-            let noted = touch::moved(used(entry, op, arguments), bytes);
-            session::before_stream_op(op, bytes, stream);
+        let noted = (memory::managed() && bytes > 0).then(|| touch::moved(used(entry, op, arguments), bytes));
+        session::before_stream_op(op, bytes, stream);
+        if let Some(noted) = noted {
             noted.goes();
-        } else {
-            session::before_stream_op(op, bytes, stream);
         }
     }
 }

@@ -52,40 +52,32 @@ extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     }
 }
 
-/// While it lives, signals are noted.
+/// Watches that live: threads of a process on several devices may wait at the same time, each for its own device's memory.
+static WATCHES: AtomicUsize = AtomicUsize::new(0);
+
+/// While one lives, signals are noted.
 #[derive(Debug)]
-pub struct Watch {
-    before: [Option<libc::sigaction>; 2],
-}
+pub struct Watch(());
 
 impl Watch {
-    /// Begins to note them. One thread at a time waits, so there is one watch at a time.
+    /// Begins to note them, unless another watch does.
     pub fn begin() -> Watch {
-        CAME.store(false, Ordering::Release);
-        let mut watch = Watch { before: [None, None] };
-        let places = SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED).zip(&mut watch.before);
-        for (((signal, handler), detailed), before) in places {
-            let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: the pointer is to a local large enough; null changes nothing.
-            if unsafe { libc::sigaction(*signal, ptr::null(), now.as_mut_ptr()) } != 0 {
-                continue;
-            }
-            // SAFETY: the call filled it.
-            let now = unsafe { now.assume_init() };
-            if now.sa_sigaction == libc::SIG_DFL || now.sa_sigaction == libc::SIG_IGN {
-                continue;
-            }
-            detailed.store(now.sa_flags & libc::SA_SIGINFO != 0, Ordering::Release);
-            handler.store(now.sa_sigaction, Ordering::Release);
-            let mut ours = now;
-            ours.sa_sigaction = noted as *const () as usize;
-            ours.sa_flags |= libc::SA_SIGINFO;
-            // SAFETY: both pointers are to locals; the handler has the signature that SA_SIGINFO says.
-            if unsafe { libc::sigaction(*signal, &ours, ptr::null_mut()) } == 0 {
-                *before = Some(now);
+        if WATCHES.fetch_add(1, Ordering::AcqRel) == 0 {
+            CAME.store(false, Ordering::Release);
+            for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
+                let Some(mut action) = action_of(*signal) else { continue };
+                // Ours never stands in the program's place: it would call itself.
+                if [libc::SIG_DFL, libc::SIG_IGN, ours()].contains(&action.sa_sigaction) {
+                    continue;
+                }
+                detailed.store(action.sa_flags & libc::SA_SIGINFO != 0, Ordering::Release);
+                handler.store(action.sa_sigaction, Ordering::Release);
+                action.sa_sigaction = ours();
+                action.sa_flags |= libc::SA_SIGINFO;
+                set(*signal, &action);
             }
         }
-        watch
+        Watch(())
     }
 
     /// Whether one came.
@@ -96,22 +88,39 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        for (signal, before) in SIGNALS.iter().zip(&self.before) {
-            let Some(before) = before else { continue };
-            let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: the pointer is to a local large enough; null changes nothing.
-            if unsafe { libc::sigaction(*signal, ptr::null(), now.as_mut_ptr()) } != 0 {
-                continue;
-            }
-            // SAFETY: the call filled it.
-            let now = unsafe { now.assume_init() };
+        if WATCHES.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
             // A handler that the program has installed meanwhile, from another thread, stays.
-            if now.sa_sigaction == noted as *const () as usize {
-                // SAFETY: what the program had there before.
-                let _ = unsafe { libc::sigaction(*signal, before, ptr::null_mut()) };
+            let Some(mut action) = action_of(*signal).filter(|action| action.sa_sigaction == ours()) else {
+                continue;
+            };
+            action.sa_sigaction = handler.load(Ordering::Acquire);
+            if !detailed.load(Ordering::Acquire) {
+                action.sa_flags &= !libc::SA_SIGINFO;
             }
+            set(*signal, &action);
         }
     }
+}
+
+fn ours() -> usize {
+    noted as *const () as usize
+}
+
+/// What is done about a signal now.
+fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the pointer is to a local large enough; null changes nothing.
+    let failed = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0;
+    // SAFETY: zeros are an action, and the call filled it if it did not fail.
+    (!failed).then(|| unsafe { now.assume_init() })
+}
+
+fn set(signal: libc::c_int, action: &libc::sigaction) {
+    // SAFETY: the action is one that was there, or that with our handler, which has the signature that SA_SIGINFO says.
+    let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
 /// Ends the process with this code if it has not ended by itself before `time` is over. What it has in the C library's buffers is written then, unless a thread of its own keeps those
@@ -147,4 +156,51 @@ pub fn end_with(code: libc::c_int) -> ! {
 fn end(code: libc::c_int) -> ! {
     // SAFETY: nothing is touched; no destructor and no handler runs, as none has anything of the device to give back.
     unsafe { libc::_exit(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static HEARD: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn programs(_: libc::c_int) {
+        HEARD.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn two_that_wait_at_once_note_a_signal_and_the_program_hears_it_once() {
+        let heard = || HEARD.load(Ordering::SeqCst);
+        let raise = || {
+            // SAFETY: the signal has a handler.
+            unsafe { libc::raise(libc::SIGTERM) };
+        };
+        let before = action_of(libc::SIGTERM).expect("asked");
+        let mut own = before;
+        own.sa_sigaction = programs as *const () as usize;
+        own.sa_flags = libc::SA_RESTART;
+        set(libc::SIGTERM, &own);
+        let (one, two) = (Watch::begin(), Watch::begin());
+        assert!(!one.came());
+        raise();
+        assert!(one.came() && two.came());
+        assert_eq!(heard(), 1);
+        drop(one);
+        raise();
+        assert_eq!(heard(), 2);
+        assert_eq!(action_of(libc::SIGTERM).map(|action| action.sa_sigaction), Some(ours()));
+        drop(two);
+        let after = action_of(libc::SIGTERM).expect("asked");
+        assert_eq!(after.sa_sigaction, own.sa_sigaction);
+        assert_eq!(after.sa_flags & libc::SA_SIGINFO, 0);
+        let three = Watch::begin();
+        assert!(!three.came(), "an old one counts no more");
+        // What the program installs meanwhile stays.
+        set(libc::SIGTERM, &before);
+        drop(three);
+        assert_eq!(
+            action_of(libc::SIGTERM).map(|action| action.sa_sigaction),
+            Some(before.sa_sigaction)
+        );
+    }
 }
