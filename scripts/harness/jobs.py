@@ -227,8 +227,10 @@ def policy_option(parser):
 class Broker:
     """A broker on a socket of its own, with profiles of its own."""
 
-    def __init__(self, folder, device, *, policy=None, extra=(), trace=True):
+    def __init__(self, folder, device, *, policy=None, extra=(), trace=True, program=paths.WEFT):
+        """`program`: the weft that it is, where another build than this one is compared."""
         self.folder = Path(folder)
+        self.program = program
         self.socket = self.folder / "broker.sock"
         self.profiles = self.folder / "profiles"
         self.profiles.mkdir(exist_ok=True)
@@ -253,7 +255,7 @@ class Broker:
     def start(self, bound=20.0):
         self.starts += 1
         self.job = Job(
-            [paths.WEFT, "broker", *self.arguments],
+            [self.program, "broker", *self.arguments],
             environment={**self.environment(), "WEFT_LOG": "info"},
             folder=self.folder,
             name=f"broker{self.starts}",
@@ -289,7 +291,7 @@ class Broker:
         """What `weft status --json` says, or None when it could not."""
         try:
             done = subprocess.run(
-                [str(paths.WEFT), "status", "--json"],
+                [str(self.program), "status", "--json"],
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -304,9 +306,9 @@ class Broker:
             return None
 
 
-def preload(broker_variables, *, priority=5, profile=None, mode=None):
-    """The variables that put weft under a job, as a user would set them."""
-    variables = {**broker_variables, "LD_PRELOAD": str(paths.LIBWEFT), "WEFT_PRIORITY": str(priority)}
+def preload(broker_variables, *, priority=5, profile=None, mode=None, library=paths.LIBWEFT):
+    """The variables that put weft under a job, as a user would set them. `library`: that of another build."""
+    variables = {**broker_variables, "LD_PRELOAD": str(library), "WEFT_PRIORITY": str(priority)}
     if profile:
         variables["WEFT_PROFILE"] = profile
     if mode:
