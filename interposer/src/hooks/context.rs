@@ -192,15 +192,20 @@ fn current() -> CuContext {
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
     guarded(memory::context_ending);
+    // What a context takes is memory that changes hands, too.
+    let moving = guarded(session::moving_anywhere);
+    let ends = super::memory::context_ending();
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
         guarded(session::context_ending);
+        guarded(|| super::memory::context_ended(context, ends));
     }
-    guarded(memory::context_ended);
+    guarded(|| memory::context_ended(ended.then_some(context)));
     if ended {
         guarded(session::forget_contexts);
     }
+    drop(moving);
     result
 }
 
