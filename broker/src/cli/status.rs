@@ -179,6 +179,12 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
             };
             lines.push(named(format!("{now}{length}, had {}", client.turns)));
         }
+        if client.managed_own > 0 {
+            lines.push(named(format!(
+                "took {} of managed memory by itself, which the driver moves as it likes",
+                text::size(client.managed_own)
+            )));
+        }
         if client.unmanaged > 0 {
             lines.push(named(format!(
                 "{} allocations could not be managed and stay on the device",
@@ -254,6 +260,7 @@ mod tests {
             turns: 17,
             has_turn: true,
             unmanaged: 2,
+            managed_own: 10 << 30,
             ..ClientStatus::default()
         };
         let status = Status {
@@ -281,6 +288,7 @@ mod tests {
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",
+            "client 2: took 10.0 GiB of managed memory by itself",
             "client 2: 9 launches in the middle of bursts",
             "vanished",
         ] {

@@ -263,7 +263,9 @@ impl Control {
             ToBroker::NoMore => self.admission.no_more(client),
             ToBroker::OnDevice => self.admission.on_device(client),
             ToBroker::WaitsNoMore => self.admission.gone(client),
-            ToBroker::Context { free, held, at } => self.admission.context(client, admission::Look { free, held, at }),
+            ToBroker::Context { free, held, own, at } => {
+                self.admission.context(client, admission::Look { free, held, own, at });
+            }
             ToBroker::Note(line) => {
                 log::info!("client {client}: {line}");
                 entry.note(&line);

@@ -34,6 +34,9 @@ const TOLD_AGAIN: Ns = 20_000_000;
 /// A record may be told this late at most; older ones count as this old. A parked broker reads after 0.2 s.
 const OLDEST: Ns = 1_000_000_000;
 
+/// Guesses kept of a client: more than it keeps back samples for.
+const GUESSES: usize = 16_384;
+
 /// Why a lane was let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
@@ -89,6 +92,8 @@ pub struct LaneWatch {
     told_early: bool,
     /// When the client was last asked to ring for its idleness.
     naps_since: Option<Ns>,
+    /// What it told at a rate that it did not know yet.
+    guessed: Vec<Record>,
 }
 
 impl LaneWatch {
@@ -104,6 +109,7 @@ impl LaneWatch {
             told_at: 0,
             told_early: false,
             naps_since: None,
+            guessed: Vec::new(),
         }
     }
 
@@ -166,7 +172,14 @@ impl LaneWatch {
         Ok(found)
     }
 
-    fn take(&self, record: Record, now: Ns, events: &mut Vec<(Ns, Event)>, seen: &mut Vec<Seen>, trace: &mut Trace) {
+    fn take(
+        &mut self,
+        record: Record,
+        now: Ns,
+        events: &mut Vec<(Ns, Event)>,
+        seen: &mut Vec<Seen>,
+        trace: &mut Trace,
+    ) {
         let client = self.client();
         let at = plausible(record.at, now);
         let kernel = record.kernel;
@@ -189,21 +202,21 @@ impl LaneWatch {
                 return;
             }
             Kind::Sample => {
-                let gap = (record.b != NO_GAP).then_some(record.b);
+                // All that was guessed comes again.
+                let guesses = std::mem::take(&mut self.guessed).len();
+                let samples = &self.entry.figures.samples;
+                samples.fetch_sub(guesses as u64, Ordering::Relaxed);
+                samples.fetch_add(1, Ordering::Relaxed);
+                seen.push(self.sample(record));
                 let time = record.a;
-                if self.entry.refines {
-                    let timed = Timed {
-                        kernel,
-                        time,
-                        gap,
-                        beside: Beside::Others,
-                    };
-                    seen.push(Seen::Served(timed, record.at));
-                } else {
-                    seen.push(Seen::Sample(kernel, time, gap));
-                }
-                self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 events.push((at, Event::Sampled { client, kernel, time }));
+                return;
+            }
+            Kind::Guess => {
+                if self.guessed.len() < GUESSES {
+                    self.guessed.push(record);
+                    self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
+                }
                 return;
             }
         };
@@ -217,6 +230,27 @@ impl LaneWatch {
             ns: i64::try_from(record.a).ok(),
             what: None,
         });
+    }
+
+    fn sample(&self, record: Record) -> Seen {
+        let gap = (record.b != NO_GAP).then_some(record.b);
+        let (kernel, time) = (record.kernel, record.a);
+        if !self.entry.refines {
+            return Seen::Sample(kernel, time, gap);
+        }
+        let timed = Timed {
+            kernel,
+            time,
+            gap,
+            beside: Beside::Others,
+        };
+        Seen::Served(timed, record.at)
+    }
+
+    /// The client is gone: what it had only guessed will not be known any better.
+    pub fn takes_guesses(&mut self, seen: &mut Vec<Seen>) {
+        let guessed = std::mem::take(&mut self.guessed);
+        seen.extend(guessed.into_iter().map(|record| self.sample(record)));
     }
 
     /// What stands beside the ring. Told when it changed.

@@ -247,6 +247,7 @@ impl Entry {
             memory: read(&counters.memory),
             memory_peak: read(&counters.memory_peak),
             managed: read(&counters.managed),
+            managed_own: read(&counters.managed_own),
             unmanaged: read(&counters.unmanaged),
             resident: read(&self.figures.resident),
             faulted: read(&self.figures.faulted),

@@ -144,6 +144,8 @@ pub struct ClientStatus {
     pub memory_peak: u64,
     /// Of the memory held, what is managed, bytes.
     pub managed: u64,
+    /// Managed memory that the job took by itself, bytes; none of it is in the memory held.
+    pub managed_own: u64,
     /// Allocations that stayed device memory though the job is managed.
     pub unmanaged: u64,
     /// Managed memory on the device, bytes: an estimate, as [`ClientStatus::faulted`].

@@ -127,6 +127,8 @@ pub enum ToBroker {
         free: u64,
         /// Bytes that the process itself held when it looked.
         held: u64,
+        /// Bytes of managed memory that it had taken by itself then.
+        own: u64,
         /// When it began to look (`CLOCK_MONOTONIC`).
         at: Ns,
     },

@@ -46,6 +46,7 @@ pub mod ranges;
 pub mod sequence;
 pub mod touch;
 
+use crate::abi::CuContext;
 use crate::session;
 
 pub use choice::{Backing, VARIABLE, decide, is_open, managed, may_be_managed, settled};
@@ -60,24 +61,26 @@ pub fn forget() {
 pub fn stream_ending(stream: session::Stream) {
     if managed() {
         observe::stream_ending(session::own(stream));
-        pool::stream_ending(session::own(stream));
+        pool::stream_ending(stream);
     }
 }
 
-/// A context is about to end.
+/// A context may be about to end.
 pub fn context_ending() {
     if managed() {
-        observe::context_ending();
         mover::context_ending();
     }
 }
 
-/// A context has ended: what of the managed memory the driver took with it is nobody's any more.
-pub fn context_ended() {
+/// The call has returned. `ended`: the context that has ended by it, whose managed memory is nobody's any more; 0 = one that is not known.
+pub fn context_ended(ended: Option<CuContext>) {
     if !managed() {
         return;
     }
-    mover::context_ended();
+    mover::context_ended(ended.is_some());
+    let Some(context) = ended else { return };
+    observe::context_ended();
+    pool::context_ended(context);
     if !crate::hooks::capture::any() {
         pool::forget_gone();
         for gone in ranges::all().into_iter().filter(|(start, _)| !backing::lives(*start)) {

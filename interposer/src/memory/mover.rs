@@ -96,7 +96,7 @@ pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// A context is about to end: waits, bounded, until no call of the thread is under way, and keeps it from making more.
+/// A context may be about to end: waits, bounded, until no call of the thread is under way, and keeps it from making more.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
@@ -107,9 +107,11 @@ pub fn context_ending() {
     }
 }
 
-/// It has ended.
-pub fn context_ended() {
-    ENDED.fetch_add(1, Ordering::AcqRel);
+/// It has ended, or lives on.
+pub fn context_ended(ended: bool) {
+    if ended {
+        ENDED.fetch_add(1, Ordering::AcqRel);
+    }
     ENDING.fetch_sub(1, Ordering::SeqCst);
 }
 

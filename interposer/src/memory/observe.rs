@@ -143,8 +143,8 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
-/// A context is about to end, and its streams.
-pub fn context_ending() {
+/// A context has ended, and its streams.
+pub fn context_ended() {
     if on() {
         known().clear();
     }

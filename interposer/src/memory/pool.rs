@@ -1,7 +1,8 @@
 //! Stream-ordered allocation on managed memory.
 //!
 //! The driver has no stream-ordered managed allocation before CUDA 13, and freeing managed memory waits for the whole context. So what a stream frees is
-//! kept for the next that asks: at once for the same stream, whose own order makes that right; for another stream once an event behind the free was reached.
+//! kept for the next that asks: at once for the same stream, whose own order makes that right; for another stream once an event behind the free was reached. A stream that is gone
+//! is the same as no other: the driver's work on it may still run when its handle, or its thread's place, is another's.
 //! What is kept does not count as the job's (its `cuMemGetInfo` does not show it) and goes back to the driver when the job asks for more than there is, trims a
 //! pool, or frees more blocks than are worth keeping. The driver's own free waits for what still uses a block, so a block without an event is safe, too.
 
@@ -32,11 +33,39 @@ pub struct Spare {
     pub at: CuDevicePtr,
     /// What it was.
     pub range: Range,
-    /// Where it was freed, told apart by thread where the handle is shared; 0 = that stream is gone.
-    stream: usize,
+    /// Where it was freed.
+    line: Line,
     /// Behind the free; 0 = none.
     event: CuEvent,
+    /// Whose event that is.
+    of: CuContext,
 }
+
+/// Work of one line runs in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    /// A stream with a handle of its own.
+    Stream(CuStream),
+    /// A context's legacy default stream.
+    Legacy(CuContext),
+    /// A thread's default stream in a context. The number is no other thread's, ever.
+    Thread(u64, CuContext),
+    /// A stream that is gone, or that nobody knows.
+    Gone,
+}
+
+impl Line {
+    fn of(stream: CuStream, context: CuContext) -> Line {
+        match stream {
+            0 | LEGACY => Line::Legacy(context),
+            session::PER_THREAD_STREAM => Line::Thread(session::thread_number(), context),
+            stream => Line::Stream(stream),
+        }
+    }
+}
+
+/// CU_STREAM_LEGACY.
+const LEGACY: CuStream = 1;
 
 /// What a pool's own book says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,14 +101,14 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
         return Taken::Plain;
     }
     let origin = Origin::Pool(pool);
-    if let Some(spare) = reuse(bytes, session::own(stream)) {
+    if let Some(spare) = reuse(bytes, stream) {
         let range = Range {
             bytes,
             origin,
             ..spare.range
         };
         if spare.event != 0 {
-            keep_event(spare.range.context, spare.event);
+            keep_event(spare.of, spare.event);
         }
         // What was given back when it was freed is taken again; that fails only if another thread took it meanwhile.
         if capacity::take(range.device, range.room) {
@@ -102,8 +131,9 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
 }
 
 /// A block that fits and may be used on this stream now.
-fn reuse(bytes: u64, stream: usize) -> Option<Spare> {
+fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     let (device, context) = backing::here()?;
+    let line = Line::of(stream, context);
     let fits = |spare: &Spare| {
         let room = spare.range.room;
         spare.range.device == device
@@ -115,7 +145,7 @@ fn reuse(bytes: u64, stream: usize) -> Option<Spare> {
         let at = inside
             .spare
             .iter()
-            .rposition(|spare| spare.stream == stream && fits(spare))?;
+            .rposition(|spare| spare.line == line && fits(spare))?;
         Some(inside.spare.swap_remove(at))
     };
     if let Some(spare) = inside(own) {
@@ -140,9 +170,9 @@ fn reuse(bytes: u64, stream: usize) -> Option<Spare> {
 
 /// Frees memory in stream order. `None` if it is none of ours.
 pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
-    let range = ranges::at(at)?;
-    let event = match mark(range.context, stream) {
-        Ok(event) => event,
+    ranges::at(at)?;
+    let (event, of) = match mark(stream) {
+        Ok(marked) => marked,
         // The stream is none: the job hears it and keeps its memory.
         Err(error) => return Some(error),
     };
@@ -156,8 +186,9 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     let spare = Spare {
         at,
         range,
-        stream: session::own(stream),
+        line: Line::of(stream, of),
         event,
+        of,
     };
     let full = inside(|inside| {
         inside.spare.push(spare);
@@ -169,10 +200,11 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     Some(CuResult::SUCCESS)
 }
 
-/// An event behind what is on the stream; 0 where none can be had.
-fn mark(context: CuContext, stream: CuStream) -> Result<CuEvent, CuResult> {
-    if capture::any() {
-        return Ok(0);
+/// An event behind what is on the stream, 0 where none can be had, and the calling thread's context, whose event it is.
+fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
+    let context = backing::here().map_or(0, |(_, context)| context);
+    if capture::any() || context == 0 {
+        return Ok((0, context));
     }
     let kept = |inside: &mut Inside| {
         let at = inside.events.iter().position(|(of, _)| *of == context)?;
@@ -182,20 +214,20 @@ fn mark(context: CuContext, stream: CuStream) -> Result<CuEvent, CuResult> {
     if event == 0 {
         // SAFETY: the out-parameter is valid.
         if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
-            return Ok(0);
+            return Ok((0, context));
         }
     }
     // SAFETY: our event, the job's stream.
     let result = unsafe { real::cuEventRecord(event, stream) };
     if result.ok() {
-        return Ok(event);
+        return Ok((event, context));
     }
     keep_event(context, event);
     // Another context's stream is no error of the job's.
     // SAFETY: as above.
     let known = unsafe { real::cuStreamQuery(stream) };
     match known {
-        CuResult::SUCCESS | CuResult::NOT_READY => Ok(0),
+        CuResult::SUCCESS | CuResult::NOT_READY => Ok((0, context)),
         _ => Err(result),
     }
 }
@@ -222,7 +254,7 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
     let blocks = inside(which);
     for block in &blocks {
         if block.event != 0 {
-            keep_event(block.range.context, block.event);
+            keep_event(block.of, block.event);
         }
         // The driver waits for what still uses it.
         // SAFETY: nobody holds the block but we.
@@ -264,29 +296,38 @@ pub fn kept(device: i32) -> u64 {
     })
 }
 
-/// A stream ends: its handle may be another's soon.
-pub fn stream_ending(stream: usize) {
+/// A stream ends: its handle may be another's soon, while its work still runs.
+pub fn stream_ending(stream: CuStream) {
     inside(|inside| {
         for spare in &mut inside.spare {
-            if spare.stream == stream {
-                spare.stream = 0;
+            if spare.line == Line::Stream(stream) {
+                spare.line = Line::Gone;
             }
         }
     });
 }
 
-/// A context has ended: its blocks and events went with it.
-pub fn forget_gone() {
-    let blocks = inside(|inside| {
-        inside.events.clear();
-        std::mem::take(&mut inside.spare)
+/// A context has ended, and with it its events and streams. 0 = nobody knows which: then it may be any.
+pub fn context_ended(context: CuContext) {
+    let its = |of: CuContext| context == 0 || of == context;
+    inside(|inside| {
+        inside.events.retain(|(of, _)| !its(*of));
+        for spare in &mut inside.spare {
+            // A stream with an event behind it is of that event's context, one without may be of any.
+            if its(spare.of) || spare.event == 0 {
+                spare.line = Line::Gone;
+            }
+            if its(spare.of) {
+                spare.event = 0;
+            }
+        }
     });
-    let living: Vec<Spare> = blocks
-        .into_iter()
-        .filter(|spare| backing::lives(spare.at))
-        // An event of another context lives on and is lost; that costs some bytes.
-        .map(|spare| Spare { event: 0, ..spare })
-        .collect();
+}
+
+/// A context has ended: its blocks went with it.
+pub fn forget_gone() {
+    let blocks = inside(|inside| std::mem::take(&mut inside.spare));
+    let living: Vec<Spare> = blocks.into_iter().filter(|spare| backing::lives(spare.at)).collect();
     inside(|inside| inside.spare.extend(living));
 }
 

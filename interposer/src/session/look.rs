@@ -108,23 +108,23 @@ impl Session {
 
     /// So much was free beside it. What the job loads later is seen with its first memory.
     pub fn looked_at_context(&self, look: Looking, free: u64) {
-        let held = self.held();
+        let (held, own) = (self.held(), self.own_managed());
         if self.place.changes.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;
-            self.messages.put(ToBroker::Context { free, held, at });
+            self.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 
     /// So much was free.
     pub fn looked(&self, look: Looking, free: u64) {
         let changes = &self.place.changes;
-        let held = self.held();
+        let (held, own) = (self.held(), self.own_managed());
         if changes.begun.load(Ordering::Acquire) != look.changes {
             return;
         }
         if changes.answered.swap(look.answers, Ordering::AcqRel) != look.answers {
             let at = look.at;
-            self.messages.put(ToBroker::Context { free, held, at });
+            self.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 }

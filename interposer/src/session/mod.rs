@@ -351,10 +351,17 @@ pub fn device_seen(ordinal: i32, device: &Device) {
     }
 }
 
-/// Memory of a device was taken (`delta` > 0) or given back, bytes.
-pub fn memory_changed(at: Where, delta: i64) {
+/// Memory of a device was taken (`delta` > 0) or given back, bytes. `claimed`: so much of what [`claim`] had booked is over with it.
+pub fn memory_changed(at: Where, delta: i64, claimed: u64) {
     if let Some(session) = devices::at(at) {
-        session.memory_changed(delta);
+        session.memory_changed(delta, claimed);
+    }
+}
+
+/// Managed memory was taken by the job itself (`delta` > 0) or given back, bytes.
+pub fn own_managed_changed(at: Where, delta: i64) {
+    if let Some(session) = devices::at(at) {
+        session.own_managed_changed(delta);
     }
 }
 
@@ -386,6 +393,11 @@ pub fn moving(at: Where) -> Option<Moving> {
     devices::at(at).map(Session::moving)
 }
 
+/// The same of all its devices.
+pub fn moving_anywhere() -> Vec<Moving> {
+    devices::all().map(Session::moving).collect()
+}
+
 /// Whether to look at what is free on the device of the current context.
 pub fn looks(at: Where) -> Option<Looking> {
     devices::at(at).and_then(Session::looks)
@@ -410,7 +422,7 @@ pub fn looked(at: Where, look: Looking, free: u64) {
     }
 }
 
-/// May the job take so much memory there? Every yes is followed by [`unclaim`] when the driver has answered.
+/// May the job take so much memory there? Every yes is followed by one [`memory_changed`] that says `claimed`, or by [`unclaim`], when the driver has answered.
 pub fn claim(at: Where, bytes: u64) -> bool {
     devices::at(at).is_none_or(|session| session.claim(bytes))
 }
@@ -427,7 +439,7 @@ pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     result
 }
 
-/// The driver has answered.
+/// The driver has refused.
 pub fn unclaim(at: Where, bytes: u64) {
     if let Some(session) = devices::at(at) {
         session.unclaim(bytes);
@@ -442,6 +454,11 @@ pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
 /// Tells streams apart: threads' default streams share a handle, and the legacy one has two.
 pub fn own(stream: Stream) -> usize {
     state::own_stream(stream)
+}
+
+/// The calling thread's number, which no other thread of the process ever has.
+pub fn thread_number() -> u64 {
+    thread::number()
 }
 
 /// The job got managed memory in place of device memory. Slow path.

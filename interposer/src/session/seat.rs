@@ -11,7 +11,7 @@
 //!   `WEFT_WAIT`), if a neighbour that runs may end.
 //! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask again. Who was seen to do so gets his first answer at once, and waits with the second try.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
@@ -89,8 +89,8 @@ pub struct Place {
     entered: AtomicBool,
     /// One thread asks, the others wait for it.
     asking: AtomicU32,
-    /// Bytes on their way to the driver.
-    claimed: AtomicU64,
+    /// Bytes held, and bytes on their way to the driver: one word, so that what becomes held is at no moment seen as both, or as neither, by another thread's claim.
+    wanted: AtomicI64,
     /// One thread at a time asks for more.
     growing: AtomicBool,
     total: AtomicU64,
@@ -149,6 +149,24 @@ impl Place {
     /// Whether it would have had to wait and is not to: then its exit code is [`TRY_AGAIN`].
     pub fn turned_away(&self) -> bool {
         self.turned_away.load(Ordering::Acquire)
+    }
+
+    /// So many bytes are on their way to the driver. What is held and on its way with them.
+    fn claims(&self, bytes: u64) -> u64 {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
+        u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
+    }
+
+    /// What is held has changed by so much, and so much is not on its way any more.
+    pub fn settled(&self, delta: i64, claimed: u64) {
+        let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
+        self.wanted.fetch_add(delta.wrapping_sub(claimed), Ordering::AcqRel);
+    }
+
+    /// Bytes held or on their way to the driver.
+    fn wanted(&self) -> u64 {
+        u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
 
     /// Whether the process has begun.
@@ -322,12 +340,7 @@ impl Session {
         if share != 0 {
             self.place.share.store(share, Ordering::Relaxed);
         }
-        let claimed = self
-            .place
-            .claimed
-            .fetch_add(bytes, Ordering::AcqRel)
-            .saturating_add(bytes);
-        if share == 0 || self.held().saturating_add(claimed) <= share || self.grows(seat) {
+        if self.place.claims(bytes) <= share || share == 0 || self.grows(seat) {
             return true;
         }
         self.unclaim(bytes);
@@ -370,9 +383,9 @@ impl Session {
         self.settings.wait.unwrap_or(GROWS)
     }
 
-    /// What was claimed is held now, or not had.
+    /// What was claimed was not had.
     pub fn unclaim(&self, bytes: u64) {
-        self.place.claimed.fetch_sub(bytes, Ordering::AcqRel);
+        self.place.settled(0, bytes);
     }
 
     /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
@@ -396,7 +409,7 @@ impl Session {
     fn ask_for_more(&self, seat: &Seat) -> bool {
         for coarse in [true, false] {
             let share = seat.share.load(Ordering::Acquire);
-            let wanted = self.held().saturating_add(self.place.claimed.load(Ordering::Acquire));
+            let wanted = self.place.wanted();
             let lacks = wanted.saturating_sub(share);
             if share == 0 || lacks == 0 || !self.attached() {
                 return true;
@@ -417,7 +430,7 @@ impl Session {
                 let now = clock::now();
                 if seat.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
-                    let wanted = self.held().saturating_add(self.place.claimed.load(Ordering::Acquire));
+                    let wanted = self.place.wanted();
                     // A person lost patience, or another thread of the job gave back what was lacking.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= seat.share.load(Ordering::Acquire)

@@ -85,6 +85,8 @@ pub struct Session {
     pub place: super::seat::Place,
     /// Device memory held.
     memory: AtomicI64,
+    /// Managed memory that the job took by itself.
+    own_managed: AtomicI64,
     /// The streams with work.
     pub(super) busy: Busy,
 }
@@ -121,6 +123,7 @@ impl Session {
             rested: AtomicBool::new(false),
             place: super::seat::Place::default(),
             memory: AtomicI64::new(0),
+            own_managed: AtomicI64::new(0),
             busy: Busy::default(),
         })
     }
@@ -500,9 +503,16 @@ impl Session {
         }
     }
 
-    /// Device memory was taken or given back.
-    pub fn memory_changed(&self, delta: i64) {
+    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and is not any more.
+    pub fn memory_changed(&self, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
+        self.place.settled(delta, claimed);
+        self.report_memory();
+    }
+
+    /// The job took managed memory by itself, or gave it back.
+    pub fn own_managed_changed(&self, delta: i64) {
+        self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory();
     }
 
@@ -511,12 +521,18 @@ impl Session {
         u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
+    /// Bytes of managed memory that the job took by itself.
+    pub fn own_managed(&self) -> u64 {
+        u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// Writes what is held into the lane.
     pub fn report_memory(&self) {
         let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
         let counters = &self.lane.counters;
         counters.memory.store(held, Ordering::Relaxed);
         counters.memory_peak.fetch_max(held, Ordering::Relaxed);
+        counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
         if memory::managed() {
             counters
                 .managed

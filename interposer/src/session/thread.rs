@@ -2,10 +2,22 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     // No destructor and no lazy initialisation: a word in the thread's own storage, usable to the thread's very end.
     static ID: Cell<u32> = const { Cell::new(0) };
+    // Likewise.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A number that no other thread of the process has or had. From 1 on.
+pub fn number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed).saturating_add(1));
+    }
+    NUMBER.get()
 }
 
 /// The low half of the thread's id.

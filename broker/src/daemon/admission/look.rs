@@ -51,6 +51,8 @@ pub struct Look {
     pub free: u64,
     /// Bytes that it held itself.
     pub held: u64,
+    /// Bytes of managed memory that it had taken by itself: they lie on the device as far as the driver likes, and leave it where others want the room.
+    pub own: u64,
     /// When it began to look.
     pub at: Ns,
 }
@@ -126,7 +128,7 @@ impl Book {
         let Some((device, _)) = self.machine.share(job) else {
             return;
         };
-        if !self.reckon(device, look.free, look.at, Some((client, look.held))) {
+        if !self.reckon(device, look.free, look.at, Some((client, look))) {
             let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
             if let Some(member) = member {
                 member.entry.lane.seat.looks.fetch_add(1, Ordering::Release);
@@ -153,7 +155,9 @@ impl Book {
         let members = self.gangs.values().filter(on).flat_map(|gang| gang.members.values());
         let (mut held, mut contexts) = (0u64, 0u64);
         for member in members {
-            held = held.saturating_add(member.entry.lane.counters.memory.load(Ordering::Acquire));
+            let counters = &member.entry.lane.counters;
+            held = held.saturating_add(counters.memory.load(Ordering::Acquire));
+            held = held.saturating_add(counters.managed_own.load(Ordering::Acquire));
             contexts += u64::from(member.seated.since() > 0);
         }
         let known = held.saturating_add(before.context.saturating_mul(contexts));
@@ -162,8 +166,8 @@ impl Book {
         self.change(before, Device { foreign, ..before });
     }
 
-    /// Takes in what was free; `own`: who looked, and what it held. False if that makes no picture.
-    fn reckon(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<(u64, u64)>) -> bool {
+    /// Takes in what was free; `own`: who looked, and what it saw. False if that makes no picture.
+    fn reckon(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<(u64, Look)>) -> bool {
         let Some((held, contexts, managed)) = self.held(device, at, own) else {
             return false;
         };
@@ -226,7 +230,7 @@ impl Book {
     }
 
     /// What all clients on a device held when somebody looked, how many contexts they had, and whether some of it is managed memory; `None` where that is not known.
-    fn held(&self, device: DeviceId, at: Ns, own: Option<(u64, u64)>) -> Option<(u64, u64, bool)> {
+    fn held(&self, device: DeviceId, at: Ns, own: Option<(u64, Look)>) -> Option<(u64, u64, bool)> {
         let left = |one: &Departed| one.device == device && one.settled > at;
         if self.departed.iter().any(left) {
             return None;
@@ -245,13 +249,17 @@ impl Book {
                 if member.process.leaves() {
                     return None;
                 }
-                let held = match own {
-                    Some((client, held)) if client == *other => Some(held),
-                    _ => Book::held_by(member, at)?,
+                let (held, by_itself) = match own {
+                    Some((client, look)) if client == *other => (Some(look.held), look.own),
+                    _ => (
+                        Book::held_by(member, at)?,
+                        member.entry.lane.counters.managed_own.load(Ordering::Acquire),
+                    ),
                 };
-                sum = sum.saturating_add(held.unwrap_or(0));
+                // No stranger has what it took as managed memory by itself.
+                sum = sum.saturating_add(held.unwrap_or(0)).saturating_add(by_itself);
                 contexts += u64::from(held.is_some());
-                managed |= gang.managed && held.is_some_and(|held| held > 0);
+                managed |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
             }
         }
         Some((sum, contexts, managed))

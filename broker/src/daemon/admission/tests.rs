@@ -300,7 +300,8 @@ fn a_run_teaches_and_a_weight_stays() {
 /// What a client sees that looks when everything has long come to rest.
 fn look(free: u64, held: u64) -> Look {
     let at = clock::now() + 3_000_000_000;
-    Look { free, held, at }
+    let own = 0;
+    Look { free, held, own, at }
 }
 
 #[test]

@@ -195,3 +195,40 @@ fn a_change_of_mode_ends_credit_and_rings() {
     assert_eq!(watch.entry.lane.orders.credit.load(Ordering::Relaxed), 0);
     assert!(watch.entry.lane.orders.bell.load(Ordering::Relaxed) > bell);
 }
+
+#[test]
+fn guesses_count_where_nothing_better_comes() {
+    let mut watch = watch();
+    let lane = Arc::clone(&watch.entry.lane);
+    let samples = |watch: &LaneWatch| watch.entry.figures.samples.load(Ordering::Relaxed);
+    let last = |watch: &mut LaneWatch| {
+        let mut seen = Vec::new();
+        watch.takes_guesses(&mut seen);
+        seen
+    };
+    lane.record(record(Kind::Guess, 10));
+    lane.record(record(Kind::Guess, 11));
+    let (_, events, seen) = drain(&mut watch, 20);
+    assert_eq!((events.len(), seen.len(), samples(&watch)), (0, 0, 2));
+    // It was killed.
+    assert_eq!(last(&mut watch), [Seen::Sample(42, 100, None); 2]);
+    assert_eq!(last(&mut watch), []);
+    // The rate is known: they come again, and are not counted twice.
+    lane.record(record(Kind::Guess, 21));
+    let (_, _, seen) = drain(&mut watch, 30);
+    assert_eq!(seen, []);
+    lane.record(Record {
+        a: 800,
+        ..record(Kind::Sample, 31)
+    });
+    let (_, events, seen) = drain(&mut watch, 40);
+    assert_eq!((events.len(), seen), (1, vec![Seen::Sample(42, 800, None)]));
+    assert_eq!(last(&mut watch), []);
+    assert_eq!(samples(&watch), 3);
+    // However many a client tells, what is kept is bounded.
+    for round in 0..GUESSES as u64 / 100 + 10 {
+        (0..100).for_each(|at| lane.record(record(Kind::Guess, 50 + round * 100 + at)));
+        drain(&mut watch, 100 + round * 100);
+    }
+    assert_eq!(last(&mut watch).len(), GUESSES);
+}

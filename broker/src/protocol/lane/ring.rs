@@ -26,6 +26,9 @@ pub enum Kind {
     Stir = 7,
     /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a holder or alone.
     Counted = 8,
+    /// As [`Kind::Sample`], at a rate of the device's clock that is only the likeliest. All of them come again as samples when the rate is known; they are what is learnt of a client that is
+    /// killed before.
+    Guess = 9,
 }
 
 /// In the place of a kernel: a memset, or a copy within the device.
@@ -53,6 +56,7 @@ impl Kind {
             6 => Some(Kind::Wait),
             7 => Some(Kind::Stir),
             8 => Some(Kind::Counted),
+            9 => Some(Kind::Guess),
             _ => None,
         }
     }

@@ -35,7 +35,7 @@ const AT_ONCE: Ns = 50_000;
 const SAME_CLOCK: f64 = 0.05;
 
 /// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1. Where the broker was told
-/// how slow its device is, that is the rate from the beginning.
+/// how slow its device is, that is the rate from the beginning. Meanwhile the broker is told what they are at the likeliest rate ([`Kind::Guess`]): a job that is killed tells nothing more.
 const KEPT_BACK: usize = 512;
 
 /// What is kept of it. As many as there are threads that launch at a time.
@@ -237,28 +237,44 @@ impl Inside {
     }
 
     pub(super) fn tell(&mut self, session: &Session, window: &Window) {
-        self.kept_back
-            .push(window.taken.iter().map(|taken| taken.point).collect());
+        let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         if self.rate.is_none() {
             self.rate = session.stated_slowness();
         }
-        if self.rate.is_none() && self.kept_back.len() < KEPT_BACK {
-            return;
+        let known = self.rate.is_some() || self.kept_back.len() + 1 >= KEPT_BACK;
+        if !known {
+            let scale = self.scale(self.likeliest());
+            self.write(session, Kind::Guess, &points, scale);
         }
-        self.flush(session);
+        self.kept_back.push(points);
+        if known {
+            self.flush(session);
+        }
+    }
+
+    fn likeliest(&self) -> f64 {
+        self.rate_once.unwrap_or(1.0)
+    }
+
+    fn scale(&self, rate: f64) -> Scale {
+        let tick = self.tick.unwrap_or(0.0);
+        Scale { tick, rate }
+    }
+
+    fn write(&mut self, session: &Session, kind: Kind, points: &[Point], scale: Scale) {
+        for (sample, point) in window::samples(points, scale).zip(points) {
+            session.write(kind, point.launched, sample.kernel, sample.time, sample.gap);
+            self.told += 1;
+        }
     }
 
     /// Tells what is kept back, with the rate that is known or the likeliest.
     pub(super) fn flush(&mut self, session: &Session) {
-        let scale = Scale {
-            tick: self.tick.unwrap_or(0.0),
-            rate: *self.rate.get_or_insert(self.rate_once.unwrap_or(1.0)),
-        };
-        for points in self.kept_back.drain(..) {
-            for (sample, point) in window::samples(&points, scale).zip(&points) {
-                session.write(Kind::Sample, point.launched, sample.kernel, sample.time, sample.gap);
-                self.told += 1;
-            }
+        let rate = self.rate.unwrap_or_else(|| self.likeliest());
+        self.rate = Some(rate);
+        let scale = self.scale(rate);
+        for points in std::mem::take(&mut self.kept_back) {
+            self.write(session, Kind::Sample, &points, scale);
         }
         // The broker reads at least five times a second without a ring, which would cost the job a system call and, for a while, a core.
         if session.sampling() && self.told >= RING_AT {

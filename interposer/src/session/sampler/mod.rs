@@ -76,7 +76,7 @@ enum Worth {
     Nothing,
     /// A sample: a big gap may follow.
     Tail,
-    /// A sample: its identity has hardly any.
+    /// A sample: its identity has hardly any, or it goes onto an idle device, which tells the rate of the device's clock while that is not known.
     Rare,
     /// The beginning of a full window.
     Window,
@@ -124,7 +124,10 @@ impl Sampler {
     pub fn before(&self, session: &Session, launch: &LaunchInfo, look: Look) -> Step {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (after_sync, worth) = match look {
-            Look::Profile => (self.seen_after_sync(launch.kernel_hash), self.worth(launch.kernel_hash)),
+            Look::Profile => {
+                let after_sync = self.seen_after_sync(launch.kernel_hash);
+                (after_sync, self.worth(launch.kernel_hash, after_sync))
+            }
             Look::Serve { onto_idle } => (onto_idle, Worth::Nothing),
         };
         if look == Look::Profile && worth == Worth::Nothing && !self.open.load(Ordering::Relaxed) {
@@ -187,11 +190,11 @@ impl Sampler {
 
     /// What a launch of stage 1 is worth. Most are worth nothing and end here: they cost two locked instructions.
     #[inline]
-    fn worth(&self, kernel: u64) -> Worth {
+    fn worth(&self, kernel: u64, after_sync: bool) -> Worth {
         let known = self.tally.launched(kernel);
         if self.pause.over() {
             Worth::Window
-        } else if known.rare {
+        } else if known.rare || (after_sync && !self.rated.load(Ordering::Relaxed)) {
             Worth::Rare
         } else if known.tail && self.pause.chance(TAIL_CHANCE) {
             Worth::Tail
@@ -218,9 +221,6 @@ impl Sampler {
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
             self.read(inside, session, now);
-            if inside.rate.is_some() {
-                self.rated.store(true, Ordering::Relaxed);
-            }
         }
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
         inside.wanted = usize::from(chosen);
@@ -389,6 +389,9 @@ impl Sampler {
                 inside.take_back(window);
             }
         });
+        if inside.rate.is_some() {
+            self.rated.store(true, Ordering::Relaxed);
+        }
         // The questions themselves at what they take: a driver that is asked about an event may do then what the job's own next question would
         // have made it do, and that is not the sampler's cost.
         inside

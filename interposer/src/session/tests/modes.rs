@@ -132,13 +132,13 @@ fn two_streams_are_idle_when_both_are() {
 #[test]
 fn memory_is_held_given_back_and_its_peak_kept() {
     let (session, broker) = attached(Mode::Alone);
-    session.memory_changed(5_000);
-    session.memory_changed(3_000);
-    session.memory_changed(-7_000);
+    session.memory_changed(5_000, 0);
+    session.memory_changed(3_000, 0);
+    session.memory_changed(-7_000, 0);
     let counters = &broker.lane.counters;
     assert_eq!(counters.memory.load(Ordering::Relaxed), 1_000);
     assert_eq!(counters.memory_peak.load(Ordering::Relaxed), 8_000);
-    session.memory_changed(-9_000);
+    session.memory_changed(-9_000, 0);
     assert_eq!(counters.memory.load(Ordering::Relaxed), 0);
 }
 

@@ -1,0 +1,112 @@
+"""What is counted as a job's device memory, what a context takes along, and what of a job's samples outlives it."""
+
+import json
+import os
+import signal
+
+from harness import jobs, paths
+from harness.scene import weft
+from stage import BOUND, compiled, finding
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def small(scene, gib=8):
+    """A scene on a device of so much memory, with its broker."""
+    scene.device.settings["SIMGPU_MEMORY"] = str(gib * GIB)
+    scene.broker.start()
+    return scene
+
+
+def right(scene, job):
+    scene.finish(job)
+    assert b"all as it should be" in job.stdout(), f"{job.stdout()!r}\n{job.explain()}"
+
+
+def stands(scene, job, ready):
+    """Waits until it is as far as its program's `stand`."""
+    there = jobs.wait_until(lambda: ready.exists() or not job.running(), BOUND)
+    assert there and job.running(), f"{job.stdout()!r}\n{job.explain()}"
+
+
+def foreign(scene):
+    """What strangers are taken to hold of the scene's device, bytes."""
+    seen = json.loads(weft(scene, "queue", "--json").stdout)
+    return seen["devices"][0]["foreign"]
+
+
+@finding("correctness-3")
+def memory_that_a_context_takes_along_is_given_back(scene):
+    small(scene)
+    program = compiled(scene, "memory_contexts.c")
+    right(scene, scene.job([program], more={"WEFT_MEMORY": "6GiB"}))
+    for how in ("created", "reset", "released"):
+        ready = scene.folder / f"{how}.ready"
+        job = scene.job([program, how, ready, scene.running])
+        stands(scene, job, ready)
+        row = scene.row(job)
+        # What is learnt of it is what it held at a time.
+        assert (row["memory"], row["memory_peak"]) == (0, 5 * GIB), row
+        # And nobody waits for what it does not hold any more: a neighbour has all of the device.
+        neighbour = scene.client(more={"WEFT_MEMORY": "7GiB", "WEFT_WAIT": "20"})
+        scene.running.unlink()
+        scene.finish(job)
+        scene.finish(neighbour)
+        scene.running.touch()
+
+
+@finding("correctness-4")
+def managed_memory_that_a_job_takes_by_itself_is_no_share_of_its(scene):
+    small(scene)
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "memory_own.c"), 0, ready, scene.running])
+    stands(scene, job, ready)
+    row = scene.row(job)
+    assert (row["memory"], row["memory_peak"], row["managed_own"]) == (64 * MIB, 64 * MIB, 10 * GIB), row
+
+
+@finding("correctness-4")
+def managed_memory_on_the_device_is_no_strangers(scene):
+    small(scene)
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "memory_own.c"), 4096, ready, scene.running])
+    stands(scene, job, ready)
+    assert foreign(scene) == 0, weft(scene, "queue", "--json").stdout
+    # A neighbour that fits beside it without those pages begins.
+    neighbour = scene.client(more={"WEFT_MEMORY": "5GiB", "WEFT_WAIT": "0"})
+    scene.finish(neighbour)
+    scene.running.unlink()
+    scene.finish(job)
+
+
+@finding("correctness-5")
+def a_block_is_no_other_streams_while_work_with_it_runs(scene):
+    small(scene)
+    right(scene, scene.job([compiled(scene, "memory_pool.c")], more={"WEFT_BACKING": "managed"}))
+
+
+@finding("correctness-21")
+def physical_memory_lives_as_long_as_it_is_mapped(scene):
+    small(scene)
+    right(scene, scene.job([compiled(scene, "memory_mapped.c")], more={"WEFT_MEMORY": "4GiB"}))
+
+
+@finding("users-B5")
+def a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
+    scene.broker.start()
+    program = compiled(scene, "memory_rarely.c")
+    for name, ends in (("ended", "TERM"), ("killed", "KILL")):
+        ready = scene.folder / f"{name}.ready"
+        # `weft profile` puts weft under the job itself, and hands on what it is sent.
+        environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
+        job = jobs.Job([paths.WEFT, "profile", "--name", name, "--", program, 2000, ready], environment=environment, folder=scene.folder, name=name)
+        scene.jobs.append(job)
+        stands(scene, job, ready)
+        (row,) = scene.status()["clients"]
+        os.kill(row["pid"] if ends == "KILL" else job.pid, getattr(signal, f"SIG{ends}"))
+        job.wait(BOUND)
+        assert not job.timed_out, job.explain()
+        profile = json.loads(weft(scene, "profile", "show", name, "--json").stdout or "{}")
+        sampled = [kernel for kernel in profile.get("kernels", []) if kernel["samples"] > 0]
+        assert row["samples"] > 0 and len(sampled) == 8, f"{row['samples']} samples, {profile}\n{job.explain()}"
