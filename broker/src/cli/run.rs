@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::value_parser;
 
-use super::environment::{self, Backing, Wishes};
+use super::environment::{self, Backing, Environment, Wishes};
 use super::{gpus, inherited, start};
 use crate::daemon::places::Places;
 use crate::daemon::store;
@@ -90,7 +90,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
     };
-    let environment = environment::assemble(&places, &wishes)?;
+    // What weft cannot do for the job is no reason not to run it.
+    let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
+        eprintln!("weft: {error:#}; the job runs as without weft");
+        Environment::default()
+    });
     for warning in &environment.warnings {
         eprintln!("weft: {warning}");
     }

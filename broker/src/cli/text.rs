@@ -112,6 +112,20 @@ pub fn size(bytes: u64) -> String {
     format!("{} {}", three(value), UNITS[unit])
 }
 
+/// So many of something, in words that fit one too.
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Why the system refused, without the number that people do not look up.
+pub fn why(error: &std::io::Error) -> String {
+    let said = error.to_string();
+    match said.rsplit_once(" (os error ") {
+        Some((said, _)) => said.to_string(),
+        None => said,
+    }
+}
+
 /// At most `width` characters, the cut marked.
 pub fn cut(text: &str, width: usize) -> String {
     let plain: String = text

@@ -100,8 +100,11 @@ pub struct ClientStatus {
     pub mode: String,
     /// The profile it serves with or samples into.
     pub profile: Option<String>,
-    /// Why it runs without the profile it named.
+    /// Why it runs without the profile it named, or that this is of other code.
     pub profile_trouble: Option<String>,
+    /// Of the kernels it named, those that its profile has times of.
+    #[serde(default)]
+    pub profile_known: u64,
     /// Whether it takes stage-1 samples.
     pub profiling: bool,
     /// Seconds since it attached.
@@ -238,6 +241,9 @@ pub struct Sampled {
     pub file: Option<PathBuf>,
     /// Why the last writing failed.
     pub trouble: Option<String>,
+    /// What the profile is called now that had the name before.
+    #[serde(default)]
+    pub kept: Option<String>,
 }
 
 /// A profile that was made of what a job took.
