@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import tempfile
+from pathlib import Path
 
 from stage import BOUND, finding, paths
 from harness import jobs
@@ -189,3 +190,163 @@ def weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
     told = weft(scene, "profile", "--name", "twice", "--", "true")
     assert told.returncode == 73 and "twice stays as it was" in told.stderr, told.stderr
     assert weft(scene, "profile", "show", "twice.old").returncode == 0
+
+
+def told(scene, *words, code=2, more=None):
+    """What `weft` says to what is typed: one line, and this exit code."""
+    done = weft(scene, *words, more=more)
+    assert done.returncode == code and len(done.stderr.splitlines()) == 1 and not done.stdout, f"{words}: {done}"
+    return done.stderr.strip()
+
+
+@finding("users-B2")
+def a_mistyped_option_is_a_mistake_and_no_program(scene):
+    for words, meant in (
+        (["run", "--profle", "resnet", "--", "true"], "'--profile'"),
+        (["run", "--prioriy=0", "true"], "'--priority'"),
+        (["run", "-x", "true"], "'-x'"),
+        (["run", "--help-me", "true"], "'--help'"),
+        (["profile", "--nme", "q", "--", "true"], "'--name'"),
+    ):
+        line = told(scene, *words)
+        assert meant in line and f"(weft {words[0]} --help)" in line, line
+    assert "'status'" in told(scene, "statsu")
+    # What comes behind the command is the command's.
+    scene.broker.start()
+    for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):
+        done = weft(scene, *words)
+        assert (done.returncode, done.stdout) == (0, "--profle"), done
+    done = weft(scene, "profile", "--name", "q", "echo", "-n", "--profle")
+    assert done.stdout == "--profle", done
+
+
+@finding("users-B8")
+def a_second_broker_in_the_background_is_refused(scene):
+    scene.broker.start()
+    line = told(scene, "broker", "--background", "--policy", "exclusive", code=1)
+    assert "already runs at" in line and "weft stop" in line, line
+    # Who only needs one has one.
+    assert weft(scene, "run", "--", "true").stderr == ""
+
+
+@finding("users-B9")
+def doctor_is_content_with_a_shared_broker_that_a_variable_names(scene):
+    if os.geteuid() != 0:
+        return "only root can be somebody else"
+    scene.folder.chmod(0o711)
+    # A place that only root can give away, as the mount of a container is.
+    place = Path(tempfile.mkdtemp(prefix="weft-regression-", dir="/run"))
+    place.chmod(0o755)
+    environment = {**scene.broker.environment(), **scene.device.environment(), "WEFT_SOCKET": str(place / "weft" / "broker.sock")}
+    shared = jobs.Job([paths.WEFT, "broker", "--shared"], environment=environment, folder=scene.folder, name="shared")
+    scene.jobs.append(shared)
+    try:
+        assert jobs.wait_until(lambda: jobs.socket_answers(environment["WEFT_SOCKET"]) or not shared.running(), BOUND), shared.explain()
+        command = installed(scene)
+        rows = subprocess.run(
+            [command, "doctor", "--json"], env={**environment, "HOME": "/nonexistent"}, capture_output=True, text=True, timeout=BOUND, check=False, user=61001, group=61001, extra_groups=[], cwd="/"
+        ).stdout
+        row = {row["what"]: row for row in json.loads(rows)["rows"]}
+        assert row["sockets"]["verdict"] == row["broker"]["verdict"] == "ok", row
+        assert "broker of all users" in row["sockets"]["found"], row["sockets"]
+    finally:
+        shared.terminate()
+        shutil.rmtree(place)
+
+
+@finding("users-B11")
+def a_job_is_named_by_its_script(scene):
+    scene.broker.start()
+    # No command line of an interpreter in a deep folder fits the column.
+    folder = scene.folder / ("deep" * 12) / "resnet"
+    folder.mkdir(parents=True)
+    script = folder / "train.py"
+    script.write_text(QUEUED)
+    names = ["train.py --rank 0", "train.py --rank 1"]
+    ranks = [scene.job([sys.executable, "-u", script, "--rank", rank, scene.running]) for rank in (0, 1)]
+    scene.attached(*ranks)
+    waiter = scene.job([sys.executable, "-u", script, "--rank", 2], more={"WEFT_MEMORY": "39.9GiB"})
+    waits(scene, waiter)
+    for page in (weft(scene, "status").stdout, weft(scene, "top", "-n", 1, "--interval", 0.1).stdout, weft(scene, "queue").stdout):
+        shown = [line for line in page.splitlines() if "resnet/train.py --rank" in line]
+        assert len(shown) == 3 and all(any(name in line for line in shown) for name in names), page
+    waiter.kill()
+    scene.running.unlink()
+    for rank in ranks:
+        scene.finish(rank)
+    ended = weft(scene, "status").stdout
+    assert all(name in ended for name in names), ended
+
+
+# A job with a context, for as long as a file is there.
+QUEUED = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+context = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+while os.path.exists(sys.argv[-1]):
+    time.sleep(0.01)
+"""
+
+
+@finding("users-B12")
+def what_is_said_wrongly_is_told(scene):
+    job = scene.client("loud", more={"WEFT_LOG": "loud", "WEFT_MODE": "serv", "WEFT_MEMORY": "12", "WEFT_SOCKET": "relative.sock"})
+    scene.finish(job)
+    for words in (("WEFT_LOG=loud", "none of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):
+        assert any(all(word in line for word in words) for line in job.stderr().splitlines()), f"{words}: {job.explain()}"
+    assert "12GiB" in told(scene, "run", "--memory", 12, "--", "true")
+    for words in (["run", "--priority", "high", "--", "true"], ["run", "-p", "12", "--", "true"], ["set", "--client", "1", "-p", "12"]):
+        assert "0 (matters most) to 9" in told(scene, *words)
+    for words in (["set", "--client", "x", "-p", "1"], ["broker", "--turn", "x"], ["profile", "keep", "x", "--name", "q"]):
+        assert "a whole number" in told(scene, *words)
+    line = told(scene, "run", "--", scene.folder, code=126)
+    assert line.endswith("Permission denied"), line
+    line = told(scene, "trace", "show", scene.folder / "none.weft", code=1)
+    assert line.count("No such file") == 1 and "os error" not in line, line
+    nowhere = jobs.clean_environment()
+    for name in ("HOME", "XDG_DATA_HOME"):
+        nowhere.pop(name, None)
+    rows = subprocess.run([paths.WEFT, "doctor", "--json"], env=nowhere, capture_output=True, text=True, timeout=BOUND, check=False).stdout
+    found = next(row["found"] for row in json.loads(rows)["rows"] if row["what"] == "profiles")
+    assert "WEFT_PROFILE_DIR" in found, found
+    # A relative socket is the same one for the command, its job and its broker, wherever they are.
+    environment = {**scene.broker.environment(), **scene.device.environment(), "WEFT_SOCKET": "here/relative.sock"}
+    shown = typed(paths.WEFT, "run", "--", "sh", "-c", "cd /; echo $WEFT_SOCKET", environment=environment, cwd=scene.folder)
+    assert shown.stdout.strip() == str(scene.folder / "here" / "relative.sock"), shown
+    typed(paths.WEFT, "stop", environment=environment, cwd=scene.folder)
+
+
+@finding("users-B12")
+def a_stopped_job_is_shown_as_stopped_and_figures_as_people_read_them(scene):
+    scene.broker.start()
+    assert "client 99 is not attached" in told(scene, "set", "--client", 99, "-p", 1, code=1)
+    job = scene.companion("job")
+    assert ", 1 job, " in weft(scene, "top", "-n", 1, "--interval", 0.1).stdout
+    os.kill(job.pid, signal.SIGSTOP)
+    try:
+        assert jobs.wait_until(lambda: scene.row(job)["stopped"], BOUND), scene.row(job)
+        assert "alone, stopped" in weft(scene, "status").stdout
+    finally:
+        os.kill(job.pid, signal.SIGCONT)
+    assert jobs.wait_until(lambda: not scene.row(job)["stopped"], BOUND), scene.row(job)
+    large = scene.job([COMPANION, "--at-most", 1], "large", more={"WEFT_MEMORY": "400GiB"})
+    large.wait(BOUND)
+    line = next(line for line in large.stderr().splitlines() if "can never run here" in line)
+    assert "it needs 400 GiB (" in line and "device it may use has 40.0 GiB" in line, line
+
+
+@finding("users-B13")
+def doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
+    def row():
+        rows = json.loads(weft(scene, "doctor", "--json", more={"SIMGPU_DILATION": "10"}).stdout)["rows"]
+        return next((row for row in rows if row["what"] == "dilation"), None)
+
+    assert row()["verdict"] == "warn" and "--dilation 10" in row()["advice"], row()
+    scene.broker.start()
+    assert row()["verdict"] == "warn" and "protects nobody" in row()["found"], row()
+    scene.broker.stop()
+    scene.broker.arguments += ["--dilation", "10"]
+    scene.broker.start()
+    assert row()["verdict"] == "ok", row()

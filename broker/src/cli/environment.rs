@@ -193,7 +193,8 @@ fn variables(
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        set.push(("WEFT_MEMORY", memory.to_string().into()));
+        // A small number without a unit would be taken for a forgotten one.
+        set.push(("WEFT_MEMORY", format!("{memory}b").into()));
     }
     if let Some(duration) = &wishes.duration {
         set.push(("WEFT_DURATION", duration.into()));

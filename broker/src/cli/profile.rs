@@ -37,13 +37,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
     /// How much slower than it pretends a simulated GPU runs: host times are divided by it
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::broker::dilation, requires = "trace")]
     dilation: f64,
     /// Also write the profile here
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
-    #[arg(long, short, value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     priority: Option<u8>,
     /// What the job's device memory is while it is sampled; what its kernels touch is learnt of managed memory alone
     #[arg(long, value_enum, conflicts_with = "trace")]
@@ -53,8 +53,8 @@ pub struct Args {
     #[arg(long, value_enum, conflicts_with = "trace")]
     evidence: Option<Evidence>,
     /// The job and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -72,6 +72,7 @@ enum Action {
     /// Make a profile of what a job took that has ended and had said neither --memory nor a profile (weft queue lists them)
     Keep {
         /// Its process; left out: the last one that ended
+        #[arg(value_parser = text::whole::<u32>)]
         pid: Option<u32>,
         /// What the profile is called; one of that name learns the more of both
         #[arg(long)]
@@ -165,7 +166,8 @@ fn learn(args: Args) -> Result<ExitCode> {
         Err(error) => {
             // The job's own end counts more than what was to be learnt of it.
             eprintln!(
-                "weft: {error:#}: profile {} has what was written before, if anything",
+                "weft: {}: profile {} has what was written before, if anything",
+                text::told(&error),
                 store::short(&called)
             );
             return Ok(end(status, false));
@@ -317,7 +319,7 @@ fn list() -> Result<ExitCode> {
                 profile.launches().to_string(),
                 profile.gpu.to_string(),
             ]),
-            Err(error) => troubles.push(format!("weft: {error:#}")),
+            Err(error) => troubles.push(format!("weft: {}", text::told(&error.into()))),
         }
     }
     let _ = writeln!(std::io::stdout(), "{}", table.lines().join("\n"));

@@ -138,7 +138,7 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     environment.tidy();
     let kept = keep(wanted, &file);
     if let Err(error) = &kept {
-        eprintln!("weft: {error:#}");
+        eprintln!("weft: {}", text::told(error));
     }
     Ok(profile::end(status, kept.is_ok()))
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use super::admission;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::protocol::fit::{ENOUGH, Fit};
@@ -271,6 +272,7 @@ impl Entry {
             left_behind: read(&counters.left_behind),
             left_failed: read(&counters.left_failed),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
+            stopped: admission::is_stopped(self.pid),
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),
             troubles: read(&counters.troubles),

@@ -42,6 +42,9 @@ pub struct BrokerStatus {
     pub delay_bound_us: u64,
     /// The longest a launch may wait at the gate, ms.
     pub longest_wait_ms: u64,
+    /// How many times slower than it pretends it takes the device to be (`--dilation`).
+    #[serde(default)]
+    pub dilation: f64,
     /// How the scheduler thread waits now: `parked`, `napping` or `spinning`.
     pub waiting: String,
     /// Clients that ever attached.
@@ -133,6 +136,9 @@ pub struct ClientStatus {
     pub left_failed: u64,
     /// Whether a launch waits now.
     pub waiting: bool,
+    /// Whether the process is stopped (SIGSTOP, the terminal's Ctrl-Z, a debugger).
+    #[serde(default)]
+    pub stopped: bool,
     /// Launches of handles with no known name.
     pub unnamed: u64,
     /// Launches into a capturing stream.
