@@ -6,9 +6,10 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use common::{Client, Home, hello, text, until};
+use weft_broker::daemon::admin::{self, Answer, Question};
+use weft_broker::daemon::places::Places;
 use weft_broker::protocol::control::{Hello, ToBroker, ToClient};
 use weft_broker::protocol::lane::{Kind, NO_GAP};
 use weft_kernel_id::KernelId;
@@ -377,8 +378,14 @@ fn helper_sampler() {
         sampler(&std::env::var("WEFT_PROFILE").expect("named")),
     );
     sample(&client, 30);
-    // Long enough for the channel's messages to be on their way.
-    std::thread::sleep(Duration::from_millis(50));
+    let places = Places::at(socket);
+    until("all was heard", || match admin::ask(&places, &Question::Status) {
+        Ok(Answer::Status(status)) => status
+            .clients
+            .iter()
+            .any(|own| own.samples == 30 && own.kernels == 1 && own.device.is_some()),
+        _ => false,
+    });
 }
 
 #[test]
@@ -484,7 +491,7 @@ fn top_shows_pages_and_ends() {
     home.only_client();
     let output = home.done(&["top", "--interval", "0.1", "--count", "2"]);
     assert!(output.status.success());
-    assert_eq!(text(&output.stdout).matches("policy weft, 1 jobs").count(), 2);
+    assert_eq!(text(&output.stdout).matches("policy weft, 1 job,").count(), 2);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -91,14 +92,19 @@ fn killed_clients_leave_nothing() {
                 Command::new(&program)
                     .args(["--exact", "helper_client", "--ignored", "--nocapture"])
                     .env("WEFT_TEST_SOCKET", home.socket())
-                    .stdout(Stdio::null())
+                    .stdout(Stdio::piped())
                     .stderr(Stdio::null())
                     .spawn()
                     .expect("started")
             })
             .collect();
-        for child in &mut children {
-            // From before the attach to long after it.
+        for (number, child) in children.iter_mut().enumerate() {
+            // Half of them at any moment, from before the attach on; the others when they have attached, however long that takes here.
+            if number % 2 == 0 {
+                let said = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+                let attached = said.map_while(Result::ok).any(|line| line.contains("attached"));
+                assert!(attached, "a client ended by itself");
+            }
             std::thread::sleep(Duration::from_micros(dice.below(12_000)));
             steady.launch(1, 1000);
             child.kill().expect("killed");
@@ -117,8 +123,8 @@ fn killed_clients_leave_nothing() {
     );
     assert_eq!(status.broker.attached, status.broker.vanished + 1);
     assert!(
-        status.broker.vanished as usize > KILLS / 4,
-        "too few of the kills came after an attach: {}",
+        status.broker.vanished as usize >= KILLS / 2,
+        "half of them were killed after their attach: {}",
         status.broker.vanished
     );
     until("lanes are reclaimed", || broker.lanes() == 1);
@@ -331,10 +337,8 @@ fn no_wake_up_is_lost() {
     main.launch(1, 1000);
     until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
     main.become_idle();
-    let begin = std::time::Instant::now();
     let mut dice = Dice(3);
-    for round in 0..ROUNDS {
-        assert!(begin.elapsed() < common::PATIENCE, "only {round} rounds");
+    for _ in 0..ROUNDS {
         other.come_to_gate(2, COST);
         until("the filler may go", || other.may_go());
         let lane = other.lane();

@@ -11,6 +11,9 @@ use log::{LevelFilter, Log, Metadata, Record};
 /// How much is said.
 const VARIABLE: &str = "WEFT_LOG";
 
+/// What the variable may say; nothing is `warn`.
+const LEVELS: [&str; 7] = ["", "off", "error", "warn", "info", "debug", "trace"];
+
 struct Stderr;
 
 impl Log for Stderr {
@@ -43,6 +46,9 @@ pub fn start() {
         // This library's own copy of `log` has no other sink, so this cannot fail.
         let _ = log::set_logger(&Stderr);
         crate::trouble::watch();
+        if !LEVELS.contains(&wanted.as_str()) {
+            log::warn!("{VARIABLE}={wanted} is none of off, error, warn, info, debug, trace; taken as warn");
+        }
     });
 }
 

@@ -48,6 +48,15 @@ pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> i
     Ok(())
 }
 
+/// Whether a file could be put at `path` now, found out by making one beside it. Nothing of it is left.
+pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let (temporary, _) = beside(path, 0o600)?;
+    fs::remove_file(temporary)
+}
+
 /// A new file beside `path`. A process that was killed may have left one of the same name: in a container every process has the number that the one before had.
 fn beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);

@@ -18,6 +18,9 @@ const SUFFIX: &str = ".profile";
 /// The longest name: with the suffix and the temporary file's marks it fits every file system.
 const MAX_NAME: usize = 64;
 
+/// What a profile is called, behind its name, that a new one took the place of.
+const OLD: &str = ".old";
+
 /// A directory of profiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
@@ -99,6 +102,48 @@ impl Store {
         })?;
         replace(&path, |file| file.write_all(&bytes))?;
         Ok(path)
+    }
+
+    /// Makes the directory where it is missing and finds out whether a profile of this name could be written: for who is about to run a job for it. Says what is wrong; changes no profile.
+    pub fn ready(&self, name: &str) -> Result<(), Error> {
+        let path = self.path(name)?;
+        fs::create_dir_all(&self.directory).map_err(|source| Error::Io {
+            doing: "make the directory",
+            path: self.directory.clone(),
+            source,
+        })?;
+        file::could_replace(&path).map_err(|source| Error::Io {
+            doing: "write",
+            path,
+            source,
+        })
+    }
+
+    /// Keeps what there is under this name as `NAME.old`, in the place of an older one, before it is replaced. Returns what it is called then; `None` where there was none.
+    pub fn set_aside(&self, name: &str) -> Result<Option<String>, Error> {
+        let path = self.path(name)?;
+        if !path.exists() {
+            return Ok(None);
+        }
+        let stem: String = name.chars().take(MAX_NAME - OLD.len()).collect();
+        let old = format!("{stem}{OLD}");
+        match self.load(name) {
+            Ok(profile) => self.save(&Profile {
+                name: old.clone(),
+                ..profile
+            })?,
+            // What this weft cannot read another one may.
+            Err(_) => {
+                let target = self.path(&old)?;
+                fs::copy(&path, &target).map_err(|source| Error::Io {
+                    doing: "write",
+                    path: target.clone(),
+                    source,
+                })?;
+                target
+            }
+        };
+        Ok(Some(old))
     }
 
     /// Names of the profiles that are there, sorted. No directory is no profiles.
@@ -232,6 +277,40 @@ mod tests {
         ] {
             assert!(matches!(valid_name(bad), Err(Error::Name(_))), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_is_replaced_is_kept_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path());
+        assert_eq!(store.set_aside("resnet").unwrap(), None);
+        let mut profile = sample();
+        for runs in [1, 2] {
+            profile.runs = runs;
+            store.save(&profile).unwrap();
+            assert_eq!(store.set_aside("resnet").unwrap().as_deref(), Some("resnet.old"));
+            let kept = store.load("resnet.old").unwrap();
+            assert_eq!((kept.runs, kept.name.as_str()), (runs, "resnet.old"));
+        }
+        assert_eq!(store.names().unwrap(), ["resnet", "resnet.old"]);
+        // One that cannot be read, and one with the longest name.
+        let long = "n".repeat(MAX_NAME);
+        fs::write(store.path(&long).unwrap(), "of another weft").unwrap();
+        let old = store.set_aside(&long).unwrap().unwrap();
+        assert_eq!(old.len(), MAX_NAME);
+        assert_eq!(fs::read(store.path(&old).unwrap()).unwrap(), b"of another weft");
+    }
+
+    #[test]
+    fn whether_one_could_be_written_is_known_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("deep/er"));
+        store.ready("resnet").unwrap();
+        assert_eq!(files(store.directory()), [""; 0]);
+        fs::create_dir(store.path("taken").unwrap()).unwrap();
+        assert!(store.ready("taken").is_err());
+        let nowhere = Store::at("/proc/weft").ready("resnet").unwrap_err().to_string();
+        assert!(nowhere.contains("/proc/weft"), "{nowhere}");
     }
 
     #[test]

@@ -21,7 +21,8 @@ def stopped_and_continued(scene):
     scene.attached(beside, job)
     for victim in (beside, job, scene.broker.job):
         os.kill(victim.pid, signal.SIGSTOP)
-        time.sleep(0.5)
+        stopped = Path(f"/proc/{victim.pid}/stat")
+        assert jobs.wait_until(lambda stopped=stopped: stopped.read_text().rsplit(")", 1)[1].split()[0] == "T", BOUND), victim.explain()
         # Whoever is stopped, the others end what they begin.
         if victim is not job:
             scene.finish(scene.client(priority=7))

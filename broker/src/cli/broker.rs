@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{mps, people, start};
+use super::{mps, people, start, text};
 use crate::core::{Config, PolicyName};
 use crate::daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use crate::daemon::places::Places;
@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long)]
     pub background: bool,
     /// End when no client was attached for so many seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>)]
     pub idle_exit: Option<u64>,
     /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared /run/weft/broker.sock)
     #[arg(long, value_name = "PATH")]
@@ -44,19 +44,19 @@ pub struct Args {
     #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = priority)]
     pub priority_of: Vec<(u32, u8)>,
     /// The most predicted work of others that may stand in the holder's way
-    #[arg(long, value_name = "MICROSECONDS")]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub delay_bound: Option<u64>,
     /// The longest a launch may wait at the gate; it then goes through and is counted
-    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub longest_wait: Option<u64>,
     /// Turn length of the timeslice policy
-    #[arg(long, value_name = "MICROSECONDS")]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub turn: Option<u64>,
     /// How long a job may be away while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
-    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub away: Option<u64>,
     /// What it costs the device to go from one process to another; default 100, under MPS 0
-    #[arg(long, value_name = "MICROSECONDS")]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub switch_cost: Option<u64>,
     /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
@@ -120,7 +120,8 @@ fn priority(text: &str) -> Result<(u32, u8), String> {
     people::figure(text, 0, 9)
 }
 
-fn dilation(text: &str) -> Result<f64, String> {
+/// How many times slower than a real device a simulated one is.
+pub fn dilation(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
         _ => Err(format!("{text} is not a factor of 1 to 1000")),
@@ -172,15 +173,12 @@ fn options(args: &Args) -> Options {
 
 fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     if admin::pings(places) {
-        if !args.quiet {
-            eprintln!("weft: a broker runs already at {}", places.socket().display());
-        }
-        return Ok(ExitCode::SUCCESS);
+        return runs_already(args, places);
     }
     // Of many that want to start one at once, one does; the others wait for its answer.
     let _turn = start::turn(places)?;
     if admin::pings(places) {
-        return Ok(ExitCode::SUCCESS);
+        return runs_already(args, places);
     }
     if fs::metadata(places.log()).is_ok_and(|meta| meta.len() > LONGEST_LOG) {
         let _ = fs::remove_file(places.log());
@@ -243,7 +241,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         if let Some(status) = child.try_wait().context("cannot wait for the broker")? {
             if admin::pings(places) {
                 // Somebody else's broker came first.
-                return Ok(ExitCode::SUCCESS);
+                return runs_already(args, places);
             }
             bail!("the broker ended ({status}); its log is {}", places.log().display());
         }
@@ -256,6 +254,17 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         eprintln!("weft: broker {} at {}", child.id(), places.socket().display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A job that only wants a broker (`--quiet`) has one. Who types this wants his own, with what he said of it, and that one does not run.
+fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
+    if args.quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!(
+        "a broker already runs at {}, and nothing of it was changed; stop it (weft stop), or give this one another place with --socket",
+        places.socket().display()
+    )
 }
 
 /// Lets no descriptor that this process happened to inherit live on in the broker: a pipe held open there would keep

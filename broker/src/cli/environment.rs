@@ -21,6 +21,17 @@ pub struct Environment {
     pub set: Vec<(&'static str, OsString)>,
     /// What the person should know before the job starts.
     pub warnings: Vec<String>,
+    /// A directory that was made for this job alone, because the user's own place cannot be used. Who outlives the job has it removed ([`Environment::tidy`]).
+    pub made: Option<PathBuf>,
+}
+
+impl Environment {
+    /// The job has ended: what was made for it alone goes.
+    pub fn tidy(&self) {
+        if let Some(made) = &self.made {
+            let _ = std::fs::remove_dir_all(made);
+        }
+    }
 }
 
 /// What a job is to be.
@@ -68,20 +79,12 @@ pub enum Evidence {
 pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let weft = libraries::find_weft()
         .context("libweft.so is not beside the weft command (WEFT_LIBRARY=/path/to/libweft.so names it)")?;
-    // A shared broker's directory is not this user's to write to.
-    let home = match places.is_shared() {
-        true => {
-            let own = Places::own();
-            own.prepare()
-                .with_context(|| format!("this user's directory {}", own.directory().display()))?;
-            own
-        }
-        false => places.clone(),
-    };
-    let links = libraries::link_directory(&weft, &home.directory())
-        .with_context(|| format!("cannot link the driver's names to {}", weft.display()))?;
+    let (links, made) = links(&weft, places)?;
     let driver = libraries::find_driver(Some(&weft));
-    let mut environment = Environment::default();
+    let mut environment = Environment {
+        made,
+        ..Environment::default()
+    };
     if driver.is_none() {
         environment.warnings.push(match env::var_os("WEFT_CUDA_LIBRARY") {
             Some(named) => format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
@@ -104,6 +107,36 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
             .push(("WEFT_SOCKET", places.socket().as_os_str().to_os_string()));
     }
     Ok(environment)
+}
+
+/// A directory in which the driver's names lead to weft: the one that was laid out beside it, else one in this user's own place, else a fresh one, which is returned once more. On a machine of several users anybody
+/// may have been first to make the place (`/tmp/weft-UID`).
+fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
+    if let Some(beside) = libraries::links_beside(weft) {
+        return Ok((beside, None));
+    }
+    // A shared broker's directory is not this user's to write to.
+    let home = match places.is_shared() {
+        true => Places::own(),
+        false => places.clone(),
+    };
+    let own = home
+        .prepare()
+        .with_context(|| format!("this user's directory {}", home.directory().display()))
+        .and_then(|()| Ok(libraries::link_directory(weft, &home.directory())?));
+    let why = match own {
+        Ok(links) => return Ok((links, None)),
+        Err(why) => why,
+    };
+    let fresh = libraries::fresh_directory()
+        .with_context(|| format!("{why:#}; nor can a directory be made in {}", env::temp_dir().display()))?;
+    match libraries::link_directory(weft, &fresh) {
+        Ok(links) => Ok((links, Some(fresh))),
+        Err(error) => {
+            let _ = std::fs::remove_dir_all(&fresh);
+            Err(error).with_context(|| format!("cannot link the driver's names to {}", weft.display()))
+        }
+    }
 }
 
 /// `LD_PRELOAD` is split at blanks and colons and knows no quotes: a library in such a path is named by its link.
@@ -160,7 +193,8 @@ fn variables(
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        set.push(("WEFT_MEMORY", memory.to_string().into()));
+        // A small number without a unit would be taken for a forgotten one.
+        set.push(("WEFT_MEMORY", format!("{memory}b").into()));
     }
     if let Some(duration) = &wishes.duration {
         set.push(("WEFT_DURATION", duration.into()));

@@ -109,18 +109,25 @@ fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
     substantial && !stub && !weft.is_some_and(|weft| same_file(path, weft))
 }
 
-/// A directory in which both driver names lead to weft's library: `lib` beside it, else one that is made under `scratch`.
+/// The directory `lib` beside weft's library, if both driver names lead to the library in it.
+pub fn links_beside(weft: &Path) -> Option<PathBuf> {
+    let beside = weft.parent()?.join("lib");
+    let mut names = [DRIVER, DRIVER_BARE].iter();
+    names.all(|name| same_file(&beside.join(name), weft)).then_some(beside)
+}
+
+/// A directory in which both driver names lead to weft's library, made under `scratch`, which nobody else may change. Fails as well where the directory is there and somebody else's: he could
+/// have the job load what he likes.
 pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
-    if let Some(beside) = weft.parent().map(|parent| parent.join("lib"))
-        && [DRIVER, DRIVER_BARE]
-            .iter()
-            .all(|name| same_file(&beside.join(name), weft))
-    {
-        return Ok(beside);
-    }
     let (device, inode) = identity(weft).ok_or(io::ErrorKind::NotFound)?;
     let directory = scratch.join(format!("lib-{device:x}-{inode:x}"));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    let facts = fs::symlink_metadata(&directory)?;
+    let own = facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw() && facts.mode() & 0o022 == 0;
+    if !own {
+        let why = format!("{} is not this user's alone", directory.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     for name in [DRIVER, DRIVER_BARE] {
         let link = directory.join(name);
         if same_file(&link, weft) {
@@ -133,6 +140,23 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
         fs::rename(&fresh, &link)?;
     }
     Ok(directory)
+}
+
+/// A fresh directory of this user's alone, for links where his own place cannot be used. It is never met again: who outlives the job removes it.
+pub fn fresh_directory() -> io::Result<PathBuf> {
+    /// Each name is a new one, so one that is taken is somebody's intent.
+    const TRIES: u32 = 64;
+    let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
+    for turn in 0..TRIES {
+        let name = format!("weft-lib-{}-{:x}", std::process::id(), since.wrapping_add(turn));
+        let directory = env::temp_dir().join(name);
+        // It fails where anything is there, a link included.
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| directory),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 #[cfg(test)]
@@ -181,7 +205,27 @@ mod tests {
         let beside = home.path().join("lib");
         fs::create_dir(&beside).expect("made");
         symlink(&weft, beside.join(DRIVER)).expect("linked");
+        assert_eq!(links_beside(&weft), None, "one name is missing");
         symlink(&weft, beside.join(DRIVER_BARE)).expect("linked");
-        assert_eq!(link_directory(&weft, &scratch).expect("found"), beside);
+        assert_eq!(links_beside(&weft), Some(beside));
+    }
+
+    #[test]
+    fn links_that_others_could_change_are_not_used() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().expect("a directory");
+        let weft = home.path().join(WEFT);
+        fs::write(&weft, "ours").expect("written");
+        let made = link_directory(&weft, home.path()).expect("made");
+        fs::set_permissions(&made, fs::Permissions::from_mode(0o777)).expect("chmod");
+        let refused = link_directory(&weft, home.path()).expect_err("anybody may have put links there");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        let fresh = fresh_directory().expect("made");
+        let mode = fs::metadata(&fresh).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert_ne!(fresh_directory().ok().as_ref(), Some(&fresh));
+        let linked = link_directory(&weft, &fresh).expect("made");
+        assert!(same_file(&linked.join(DRIVER), &weft));
+        let _ = fs::remove_dir_all(fresh);
     }
 }

@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         // The chain in one line: `what failed: why: why`.
-        eprintln!("weft: {error:#}");
+        eprintln!("weft: {}", text::told(&error));
         ExitCode::FAILURE
     })
 }
@@ -98,18 +98,48 @@ fn usage(error: &clap::Error) -> ExitCode {
             error.exit()
         }
         _ => {
-            let text = error.to_string();
-            // Several missing arguments stand on lines of their own, up to the first empty line.
-            let first: Vec<&str> = text
-                .lines()
-                .map(str::trim)
-                .take_while(|line| !line.is_empty())
-                .collect();
-            let line = first.join(" ");
-            eprintln!("weft: {} (weft --help)", line.strip_prefix("error: ").unwrap_or(&line));
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
+            eprintln!(
+                "weft: {} ({} --help)",
+                in_one_line(&error.to_string()),
+                command_of(&words)
+            );
             ExitCode::from(2)
         }
     }
+}
+
+/// What clap says, with what it suggests: its paragraphs but for the usage, which `--help` shows.
+fn in_one_line(said: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for paragraph in said.split("\n\n") {
+        let lines: Vec<&str> = paragraph
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let text = lines.join(" ").replace("tip: ", "");
+        let usage = text.starts_with("Usage:") || text.starts_with("For more information");
+        if !usage && !text.is_empty() {
+            parts.push(text.strip_prefix("error: ").unwrap_or(&text).to_string());
+        }
+    }
+    parts.join("; ")
+}
+
+/// The command whose help tells more: as far as what was typed names one.
+fn command_of(words: &[&str]) -> String {
+    use clap::CommandFactory;
+    let (mut command, mut name) = (Cli::command(), "weft".to_string());
+    for word in words {
+        let Some(found) = command.find_subcommand(word).cloned() else {
+            break;
+        };
+        name = format!("{name} {word}");
+        command = found;
+    }
+    name
 }
 
 #[cfg(test)]
@@ -134,6 +164,56 @@ mod tests {
             assert_eq!(args.command, ["python", "-c", "x"]);
             assert_eq!(args.priority, Some(3));
         }
+    }
+
+    #[test]
+    fn a_mistyped_option_is_no_command() {
+        for line in [
+            &["weft", "run", "--profle", "resnet", "--", "python", "x"][..],
+            &["weft", "run", "--prioriy=0", "true"],
+            &["weft", "run", "-x", "true"],
+            &["weft", "run", "--help-me", "true"],
+            &["weft", "profile", "--name", "q", "--outt", "x", "--", "true"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
+        let said = |line: &[&str]| in_one_line(&Cli::try_parse_from(line).expect_err("wrong").to_string());
+        let option = said(&["weft", "run", "--profle", "resnet", "--", "python", "x"]);
+        assert!(
+            option.contains("'--profle'") && option.contains("'--profile'") && !option.contains('\n'),
+            "{option}"
+        );
+        let command = said(&["weft", "statsu"]);
+        assert!(command.contains("'status'"), "{command}");
+        let figure = said(&["weft", "run", "--priority", "high", "--", "true"]);
+        assert!(figure.contains("0 (matters most) to 9"), "{figure}");
+        // Behind the command, or behind the dashes, all is the command's.
+        for line in [
+            &["weft", "run", "python", "-u", "x.py", "--profle"][..],
+            &["weft", "run", "--", "-x", "--profle"],
+            &["weft", "run", "-p", "3", "--", "python", "-u", "--", "x"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
+        }
+        assert_eq!(command_of(&["run", "--profle"]), "weft run");
+        assert_eq!(command_of(&["profile", "keep", "x"]), "weft profile keep");
+        assert_eq!(command_of(&["statsu"]), "weft");
+    }
+
+    #[test]
+    fn a_job_to_profile_may_be_given_without_dashes() {
+        for line in [
+            &["weft", "profile", "--name", "q", "--", "python", "-u", "x.py"][..],
+            &["weft", "profile", "--name", "q", "python", "-u", "x.py"],
+        ] {
+            let Command::Profile(args) = Cli::try_parse_from(line).expect("parses").command else {
+                panic!("another command");
+            };
+            assert_eq!(args.command, ["python", "-u", "x.py"]);
+        }
+        assert!(Cli::try_parse_from(["weft", "profile", "show", "q"]).is_ok());
+        assert!(Cli::try_parse_from(["weft", "profile", "list"]).is_ok());
+        assert!(Cli::try_parse_from(["weft", "profile", "--name", "q"]).is_err());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them; shows and lists what was learnt.
 //!
+//! What holds: what could not be written is said before the job starts; a profile that is replaced is kept as `NAME.old`; where nothing came of it the exit code is not 0 ([`NOTHING`]).
+//!
 //! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. It ends as the job did.
 #![forbid(unsafe_code)]
 
@@ -7,7 +9,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,7 +23,7 @@ use crate::daemon::places::Places;
 use crate::daemon::status::Sampled;
 use crate::daemon::store;
 
-/// Learn a job once (stage 1), or look at what was learnt
+/// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that was well and no profile (or trace) came of it. A profile that had the name before is kept as NAME.old
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -35,13 +37,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
     /// How much slower than it pretends a simulated GPU runs: host times are divided by it
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::broker::dilation, requires = "trace")]
     dilation: f64,
     /// Also write the profile here
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
-    #[arg(long, short, value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     priority: Option<u8>,
     /// What the job's device memory is while it is sampled; what its kernels touch is learnt of managed memory alone
     #[arg(long, value_enum, conflicts_with = "trace")]
@@ -51,8 +53,8 @@ pub struct Args {
     #[arg(long, value_enum, conflicts_with = "trace")]
     evidence: Option<Evidence>,
     /// The job and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,6 +72,7 @@ enum Action {
     /// Make a profile of what a job took that has ended and had said neither --memory nor a profile (weft queue lists them)
     Keep {
         /// Its process; left out: the last one that ended
+        #[arg(value_parser = text::whole::<u32>)]
         pid: Option<u32>,
         /// What the profile is called; one of that name learns the more of both
         #[arg(long)]
@@ -81,6 +84,9 @@ enum Action {
         name: String,
     },
 }
+
+/// The exit code where the job ended well and there is no profile, or trace, of it: `EX_CANTCREAT` of sysexits.h, which a job itself hardly has.
+pub const NOTHING: u8 = 73;
 
 /// How long after the job's end its last samples may take to arrive.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -119,6 +125,10 @@ fn learn(args: Args) -> Result<ExitCode> {
         }
     };
     let file = store::file(&called)?;
+    store::ready(&called).context("the job was not started: no profile of it could be kept")?;
+    if let Some(out) = &args.out {
+        writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
+    }
     // A shared broker writes no file for anybody.
     let places = Places::own();
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
@@ -141,37 +151,59 @@ fn learn(args: Args) -> Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command")?;
     let signals = waiting::signals()?;
     let mut job = Command::new(program);
-    let child = match inherited::pass_on(job.args(arguments).envs(environment.set)).spawn() {
+    let child = match inherited::pass_on(job.args(arguments).envs(environment.set.iter().cloned())).spawn() {
         Ok(child) => child,
         Err(error) => {
+            environment.tidy();
             let _ = admin::ask(&places, &Question::ProfileEnd { name: called });
             return Ok(not_started(program, &error));
         }
     };
     let status = signals.wait(child)?;
+    environment.tidy();
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
             // The job's own end counts more than what was to be learnt of it.
             eprintln!(
-                "weft: {error:#}: profile {} has what was written before, if anything",
+                "weft: {}: profile {} has what was written before, if anything",
+                text::told(&error),
                 store::short(&called)
             );
-            return Ok(waiting::end_as(status));
+            return Ok(end(status, false));
         }
     };
-    summary(store::short(&called), &sampled, &file);
+    let mut learnt = summary(store::short(&called), &sampled, &file);
     if let Some(out) = &args.out {
         match sampled.file.is_some() {
             true => {
                 if let Err(error) = fs::copy(&file, out) {
-                    eprintln!("weft: cannot write {}: {error}", out.display());
+                    eprintln!("weft: cannot write {}: {}", out.display(), text::why(&error));
+                    learnt = false;
                 }
             }
             false => eprintln!("weft: {} was not written", out.display()),
         }
     }
-    Ok(waiting::end_as(status))
+    Ok(end(status, learnt))
+}
+
+/// Ends as the job did. One that ended well and of which nothing came is no success all the same: a script would go on to serve with a profile that is not there.
+pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
+    match status.success() && !learnt {
+        true => ExitCode::from(NOTHING),
+        false => waiting::end_as(status),
+    }
+}
+
+/// Whether a file can be written, without changing one that is there.
+pub fn writable(file: &Path) -> std::io::Result<()> {
+    let there = file.exists();
+    fs::File::options().append(true).create(true).open(file)?;
+    match there {
+        true => Ok(()),
+        false => fs::remove_file(file),
+    }
 }
 
 /// Waits until the job's processes are gone from the broker, then ends the sampling.
@@ -184,8 +216,8 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
         }
         if Instant::now() > deadline {
             eprintln!(
-                "weft: {} processes of the job still run; what they did so far counts",
-                sampled.active
+                "weft: of the job still run: {}; what they did so far counts",
+                text::count(sampled.active, "process", "processes")
             );
             break;
         }
@@ -197,30 +229,40 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
     }
 }
 
-fn summary(name: &str, sampled: &Sampled, file: &Path) {
+/// Says what came of it, and whether anything did.
+fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
     if let Some(trouble) = &sampled.trouble {
         eprintln!("weft: profile {name} could not be written: {trouble}");
-        return;
+        return false;
     }
+    let before = match file.exists() {
+        true => format!("; profile {name} stays as it was"),
+        false => String::new(),
+    };
     match (sampled.clients, sampled.samples) {
         (0, _) => eprintln!(
-            "weft: no process of the job used the GPU under weft: nothing was learnt (weft doctor shows whether interception works)"
+            "weft: no process of the job used the GPU under weft: nothing was learnt{before} (weft doctor shows whether interception works)"
         ),
         (clients, 0) => eprintln!(
-            "weft: {clients} processes attached, {} launches, but no sample came: nothing was learnt",
+            "weft: {} attached, {} launches, but no sample came: nothing was learnt{before}",
+            text::count(clients, "process", "processes"),
             sampled.launches
         ),
         (clients, samples) => {
             eprintln!(
-                "weft: profile {name}: {} kernels, {samples} samples of {} launches in {clients} {}, {}",
+                "weft: profile {name}: {} kernels, {samples} samples of {} launches in {}, {}",
                 sampled.kernels,
                 sampled.launches,
-                if clients == 1 { "process" } else { "processes" },
+                text::count(clients, "process", "processes"),
                 file.display()
             );
+            if let Some(kept) = &sampled.kept {
+                eprintln!("weft: the profile that was called {name} before is {kept} now");
+            }
             eprintln!("weft: serve it with: weft run --priority 0 --profile {name} -- ...");
         }
     }
+    sampled.samples > 0 && sampled.clients > 0
 }
 
 fn show(name: &str, json: bool) -> Result<ExitCode> {
@@ -277,7 +319,7 @@ fn list() -> Result<ExitCode> {
                 profile.launches().to_string(),
                 profile.gpu.to_string(),
             ]),
-            Err(error) => troubles.push(format!("weft: {error:#}")),
+            Err(error) => troubles.push(format!("weft: {}", text::told(&error.into()))),
         }
     }
     let _ = writeln!(std::io::stdout(), "{}", table.lines().join("\n"));

@@ -73,7 +73,7 @@ pub fn render(queue: &Queue) -> String {
                 text::span(row.waited_s),
                 row.begins_s.map_or("?".to_string(), text::span),
                 row.reason.clone(),
-                text::cut(&row.command, text::COMMAND),
+                text::command(&row.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());
@@ -103,7 +103,7 @@ pub fn render(queue: &Queue) -> String {
                 row.memory.clone(),
                 text::span(row.since_s),
                 row.clients.len().to_string(),
-                text::cut(&row.command, text::COMMAND),
+                text::command(&row.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());
@@ -130,7 +130,7 @@ pub fn render(queue: &Queue) -> String {
                 text::size(row.peak),
                 text::span(row.ran_s),
                 if row.denied { "wanted more" } else { "" }.to_string(),
-                text::cut(&row.command, text::COMMAND),
+                text::command(&row.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());

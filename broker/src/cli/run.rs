@@ -9,10 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
-use clap::value_parser;
 
-use super::environment::{self, Backing, Wishes};
-use super::{gpus, inherited, start};
+use super::environment::{self, Backing, Environment, Wishes};
+use super::{gpus, inherited, start, text};
 use crate::daemon::places::Places;
 use crate::daemon::store;
 use crate::protocol::amount;
@@ -25,7 +24,7 @@ const NOT_EXECUTABLE: u8 = 126;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// 0 (matters most) to 9 (fills gaps last); default 5
-    #[arg(long, short, value_parser = value_parser!(u8).range(0..=9))]
+    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
     #[arg(long)]
@@ -50,12 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "any|LIST")]
     pub gpu: Option<String>,
     /// The job and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -75,7 +69,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     // Whether it can be used, the broker tells the job's side.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
-        eprintln!("weft: {error:#}; the job runs as without weft");
+        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
     }
     let wishes = Wishes {
         priority: args.priority,
@@ -90,7 +84,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
     };
-    let environment = environment::assemble(&places, &wishes)?;
+    // What weft cannot do for the job is no reason not to run it.
+    let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
+        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+        Environment::default()
+    });
     for warning in &environment.warnings {
         eprintln!("weft: {warning}");
     }
@@ -175,7 +173,7 @@ pub fn not_started(program: &OsString, error: &io::Error) -> ExitCode {
             ExitCode::from(NOT_FOUND)
         }
         _ => {
-            eprintln!("weft: {}: {error}", program.display());
+            eprintln!("weft: {}: {}", program.display(), text::why(error));
             ExitCode::from(NOT_EXECUTABLE)
         }
     }

@@ -74,7 +74,7 @@ pub fn render(status: &Status) -> String {
                 text::span(ended.ago_s),
                 (last.launches + last.graph_launches).to_string(),
                 text::duration(last.waited_ns),
-                text::cut(&last.command, text::COMMAND),
+                text::command(&last.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());
@@ -114,9 +114,10 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
             },
             client.pid.to_string(),
             client.priority.to_string(),
-            match client.waiting {
-                true => format!("{}, waits", client.mode),
-                false => client.mode.clone(),
+            match (client.stopped, client.waiting) {
+                (true, _) => format!("{}, stopped", client.mode),
+                (false, true) => format!("{}, waits", client.mode),
+                (false, false) => client.mode.clone(),
             },
             text::cut(&profile, 24),
             (client.launches + client.graph_launches).to_string(),
@@ -126,7 +127,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
             text::size(client.memory),
             figure(client.credit_ns.max(0) as u64),
             figure(client.outstanding_ns),
-            text::cut(&client.command, text::COMMAND),
+            text::command(&client.command, text::COMMAND),
         ]);
     }
     let mut lines = table.lines();

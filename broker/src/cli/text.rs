@@ -2,9 +2,12 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
+use std::str::FromStr;
 
 use anyhow::Result;
 use serde::Serialize;
+
+use crate::protocol::{PRIORITIES, amount};
 
 /// The widest a command is shown, characters.
 pub const COMMAND: usize = 40;
@@ -99,17 +102,107 @@ pub fn span(seconds: f64) -> String {
 
 /// A size with three figures and a unit.
 pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
+    amount::shown(bytes)
+}
+
+/// So many of something, in words that fit one too.
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Why the system refused, without the number that people do not look up.
+pub fn why(error: &std::io::Error) -> String {
+    without_numbers(error)
+}
+
+/// An error and what it came from, in one line: nothing is said twice, nor are the system's numbers.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(without_numbers) {
+        // Some errors say by themselves what they came from.
+        if !said.contains(&cause) {
+            if !said.is_empty() {
+                said.push_str(": ");
+            }
+            said.push_str(&cause);
+        }
     }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
+    said
+}
+
+/// Without what Rust puts behind each error of the system: ` (os error 13)`.
+fn without_numbers(error: impl std::fmt::Display) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut left = error.to_string();
+    while let Some(at) = left.find(BEGIN)
+        && let Some(end) = left[at..].find(')')
+    {
+        left.replace_range(at..=at + end, "");
     }
-    format!("{} {}", three(value), UNITS[unit])
+    left
+}
+
+/// A whole number that is typed.
+pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "a whole number is wanted".to_string())
+}
+
+/// A priority that is typed.
+pub fn priority(text: &str) -> Result<u8, String> {
+    let priority = text.parse().ok().filter(|priority| usize::from(*priority) < PRIORITIES);
+    priority.ok_or_else(|| "a priority is a whole number from 0 (matters most) to 9".to_string())
+}
+
+/// A command line in at most `width` characters: what people know the job by is its script and what that was told, not where its interpreter lies.
+pub fn command(line: &str, width: usize) -> String {
+    let plain = cut(line, usize::MAX);
+    if plain.chars().count() <= width {
+        return plain;
+    }
+    let words: Vec<&str> = plain.split(' ').collect();
+    let (interpreter, rest) = script_of(&words);
+    let Some((what, arguments)) = rest.split_first() else {
+        return cut(&plain, width);
+    };
+    let shown = |begin: &[&str]| {
+        let all: Vec<&str> = begin.iter().chain(arguments).copied().collect();
+        all.join(" ")
+    };
+    let near = end_of(what, 2);
+    let mut tries = vec![shown(&[near])];
+    if let Some(interpreter) = interpreter {
+        tries.insert(0, shown(&[end_of(interpreter, 1), near]));
+    }
+    let fits = tries.into_iter().find(|line| line.chars().count() <= width);
+    fits.unwrap_or_else(|| cut(&shown(&[end_of(what, 1)]), width))
+}
+
+/// The last parts of a path.
+fn end_of(path: &str, parts: usize) -> &str {
+    let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
+    slashes.nth(parts - 1).and_then(|at| path.get(at + 1..)).unwrap_or(path)
+}
+
+/// The interpreter, if the program is Python, and the words from the script on; the options between tell nobody anything.
+fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
+    let Some((program, rest)) = words.split_first() else {
+        return (None, words);
+    };
+    let name = end_of(program, 1);
+    if !(name.starts_with("python") || name.starts_with("pypy")) {
+        return (None, words);
+    }
+    let mut at = 0;
+    while let Some(word) = rest.get(at).filter(|word| word.len() > 1 && word.starts_with('-')) {
+        at += match *word {
+            // What follows is the module.
+            "-m" => return (Some(program), rest.get(at + 1..).unwrap_or_default()),
+            "-c" => break,
+            "-W" | "-X" => 2,
+            _ => 1,
+        };
+    }
+    (Some(program), rest.get(at..).unwrap_or_default())
 }
 
 /// At most `width` characters, the cut marked.
@@ -151,6 +244,51 @@ mod tests {
         table.row(["a".to_string(), "1".to_string()]);
         table.row(["long".to_string(), "100".to_string()]);
         assert_eq!(table.lines(), ["name  count", "a         1", "long    100"]);
+    }
+
+    #[test]
+    fn a_job_is_known_by_its_script() {
+        let shown = |line: &str| command(line, 40);
+        let long = "/home/ann/experiments/venv/bin/python3.11 -u -X dev /home/ann/experiments/resnet/train.py --lr 3";
+        assert_eq!(shown(long), "python3.11 resnet/train.py --lr 3");
+        assert_eq!(
+            shown(&format!("{long} --batch 64")),
+            "resnet/train.py --lr 3 --batch 64"
+        );
+        let longer = format!("{long} --batch 64 --workers 12");
+        assert_eq!(shown(&longer), "train.py --lr 3 --batch 64 --workers 12");
+        assert_eq!(shown(&format!("{longer}0")), "train.py --lr 3 --batch 64 --workers 120");
+        assert_eq!(
+            shown(&format!("{longer}00")),
+            "train.py --lr 3 --batch 64 --workers 12…"
+        );
+        assert_eq!(shown("python train.py -u"), "python train.py -u");
+        let module = "/home/ann/experiments/venv/bin/python -m vllm.entrypoints.api --port 8000";
+        assert_eq!(shown(module), "python vllm.entrypoints.api --port 8000");
+        let code = "/home/ann/experiments/venv/bin/python -c import torch; torch.ones(3)";
+        assert_eq!(shown(code), "python -c import torch; torch.ones(3)");
+        let program = "/opt/a/very/long/way/to/the/simulation/bin/solve --steps 100000";
+        assert_eq!(shown(program), "bin/solve --steps 100000");
+        assert_eq!(shown(&"x".repeat(50)).chars().count(), 40);
+        assert_eq!(
+            shown("/usr/bin/python -u -u -u -u -u -u -u -u -u -u -u -u"),
+            "/usr/bin/python -u -u -u -u -u -u -u -u…"
+        );
+    }
+
+    #[test]
+    fn an_error_is_told_once_and_without_numbers() {
+        use anyhow::Context;
+        let refused = || std::io::Error::from_raw_os_error(13);
+        let error = Err::<(), _>(refused()).context("cannot read x").expect_err("one");
+        assert_eq!(told(&error), "cannot read x: Permission denied");
+        let says = anyhow::Error::new(refused()).context(format!("cannot read x: {}", refused()));
+        assert_eq!(told(&says), "cannot read x: Permission denied");
+        assert_eq!(whole::<u32>("x"), Err("a whole number is wanted".to_string()));
+        assert_eq!(
+            (priority("9"), priority("10").is_err(), priority("high").is_err()),
+            (Ok(9), true, true)
+        );
     }
 
     #[test]

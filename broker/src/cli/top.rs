@@ -64,9 +64,9 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
     let earlier: HashMap<u64, &ClientStatus> = before.clients.iter().map(|client| (client.client, client)).collect();
     let broker = &now.broker;
     let mut page = vec![format!(
-        "policy {}, {} jobs, broker {}, {:.0} turns/s, {:.0} decisions/s",
+        "policy {}, {}, broker {}, {:.0} turns/s, {:.0} decisions/s",
         broker.policy,
-        now.clients.len(),
+        text::count(now.clients.len() as u64, "job", "jobs"),
         broker.waiting,
         broker.turns.saturating_sub(before.broker.turns) as f64 / seconds,
         broker.decisions.saturating_sub(before.broker.decisions) as f64 / seconds,
@@ -93,7 +93,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             share(rate(client.waited_ns, old.waited_ns)),
             share(rate(client.granted_ns, old.granted_ns)),
             text::size(client.memory),
-            text::cut(&client.command, text::COMMAND),
+            text::command(&client.command, text::COMMAND),
         ]);
     }
     page.extend(table.lines());

@@ -19,7 +19,7 @@ use weft_profiles::trace::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{inherited, waiting};
+use super::{inherited, profile, text, waiting};
 use crate::daemon::places::Places;
 
 /// Look at a launch trace, or turn one into JSON and back
@@ -113,6 +113,11 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     let file = std::path::absolute(&wanted.file).with_context(|| format!("cannot find {}", wanted.file.display()))?;
     // Found out before the job runs, not after.
     remove_raw(&file)?;
+    profile::writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
+    if let Some(name) = &wanted.name {
+        let ready = Store::of_user().and_then(|store| store.ready(name));
+        ready.context("the job was not started: no profile of it could be kept")?;
+    }
     let environment = environment::assemble(&Places::of_environment(), &Wishes::default())?;
     for warning in &environment.warnings {
         eprintln!("weft: {warning}");
@@ -120,18 +125,22 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     let (program, arguments) = wanted.command.split_first().context("no command")?;
     let signals = waiting::signals()?;
     let mut command = Command::new(program);
-    command.args(arguments).envs(environment.set);
+    command.args(arguments).envs(environment.set.iter().cloned());
     command.env("WEFT_MODE", "trace").env("WEFT_TRACE", &file);
     let child = match inherited::pass_on(&mut command).spawn() {
         Ok(child) => child,
-        Err(error) => return Ok(not_started(program, &error)),
+        Err(error) => {
+            environment.tidy();
+            return Ok(not_started(program, &error));
+        }
     };
     let status = signals.wait(child)?;
-    if let Err(error) = keep(wanted, &file) {
-        // The job's own end counts more than what was to be recorded of it.
-        eprintln!("weft: {error:#}");
+    environment.tidy();
+    let kept = keep(wanted, &file);
+    if let Err(error) = &kept {
+        eprintln!("weft: {}", text::told(error));
     }
-    Ok(waiting::end_as(status))
+    Ok(profile::end(status, kept.is_ok()))
 }
 
 /// Makes the trace, and the profile if it has a name, of what the job's processes wrote.
@@ -166,7 +175,8 @@ fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
     }
     let others = found.iter().skip(1).filter(|other| other.operations() > 0).count();
     if others > 0 {
-        eprintln!("weft: {others} other processes of the job used the GPU too; the trace is of the one that did most");
+        let others = text::count(others as u64, "other process", "other processes");
+        eprintln!("weft: {others} of the job used the GPU too; the trace is of the one that did most");
     }
     eprintln!(
         "weft: trace {}: {} steps, {} operations, {} kernels, {}",
@@ -177,8 +187,16 @@ fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
         file.display()
     );
     if wanted.name.is_some() {
-        let profile = Store::of_user().and_then(|store| store.save(&trace.profile()))?;
+        let store = Store::of_user()?;
+        let before = store.set_aside(&trace.name)?;
+        let profile = store.save(&trace.profile())?;
         eprintln!("weft: profile {}: {}", trace.name, profile.display());
+        if let Some(before) = before {
+            eprintln!(
+                "weft: the profile that was called {} before is {before} now",
+                trace.name
+            );
+        }
     }
     Ok(())
 }

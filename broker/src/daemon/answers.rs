@@ -40,6 +40,8 @@ pub struct Answers {
     pub delay_bound: Duration,
     /// The longest wait at the gate.
     pub longest_wait: Duration,
+    /// How many times slower than it pretends the device is taken to be.
+    pub dilation: f64,
     /// Whether many users ask: everybody may look, and change what is his own.
     pub shared: bool,
     /// What they may do.
@@ -223,6 +225,7 @@ impl Answers {
                 uptime_s: self.since.elapsed().as_secs_f64(),
                 delay_bound_us: self.delay_bound.as_micros() as u64,
                 longest_wait_ms: self.longest_wait.as_millis() as u64,
+                dilation: self.dilation,
                 waiting: self.desk.gauges.waiting().to_string(),
                 attached: read(&self.registry.attached),
                 refused: read(&self.registry.refused),

@@ -190,13 +190,13 @@ impl Control {
         let entry = &peer.entry;
         match message {
             ToBroker::Kernel { hash, id } => {
-                entry.kernels.fetch_add(1, Ordering::Relaxed);
+                entry.named(hash, &[]);
                 if entry.is_kept() {
                     self.keeper.tell(Tell::Named(client, hash, id));
                 }
             }
             ToBroker::Graph { hash, kernels } => {
-                entry.kernels.fetch_add(1, Ordering::Relaxed);
+                entry.named(hash, &kernels);
                 if entry.is_kept() {
                     let id = weft_kernel_id::KernelId::graph(hash, kernels.len());
                     self.keeper.tell(Tell::Named(client, hash, id));
@@ -325,6 +325,9 @@ impl Control {
             peer.entry.pid,
             if well { "ended" } else { "vanished" }
         );
+        if let Some(trouble) = peer.entry.misfit(1) {
+            log::warn!("client {client}: {trouble}");
+        }
         // A detached client was told of before; the scheduler no longer knows it.
         if self.registry.get(client).is_some() {
             self.desk.tell(Notice::Gone(client, ending));

@@ -25,7 +25,19 @@ pub fn begin() -> Journal {
         write_all(&incoming, &lost);
         let _ = done.try_send(());
     });
-    let mut builder = env_logger::Builder::from_env(env_logger::Env::new().filter_or("WEFT_LOG", "info"));
+    let said = std::env::var("WEFT_LOG").ok().filter(|said| !said.is_empty());
+    // A word that is neither a level nor a list of modules would silence everything.
+    let unknown = said.filter(|said| {
+        let filters = said.contains(['=', ',', '/']);
+        !filters && said.trim().parse::<log::LevelFilter>().is_err()
+    });
+    let mut builder = match &unknown {
+        None => env_logger::Builder::from_env(env_logger::Env::new().filter_or("WEFT_LOG", "info")),
+        Some(_) => env_logger::Builder::new(),
+    };
+    if unknown.is_some() {
+        builder.filter_level(log::LevelFilter::Info);
+    }
     builder.format(|out, record| {
         let level = record.level().as_str().to_lowercase();
         writeln!(out, "weft broker: {level}: {}", record.args())
@@ -38,6 +50,9 @@ pub fn begin() -> Journal {
     }
     // Only a second logger in one process fails here, and then the first goes on.
     let _ = builder.try_init();
+    if let Some(unknown) = unknown {
+        log::warn!("WEFT_LOG={unknown} is none of off, error, warn, info, debug, trace; taken as info");
+    }
     Journal { lines, ended }
 }
 

@@ -130,6 +130,9 @@ struct Job {
     asked_for: bool,
     file: Option<PathBuf>,
     trouble: Option<String>,
+    /// What was there under its name is out of the way.
+    set_aside: bool,
+    kept: Option<String>,
 }
 
 impl Job {
@@ -146,6 +149,8 @@ impl Job {
             asked_for,
             file: None,
             trouble: None,
+            set_aside: false,
+            kept: None,
         }
     }
 
@@ -170,6 +175,7 @@ impl Job {
             kernels: self.names.len() as u64,
             file: self.file.clone(),
             trouble: self.trouble.clone(),
+            kept: self.kept.clone(),
         }
     }
 }
@@ -346,6 +352,11 @@ impl Thread {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
         let saved = store::locate(called).and_then(|(store, name)| {
+            // `weft profile` takes a profile anew; the one before may have been the better one.
+            if job.asked_for && !job.set_aside {
+                job.kept = store.set_aside(&name)?;
+                job.set_aside = true;
+            }
             let profile = job.aggregator.clone().finish(&name, taken);
             store.save(&profile)
         });

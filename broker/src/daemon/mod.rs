@@ -108,6 +108,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         policy: options.core.policy.to_string(),
         delay_bound: Duration::from_nanos(options.core.delay_bound),
         longest_wait: options.longest_wait,
+        dilation: options.dilation,
         shared: options.door.is_shared(),
         rights: options.rights.clone(),
     };

@@ -30,13 +30,15 @@ impl Places {
     pub fn own() -> Places {
         let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
         let said = said.map(PathBuf::from).filter(|socket| !path::is_shared(socket));
-        Places::at(said.unwrap_or_else(path::own))
+        Places::at(absolute(said.unwrap_or_else(path::own)))
     }
 
     /// The files of a shared broker: `WEFT_SOCKET`, else the well-known place.
     pub fn shared() -> Places {
         let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
-        Places::at(said.map_or_else(|| PathBuf::from(path::SHARED), PathBuf::from))
+        Places::at(absolute(
+            said.map_or_else(|| PathBuf::from(path::SHARED), PathBuf::from),
+        ))
     }
 
     /// Whether they are a shared broker's, which jobs use and never start.
@@ -88,6 +90,11 @@ impl Places {
         name.push(suffix);
         self.socket.with_file_name(name)
     }
+}
+
+/// From wherever it is looked at, it is the same.
+fn absolute(socket: PathBuf) -> PathBuf {
+    std::path::absolute(&socket).unwrap_or(socket)
 }
 
 #[cfg(test)]

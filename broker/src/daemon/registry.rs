@@ -11,8 +11,10 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use super::admission;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
+use crate::protocol::fit::{ENOUGH, Fit};
 use crate::protocol::lane::Mode;
 use crate::transport::map::SharedLane;
 use crate::transport::server::House;
@@ -53,6 +55,8 @@ pub struct Entry {
     pub goodbye: AtomicBool,
     /// Kernels it named.
     pub kernels: AtomicU64,
+    /// Of those, such that its profile has times of.
+    known: AtomicU64,
     /// Figures that the scheduler keeps.
     pub figures: Figures,
     /// Its user, as the kernel says.
@@ -141,6 +145,7 @@ impl Entry {
             priority: AtomicU8::new(newcomer.priority),
             goodbye: AtomicBool::new(false),
             kernels: AtomicU64::new(0),
+            known: AtomicU64::new(0),
             figures: Figures::default(),
             uid: rustix::process::geteuid().as_raw(),
             house: None,
@@ -171,6 +176,32 @@ impl Entry {
     /// Whether the keeper wants to know what its kernels are called and where they run.
     pub fn is_kept(&self) -> bool {
         self.profiling || self.refines
+    }
+
+    /// It named a kernel, or a graph of these kernels.
+    pub fn named(&self, hash: u64, kernels: &[u64]) {
+        self.kernels.fetch_add(1, Ordering::Relaxed);
+        let known = |hash: u64| {
+            let profile = self.loaded.as_ref();
+            profile.is_some_and(|profile| profile.kernel(hash).is_some_and(|kernel| kernel.time.count() > 0))
+        };
+        // What a graph takes can be added up from its kernels.
+        if known(hash) || !kernels.is_empty() && kernels.iter().all(|kernel| known(*kernel)) {
+            self.known.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// That its profile is of other code, once it has launched `least`. A profile without kernels says what the job takes of memory and claims nothing else.
+    pub fn misfit(&self, least: u64) -> Option<String> {
+        let profile = self.loaded.as_ref()?;
+        let counters = &self.lane.counters;
+        let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
+        let fit = Fit {
+            known: self.known.load(Ordering::Relaxed),
+            seen: self.kernels.load(Ordering::Relaxed),
+        };
+        let judged = launches >= least && fit.is_poor() && profile.kernels.iter().any(|known| known.time.count() > 0);
+        judged.then(|| fit.line(store::short(self.profile.as_deref().unwrap_or_default())))
     }
 
     /// Keeps a line that the job's side wants people to see.
@@ -226,7 +257,8 @@ impl Entry {
             priority: self.priority.load(Ordering::Relaxed),
             mode: mode_name(Mode::from_word(read(&self.figures.mode) as u32)).to_string(),
             profile: self.profile.as_deref().map(|called| store::short(called).to_string()),
-            profile_trouble: talk.trouble.clone(),
+            profile_trouble: talk.trouble.clone().or_else(|| self.misfit(ENOUGH)),
+            profile_known: read(&self.known),
             profiling: self.profiling,
             attached_s: self.since.elapsed().as_secs_f64(),
             device: talk.device.as_ref().map(ToString::to_string),
@@ -240,6 +272,7 @@ impl Entry {
             left_behind: read(&counters.left_behind),
             left_failed: read(&counters.left_failed),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
+            stopped: admission::is_stopped(self.pid),
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),
             troubles: read(&counters.troubles),
@@ -384,6 +417,8 @@ impl Registry {
             .fetch_add(entry.figures.records.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut last = entry.status();
         last.waiting = false;
+        // Nothing more comes to be known of it.
+        last.profile_trouble = last.profile_trouble.or_else(|| entry.misfit(1));
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.truncate(HISTORY - 1);
         let status = EndedStatus {

@@ -42,6 +42,9 @@ pub struct BrokerStatus {
     pub delay_bound_us: u64,
     /// The longest a launch may wait at the gate, ms.
     pub longest_wait_ms: u64,
+    /// How many times slower than it pretends it takes the device to be (`--dilation`).
+    #[serde(default)]
+    pub dilation: f64,
     /// How the scheduler thread waits now: `parked`, `napping` or `spinning`.
     pub waiting: String,
     /// Clients that ever attached.
@@ -100,8 +103,11 @@ pub struct ClientStatus {
     pub mode: String,
     /// The profile it serves with or samples into.
     pub profile: Option<String>,
-    /// Why it runs without the profile it named.
+    /// Why it runs without the profile it named, or that this is of other code.
     pub profile_trouble: Option<String>,
+    /// Of the kernels it named, those that its profile has times of.
+    #[serde(default)]
+    pub profile_known: u64,
     /// Whether it takes stage-1 samples.
     pub profiling: bool,
     /// Seconds since it attached.
@@ -130,6 +136,9 @@ pub struct ClientStatus {
     pub left_failed: u64,
     /// Whether a launch waits now.
     pub waiting: bool,
+    /// Whether the process is stopped (SIGSTOP, the terminal's Ctrl-Z, a debugger).
+    #[serde(default)]
+    pub stopped: bool,
     /// Launches of handles with no known name.
     pub unnamed: u64,
     /// Launches into a capturing stream.
@@ -240,6 +249,9 @@ pub struct Sampled {
     pub file: Option<PathBuf>,
     /// Why the last writing failed.
     pub trouble: Option<String>,
+    /// What the profile is called now that had the name before.
+    #[serde(default)]
+    pub kept: Option<String>,
 }
 
 /// A profile that was made of what a job took.

@@ -65,6 +65,12 @@ pub fn add(called: &str, took: &Took) -> Result<Kept, Error> {
     })
 }
 
+/// Whether it could be written, before a job is run for it. Says what is wrong.
+pub fn ready(called: &str) -> Result<(), Error> {
+    let (store, name) = locate(called)?;
+    store.ready(&name)
+}
+
 /// The file it lies in, or would.
 pub fn file(called: &str) -> Result<PathBuf, Error> {
     let (store, name) = locate(called)?;

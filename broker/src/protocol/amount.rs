@@ -1,6 +1,9 @@
 //! Amounts of memory as people write them: in the job's environment and on the command line.
 #![forbid(unsafe_code)]
 
+/// No job takes so few bytes: who writes a smaller number without a unit has forgotten it.
+const BARE: f64 = 1_048_576.0;
+
 /// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. A unit of one letter, and one with an `i`, is a power of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
@@ -26,6 +29,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let bytes = figure * factor;
+    if unit.is_empty() && (1.0..BARE).contains(&bytes) {
+        return Err(format!(
+            "{trimmed} is {trimmed} bytes: write {trimmed}GiB, or {trimmed}MiB"
+        ));
+    }
     // Beyond a petabyte it is a typing error.
     if !(1.0..=1e15).contains(&bytes) {
         return Err(wrong());
@@ -33,9 +41,44 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// Bytes as people read them: three figures and a unit.
+pub fn shown(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut units = UNITS.iter();
+    let mut unit = units.next().copied().unwrap_or_default();
+    while value >= 1024.0
+        && let Some(larger) = units.next()
+    {
+        value /= 1024.0;
+        unit = larger;
+    }
+    match value {
+        v if v < 10.0 => format!("{v:.2} {unit}"),
+        v if v < 100.0 => format!("{v:.1} {unit}"),
+        v => format!("{v:.0} {unit}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, shown};
+
+    #[test]
+    fn what_is_shown_has_three_figures() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1 << 20, "1.00 MiB"),
+            (429_916_160_000, "400 GiB"),
+            (u64::MAX, "16777216 TiB"),
+        ] {
+            assert_eq!(shown(bytes), text);
+        }
+    }
 
     #[test]
     fn people_write_amounts_in_many_ways() {
@@ -55,6 +98,8 @@ mod tests {
             "1e30",
             "nan",
             "12GiBs",
+            "12",
+            "1048575",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

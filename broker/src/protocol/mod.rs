@@ -5,6 +5,7 @@
 //! * [`errands`]: what its helper is to do with its memory.
 //! * [`seat`]: whether it may begin, and how much memory it may have.
 //! * [`amount`]: amounts of memory as people write them.
+//! * [`fit`]: whether a job's profile is of its code.
 //! * [`board`]: one page a broker, mapped by all its clients: the signs by which a filler sees the holder move without asking the broker.
 //! * [`control`]: the messages of the control plane (attach, names, policy, death).
 //!
@@ -17,6 +18,7 @@ pub mod board;
 pub mod control;
 pub mod credit;
 pub mod errands;
+pub mod fit;
 pub mod lane;
 pub mod seat;
 

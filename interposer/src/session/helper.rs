@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::VERSION;
 use weft_broker::protocol::control::{Hello, Refusal, ToBroker, ToClient};
+use weft_broker::protocol::fit;
 use weft_broker::protocol::lane::Mode;
 use weft_broker::transport::client::{self, Attached, Channel};
 use weft_broker::transport::path;
@@ -141,6 +142,10 @@ struct Helper {
     lost: u64,
     warned: bool,
     hopeless: bool,
+    /// The broker knows kernels of the job's profile.
+    profiled: bool,
+    /// It was said how much of the job that profile knows.
+    judged: bool,
 }
 
 impl Helper {
@@ -155,6 +160,8 @@ impl Helper {
             lost: 0,
             warned: false,
             hopeless: false,
+            profiled: false,
+            judged: false,
         }
     }
 
@@ -262,6 +269,7 @@ impl Helper {
             channel,
         } = client::attach(&self.path, self.hello(), within)?;
         let session = self.session;
+        self.profiled = !costs.is_empty();
         for (hash, cost) in costs {
             session.costs.set(hash, cost);
         }
@@ -370,13 +378,17 @@ impl Helper {
             match message {
                 ToClient::Warning(line) => log::warn!("{line}"),
                 ToClient::Said(line) => crate::report::always(&line),
-                ToClient::ForgetCosts => self.forget_costs(),
+                ToClient::ForgetCosts => {
+                    self.profiled = false;
+                    self.forget_costs();
+                }
                 ToClient::MayTake(times) => self.session.know_long(&times),
                 ToClient::WorkingSets(sets) => crate::memory::touch::know(sets),
                 // Long over.
                 ToClient::Welcome { .. } | ToClient::Refused(_) => {}
             }
         }
+        self.judge();
         let session = self.session;
         session.messages.has_heard(wanted);
         let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
@@ -396,6 +408,35 @@ impl Helper {
         session
             .messages
             .wait(if mem::take(&mut self.asked) { SOON } else { nap });
+    }
+
+    /// Says once how much of the job its profile knows: that of another job is used as readily as its own.
+    fn judge(&mut self) {
+        let (session, counters) = (self.session, &self.session.lane.counters);
+        let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
+        let Some(called) = session.settings.profile.as_deref() else {
+            return;
+        };
+        if self.judged || !self.profiled || launches < fit::ENOUGH {
+            return;
+        }
+        self.judged = true;
+        let knows = |hash: &u64| session.costs.get(*hash).is_some();
+        let mut fit = fit::Fit::default();
+        for message in self.known.values() {
+            let known = match message {
+                ToBroker::Kernel { hash, .. } => knows(hash),
+                ToBroker::Graph { hash, kernels } => knows(hash) || !kernels.is_empty() && kernels.iter().all(knows),
+                _ => continue,
+            };
+            fit.seen += 1;
+            fit.known += u64::from(known);
+        }
+        let line = fit.line(called.rsplit('/').next().unwrap_or(called));
+        match fit.is_poor() {
+            true => log::warn!("{line}"),
+            false => log::info!("{line}"),
+        }
     }
 
     /// The profile is of another GPU: no cost of it is used, in no sum either.

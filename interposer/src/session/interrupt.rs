@@ -3,6 +3,9 @@
 //! A program that handles SIGINT itself (Python) does not end by it: its handler notes the signal and acts when the call returns. So for as long as the call
 //! waits, the handlers of SIGINT and SIGTERM are ours: they note the signal too, then do what the program's own would have done. With no handler of
 //! the program's nothing is changed: the signal ends the process as ever.
+//!
+//! A Python script that waits for its first context is ended by Ctrl-C as a program without a handler is ([`Watch::ends_script`]). Its interpreter would hear of the signal and of the error of the call that was
+//! broken off at the same time, and fall over both: it prints neither properly and ends with code 1, and a shell's loop goes on to the next round.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -12,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
 
-use super::helper;
+use super::{helper, script};
 
 /// Stack of a thread that sleeps and ends the process.
 const STACK: usize = 64 * 1024;
@@ -28,7 +31,11 @@ static HANDLERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static DETAILED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static CAME: AtomicBool = AtomicBool::new(false);
 
+/// The one that came is SIGINT.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    INTERRUPTED.store(signal == libc::SIGINT, Ordering::Release);
     CAME.store(true, Ordering::Release);
     let Some(at) = SIGNALS.iter().position(|known| *known == signal) else {
         return;
@@ -84,6 +91,14 @@ impl Watch {
     pub fn came(&self) -> bool {
         CAME.load(Ordering::Acquire)
     }
+
+    /// Ends the process by the SIGINT that came, if it is a Python script whose interpreter has the handler. Somebody at a prompt (a notebook) goes on with it, and a program with a handler of its own does as that says.
+    pub fn ends_script(&self) {
+        let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
+        if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
+            die_of(libc::SIGINT);
+        }
+    }
 }
 
 impl Drop for Watch {
@@ -121,6 +136,24 @@ fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
 fn set(signal: libc::c_int, action: &libc::sigaction) {
     // SAFETY: the action is one that was there, or that with our handler, which has the signature that SA_SIGINFO says.
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
+}
+
+/// Ends the process as this signal does that nobody handles, so that whoever waits for it sees that.
+fn die_of(signal: libc::c_int) -> ! {
+    // SAFETY: zeros are an action: the default one, without flags.
+    let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+    set(signal, &default);
+    let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is to a local large enough for a set.
+    unsafe { libc::sigemptyset(only.as_mut_ptr()) };
+    // SAFETY: as above; the set is empty.
+    unsafe { libc::sigaddset(only.as_mut_ptr(), signal) };
+    // SAFETY: the set was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut()) };
+    // SAFETY: the signal exists.
+    unsafe { libc::raise(signal) };
+    // The first process of a container is not ended by it.
+    end(128 + signal)
 }
 
 /// Ends the process with this code if it has not ended by itself before `time` is over. What it has in the C library's buffers is written then, unless a thread of its own keeps those

@@ -22,7 +22,7 @@
 //! | `sampler` | stage 1: kernel times and gaps |
 //! | `trace` | trace mode, without a session: every call of marked steps |
 //! | `helper`, `messages`, `autostart`, `bell` | attach, the control channel, a broker's start and death |
-//! | `seat`, `interrupt` | whether the job may begin, how much memory it may have; Ctrl-C while it waits |
+//! | `seat`, `interrupt`, `script` | whether the job may begin, how much memory it may have; Ctrl-C while it waits |
 //! | `look` | what is free on the device beside what jobs are known to hold |
 //! | `settings` | the environment |
 //! | `fork`, `thread`, `clock`, `driver` | the system and the driver |
@@ -45,6 +45,7 @@ mod interrupt;
 mod look;
 mod messages;
 mod sampler;
+mod script;
 mod seat;
 mod settings;
 mod settle;

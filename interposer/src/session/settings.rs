@@ -82,7 +82,7 @@ impl Settings {
             Some("off") => Purpose::Off,
             Some(other) => {
                 complaints.push(format!(
-                    "WEFT_MODE={other} is none of serve, profile, off; taken as serve"
+                    "WEFT_MODE={other} is none of serve, profile, trace, off; taken as serve"
                 ));
                 Purpose::Serve
             }
@@ -106,6 +106,11 @@ impl Settings {
                 true
             }
         };
+        if let Some(socket) = variable("WEFT_SOCKET").filter(|socket| !socket.starts_with('/')) {
+            complaints.push(format!(
+                "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
+            ));
+        }
         let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN };
         let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
             None => usual_spin,

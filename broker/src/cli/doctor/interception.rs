@@ -42,7 +42,7 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
         .set
         .push(("WEFT_SOCKET", places.directory().join("no-broker-for-the-probe").into()));
     environment.set.push(("WEFT_LOG", "off".into()));
-    let ways: probe::Ways = match std::fs::read_link("/proc/self/exe")
+    let asked = std::fs::read_link("/proc/self/exe")
         .map_err(|error| error.to_string())
         .and_then(|program| {
             let mut command = Command::new(program);
@@ -51,7 +51,9 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
                 .arg(&driver.path)
                 .envs(environment.set.iter().cloned());
             answer(&mut command)
-        }) {
+        });
+    environment.tidy();
+    let ways: probe::Ways = match asked {
         Ok(ways) => ways,
         Err(why) => {
             rows.push(Row::fail(

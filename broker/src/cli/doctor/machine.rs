@@ -16,6 +16,7 @@ use crate::transport::{self, path};
 pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(sockets(places));
     rows.push(broker(places));
+    rows.extend(dilation(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
 }
@@ -23,6 +24,16 @@ pub fn rows(places: &Places, rows: &mut Vec<Row>) {
 fn sockets(places: &Places) -> Row {
     let directory = places.directory();
     let shown = directory.display().to_string();
+    if places.is_shared() {
+        // It is another user's by intent. What counts is that nobody but root can have put it there.
+        return match path::trusted(places.socket()) {
+            Ok(owner) => Row::ok(
+                "sockets",
+                format!("{shown} (of the broker of all users, user {owner}'s)"),
+            ),
+            Err(error) => Row::fail("sockets", error.to_string(), "jobs will not attach to a broker there"),
+        };
+    }
     match path::check_folder(places.socket(), false) {
         Ok(()) => Row::ok("sockets", shown),
         Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
@@ -64,6 +75,33 @@ fn broker(places: &Places) -> Row {
     }
 }
 
+/// A simulated GPU that is slower than it pretends: a broker that does not know of it takes each of its kernels for a long one, and protects nobody.
+fn dilation(places: &Places) -> Option<Row> {
+    let said = std::env::var("SIMGPU_DILATION").ok()?;
+    let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
+    let start = format!("weft stop; weft broker --background --dilation {device}");
+    Some(match admin::ask(places, &Question::Status) {
+        Ok(Answer::Status(status)) if (status.broker.dilation - device).abs() < 1e-3 * device => {
+            Row::ok("dilation", format!("{device}, of device and broker"))
+        }
+        Ok(Answer::Status(status)) => Row::warn(
+            "dilation",
+            format!(
+                "the simulated GPU is {device} times slower (SIMGPU_DILATION), and the broker counts with {}: it protects nobody",
+                status.broker.dilation
+            ),
+            &start,
+        ),
+        _ => Row::warn(
+            "dilation",
+            format!(
+                "the simulated GPU is {device} times slower (SIMGPU_DILATION); a broker that weft run starts does not know it"
+            ),
+            format!("weft broker --background --dilation {device}"),
+        ),
+    })
+}
+
 fn cores() -> Row {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match cores {
@@ -77,6 +115,13 @@ fn cores() -> Row {
 }
 
 fn profiles(directory: &Path) -> Row {
+    if directory.as_os_str().is_empty() {
+        return Row::warn(
+            "profiles",
+            "there is no place for them: neither WEFT_PROFILE_DIR nor HOME is set",
+            "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+        );
+    }
     let shown = directory.display();
     let there = directory.is_dir();
     let can = match there {

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::need::{Device, DeviceId, Job, Need, User};
+use crate::protocol::amount::shown;
 
 /// A job wants in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,8 +107,8 @@ pub enum Decision {
 pub enum Never {
     /// The device.
     #[error(
-        "it needs {need} bytes ({contexts} of them for {}), and the largest device it may use has {memory}",
-        whose(*processes)
+        "it needs {} ({} of that for {}), and the largest device it may use has {}",
+        shown(*need), shown(*contexts), whose(*processes), shown(*memory)
     )]
     Device {
         /// Bytes.
@@ -120,7 +121,7 @@ pub enum Never {
         memory: u64,
     },
     /// The host.
-    #[error("it needs {need} bytes of the host, and managed jobs may take {memory}")]
+    #[error("it needs {} of the host, and managed jobs may take {}", shown(*need), shown(*memory))]
     Host {
         /// Bytes.
         need: u64,

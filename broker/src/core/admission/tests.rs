@@ -82,7 +82,7 @@ fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
     };
     assert_eq!(
         why.to_string(),
-        "it needs 16500000000 bytes (500000000 of them for contexts), and the largest device it may use has 16000000000"
+        "it needs 15.4 GiB (477 MiB of that for contexts), and the largest device it may use has 14.9 GiB"
     );
     // Asked twice, admitted once.
     assert_eq!(bench.asks(ask(3, 3, GB, 60)), [0; 0]);

@@ -60,6 +60,7 @@ mod watch;
 pub use learnt::Took;
 pub use look::Look;
 pub use places::{Offer, Place, Seeker};
+pub use process::is_stopped;
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::Book;

@@ -43,6 +43,11 @@ impl Process {
     }
 }
 
+/// Whether the process of this number is stopped now, as [`Process::suspended`]; false where it cannot be looked at.
+pub fn is_stopped(pid: u32) -> bool {
+    look(pid).is_some_and(|found| matches!(found.state, 'T' | 't'))
+}
+
 /// What the kernel says of a process: fields 3, 9 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
 struct Stat {
     state: char,

@@ -1,0 +1,52 @@
+//! Whether a job's profile is of the code that the job runs: how many of the kernels that it launched the profile knows. The job's side says it, the broker shows it; both go by this.
+#![forbid(unsafe_code)]
+
+/// After so many launches it is judged. Before, a job makes ready with kernels that it never launches again; a model's first requests or steps are over by then.
+pub const ENOUGH: u64 = 512;
+
+/// How much of a job its profile knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fit {
+    /// Kernels and graphs of the job that the profile has times of.
+    pub known: u64,
+    /// Kernels and graphs of the job so far.
+    pub seen: u64,
+}
+
+impl Fit {
+    /// Less than half is known: another job's profile, or the job's with other batch sizes.
+    pub fn is_poor(&self) -> bool {
+        self.known.saturating_mul(2) < self.seen
+    }
+
+    /// For people; `profile` is its name.
+    pub fn line(&self, profile: &str) -> String {
+        let Fit { known, seen } = self;
+        let kernels = if *seen == 1 { "kernel" } else { "kernels" };
+        let fits = format!("profile {profile} knows {known} of the {seen} {kernels} that this job has launched so far");
+        match self.is_poor() {
+            true => format!("{fits}: is it another job's? (weft profile --name {profile} -- COMMAND takes it anew)"),
+            false => fits,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_than_half_is_poor() {
+        for (known, seen, poor) in [
+            (0, 0, false),
+            (0, 1, true),
+            (11, 22, false),
+            (10, 22, true),
+            (22, 22, false),
+        ] {
+            assert_eq!(Fit { known, seen }.is_poor(), poor, "{known} of {seen}");
+        }
+        let line = Fit { known: 0, seen: 22 }.line("resnet");
+        assert!(line.starts_with("profile resnet knows 0 of the 22 kernels"), "{line}");
+    }
+}

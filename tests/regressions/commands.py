@@ -1,0 +1,352 @@
+"""What a person types and is told: `weft run`, `weft profile`, the other commands, and Ctrl-C."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from stage import BOUND, finding, paths
+from harness import jobs
+from harness.scene import COMPANION, weft
+
+
+def waits(scene, job):
+    """Waits until the job stands in the queue for memory."""
+
+    def there():
+        done = weft(scene, "queue", "--json")
+        return done.returncode == 0 and any(row["pid"] == job.pid for row in json.loads(done.stdout)["waiting"])
+
+    assert jobs.wait_until(lambda: there() or not job.running(), BOUND, step=0.1) and job.running(), job.explain()
+
+
+@finding("users-B1")
+def ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
+    scene.broker.start()
+    scene.companion("holder", more={"WEFT_MEMORY": "38GiB"})
+    code = "import torch; torch.empty(15 << 30, dtype=torch.uint8, device='cuda')"
+    script = scene.job([paths.python("torch"), "-c", code], "script", more={"WEFT_MEMORY": "20GiB"})
+    waits(scene, script)
+    os.kill(script.pid, signal.SIGINT)
+    scene.finish(script, -signal.SIGINT)
+    assert "lost sys.stderr" not in script.stderr() and "out of memory" not in script.stderr(), script.explain()
+    # Somebody at a prompt keeps what he has: there the interpreter hears of it.
+    code = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)"
+    prompt = scene.job([sys.executable, "-i", "-c", code], "prompt", more={"WEFT_MEMORY": "20GiB"})
+    waits(scene, prompt)
+    os.kill(prompt.pid, signal.SIGINT)
+    scene.finish(prompt, 0)
+    assert "KeyboardInterrupt" in prompt.stderr(), prompt.explain()
+    assert jobs.wait_until(lambda: json.loads(weft(scene, "queue", "--json").stdout)["waiting"] == [], BOUND, step=0.1)
+
+
+def installed(scene):
+    """weft as it is after `cargo install` and a copy of its library: nothing was laid out beside it."""
+    folder = scene.folder / "bin"
+    folder.mkdir()
+    for file in (paths.WEFT, paths.LIBWEFT):
+        shutil.copy(file.resolve(), folder / file.name)
+    folder.chmod(0o755)
+    return folder / "weft"
+
+
+def typed(*command, environment, code=0, **more):
+    """A command that somebody types, done: its output, which must come with this exit code."""
+    done = subprocess.run([str(word) for word in command], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND, check=False, **more)
+    assert done.returncode == code, f"exit {done.returncode}, not {code}: {done.stdout}{done.stderr}"
+    return done
+
+
+@finding("correctness-15")
+def weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
+    command = installed(scene)
+    (scene.folder / "taken").write_text("somebody was here first")
+    (scene.folder / "tmp").mkdir()
+    environment = {**scene.broker.environment(), "WEFT_SOCKET": str(scene.folder / "taken" / "broker.sock"), "TMPDIR": str(scene.folder / "tmp")}
+    shown = ["sh", "-c", "echo ran; echo ${LD_PRELOAD-none}; ls ${LD_LIBRARY_PATH%%:*}"]
+    job = typed(command, "run", "--", *shown, environment=environment)
+    # weft is under it, by links in a folder of their own.
+    assert job.stdout.splitlines() == ["ran", str(scene.folder / "bin" / "libweft.so"), "libcuda.so", "libcuda.so.1"], job.stdout
+    # Where not even that can be made it runs with the environment as it was, and says so.
+    environment["TMPDIR"] = str(scene.folder / "nowhere")
+    job = typed(command, "run", "--", *shown[:2], "echo ran; echo ${LD_PRELOAD-none} ${WEFT_GANG-none}; exit 7", environment=environment, code=7)
+    assert job.stdout.splitlines() == ["ran", "none none"], job.stdout
+    assert "the job runs as without weft" in job.stderr, job.stderr
+    # Who outlives the job removes what was made for it.
+    assert len(os.listdir(scene.folder / "tmp")) == 1
+    environment["TMPDIR"] = str(scene.folder / "tmp")
+    typed(command, "profile", "--trace", scene.folder / "x.trace", "--", "true", environment=environment, code=73)
+    assert len(os.listdir(scene.folder / "tmp")) == 1
+    if os.geteuid() == 0:
+        squatted(scene, command)
+
+
+def squatted(scene, command):
+    """Another user was first to make this user's folder, or may change the links in it."""
+    scene.folder.chmod(0o711)
+    for squatter, mode in ((61001, 0o755), (61002, 0o777)):
+        folder = f"/tmp/weft-{61002}"
+        os.mkdir(folder, 0o700)
+        try:
+            os.chmod(folder, mode)
+            os.chown(folder, squatter, squatter)
+            environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+            shown = ["sh", "-c", "echo ran; dirname $LD_LIBRARY_PATH; rm -r $LD_LIBRARY_PATH; rmdir $(dirname $LD_LIBRARY_PATH)"]
+            job = typed(command, "run", "--", *shown, environment=environment, user=61002, group=61002, extra_groups=[], cwd="/")
+            ran, where = job.stdout.splitlines()
+            assert ran == "ran" and where.startswith("/tmp/weft-lib-"), job.stdout + job.stderr
+        finally:
+            shutil.rmtree(folder)
+
+
+def learnt(scene, name):
+    """A profile of the companion's kernels, taken by a plain broker while it runs."""
+    job = scene.companion(name, mode="profile", profile=name)
+    assert jobs.wait_until(lambda: (scene.row(job) or {"samples": 0})["samples"] > 0, BOUND, step=0.1), job.explain()
+    job.kill()
+    assert jobs.wait_until((scene.broker.profiles / f"{name}.profile").exists, BOUND), job.explain()
+
+
+@finding("users-B3")
+def a_profile_of_other_code_is_told(scene):
+    scene.broker.start()
+    learnt(scene, "companion")
+    own = scene.companion("own", profile="companion", more={"WEFT_LOG": "info"})
+    says_known(own)
+    row = scene.row(own)
+    assert row["profile_known"] == row["kernels"] > 0 and row["profile_trouble"] is None, row
+    own.kill()
+    # The checking client launches what the companion does not.
+    client = scene.client("client", mode="profile", profile="client")
+    scene.finish(client)
+    assert jobs.wait_until((scene.broker.profiles / "client.profile").exists, BOUND), client.explain()
+    other = scene.companion("other", profile="client")
+    assert jobs.wait_until(lambda: " knows " in other.stderr(), BOUND), other.explain()
+    row = scene.row(other)
+    assert row["profile_known"] * 2 < row["kernels"] and " knows " in row["profile_trouble"], row
+    page = weft(scene, "status").stdout
+    assert "client (!)" in page and "is it another job's?" in page, page
+    scene.finish_companions(other)
+    assert other.stderr().count(" knows ") == 1, other.explain()
+    # One that ended before it could be judged is judged by what it did.
+    short = scene.client("short", profile="companion")
+    scene.finish(short)
+
+    def last():
+        return next((row["last"] for row in scene.status()["ended"] if row["last"]["pid"] == short.pid), None)
+
+    assert jobs.wait_until(last, BOUND, step=0.1), short.explain()
+    assert " knows " in (last()["profile_trouble"] or ""), last()
+
+
+def says_known(job):
+    """It says that its profile knows all of it."""
+
+    def said():
+        for line in job.stderr().splitlines():
+            if "info: profile" in line and " knows " in line:
+                words = line.split(" knows ")[1].split()
+                return words[0] == words[3] != "0"
+        return False
+
+    assert jobs.wait_until(said, BOUND), job.explain()
+
+
+@finding("users-B4")
+def weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
+    scene.broker.start()
+    ran = scene.folder / "ran"
+    taken = scene.folder / "taken"
+    taken.write_text("no folder")
+    for wrong, more in (
+        (["--name", "q"], {"WEFT_PROFILE_DIR": str(taken / "profiles")}),
+        (["--name", "q", "--out", scene.folder / "nowhere" / "x"], {}),
+        (["--trace", scene.folder / "nowhere" / "x.trace"], {}),
+        (["--trace", scene.folder], {}),
+    ):
+        told = weft(scene, "profile", *wrong, "--", "touch", ran, more=more)
+        assert told.returncode == 1 and not ran.exists() and len(told.stderr.splitlines()) == 1, f"{wrong}: {told}"
+        assert "the job was not started" in told.stderr or "nowhere" in told.stderr, told.stderr
+    # Nothing came of it: no success, but the job's own failure counts more.
+    for name, command, code in (("q", ["true"], 73), ("q", ["sh", "-c", "exit 5"], 5)):
+        told = weft(scene, "profile", "--name", name, "--", *command)
+        assert told.returncode == code and "nothing was learnt" in told.stderr, told
+    told = weft(scene, "profile", "--trace", scene.folder / "x.trace", "--", "true")
+    assert told.returncode == 73 and not (scene.folder / "x.trace").exists(), told
+    # What is replaced is kept, and said.
+    learn = ["profile", "--name", "twice", "--", COMPANION, "--while", scene.running, "--at-most", 1, "--pause", 500]
+    assert weft(scene, *learn).returncode == 0
+    before = (scene.broker.profiles / "twice.profile").stat()
+    again = weft(scene, *learn)
+    assert again.returncode == 0 and "twice before is twice.old now" in again.stderr, again.stderr
+    assert (scene.broker.profiles / "twice.profile").stat().st_mtime_ns > before.st_mtime_ns
+    listed = weft(scene, "profile", "list").stdout
+    assert "twice.old" in listed and "twice " in listed, listed
+    # Nothing learnt replaces nothing.
+    told = weft(scene, "profile", "--name", "twice", "--", "true")
+    assert told.returncode == 73 and "twice stays as it was" in told.stderr, told.stderr
+    assert weft(scene, "profile", "show", "twice.old").returncode == 0
+
+
+def told(scene, *words, code=2, more=None):
+    """What `weft` says to what is typed: one line, and this exit code."""
+    done = weft(scene, *words, more=more)
+    assert done.returncode == code and len(done.stderr.splitlines()) == 1 and not done.stdout, f"{words}: {done}"
+    return done.stderr.strip()
+
+
+@finding("users-B2")
+def a_mistyped_option_is_a_mistake_and_no_program(scene):
+    for words, meant in (
+        (["run", "--profle", "resnet", "--", "true"], "'--profile'"),
+        (["run", "--prioriy=0", "true"], "'--priority'"),
+        (["run", "-x", "true"], "'-x'"),
+        (["run", "--help-me", "true"], "'--help'"),
+        (["profile", "--nme", "q", "--", "true"], "'--name'"),
+    ):
+        line = told(scene, *words)
+        assert meant in line and f"(weft {words[0]} --help)" in line, line
+    assert "'status'" in told(scene, "statsu")
+    # What comes behind the command is the command's.
+    scene.broker.start()
+    for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):
+        done = weft(scene, *words)
+        assert (done.returncode, done.stdout) == (0, "--profle"), done
+    done = weft(scene, "profile", "--name", "q", "echo", "-n", "--profle")
+    assert done.stdout == "--profle", done
+
+
+@finding("users-B8")
+def a_second_broker_in_the_background_is_refused(scene):
+    scene.broker.start()
+    line = told(scene, "broker", "--background", "--policy", "exclusive", code=1)
+    assert "already runs at" in line and "weft stop" in line, line
+    # Who only needs one has one.
+    assert weft(scene, "run", "--", "true").stderr == ""
+
+
+@finding("users-B9")
+def doctor_is_content_with_a_shared_broker_that_a_variable_names(scene):
+    if os.geteuid() != 0:
+        return "only root can be somebody else"
+    scene.folder.chmod(0o711)
+    # A place that only root can give away, as the mount of a container is.
+    place = Path(tempfile.mkdtemp(prefix="weft-regression-", dir="/run"))
+    place.chmod(0o755)
+    environment = {**scene.broker.environment(), **scene.device.environment(), "WEFT_SOCKET": str(place / "weft" / "broker.sock")}
+    shared = jobs.Job([paths.WEFT, "broker", "--shared"], environment=environment, folder=scene.folder, name="shared")
+    scene.jobs.append(shared)
+    try:
+        assert jobs.wait_until(lambda: jobs.socket_answers(environment["WEFT_SOCKET"]) or not shared.running(), BOUND), shared.explain()
+        command = installed(scene)
+        rows = subprocess.run(
+            [command, "doctor", "--json"], env={**environment, "HOME": "/nonexistent"}, capture_output=True, text=True, timeout=BOUND, check=False, user=61001, group=61001, extra_groups=[], cwd="/"
+        ).stdout
+        row = {row["what"]: row for row in json.loads(rows)["rows"]}
+        assert row["sockets"]["verdict"] == row["broker"]["verdict"] == "ok", row
+        assert "broker of all users" in row["sockets"]["found"], row["sockets"]
+    finally:
+        shared.terminate()
+        shutil.rmtree(place)
+
+
+@finding("users-B11")
+def a_job_is_named_by_its_script(scene):
+    scene.broker.start()
+    # No command line of an interpreter in a deep folder fits the column.
+    folder = scene.folder / ("deep" * 12) / "resnet"
+    folder.mkdir(parents=True)
+    script = folder / "train.py"
+    script.write_text(QUEUED)
+    names = ["train.py --rank 0", "train.py --rank 1"]
+    ranks = [scene.job([sys.executable, "-u", script, "--rank", rank, scene.running]) for rank in (0, 1)]
+    scene.attached(*ranks)
+    waiter = scene.job([sys.executable, "-u", script, "--rank", 2], more={"WEFT_MEMORY": "39.2GiB"})
+    waits(scene, waiter)
+    for page in (weft(scene, "status").stdout, weft(scene, "top", "-n", 1, "--interval", 0.1).stdout, weft(scene, "queue").stdout):
+        shown = [line for line in page.splitlines() if "train.py --rank " in line]
+        assert len(shown) == 3 and all(any(name in line for line in shown) for name in names), page
+    waiter.kill()
+    scene.running.unlink()
+    for rank in ranks:
+        scene.finish(rank)
+    ended = weft(scene, "status").stdout
+    assert all(name in ended for name in names), ended
+
+
+# A job with a context, for as long as a file is there.
+QUEUED = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+context = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+while os.path.exists(sys.argv[-1]):
+    time.sleep(0.01)
+"""
+
+
+@finding("users-B12")
+def what_is_said_wrongly_is_told(scene):
+    job = scene.client("loud", more={"WEFT_LOG": "loud", "WEFT_MODE": "serv", "WEFT_MEMORY": "12", "WEFT_SOCKET": "relative.sock"})
+    scene.finish(job)
+    for words in (("WEFT_LOG=loud", "none of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):
+        assert any(all(word in line for word in words) for line in job.stderr().splitlines()), f"{words}: {job.explain()}"
+    assert "12GiB" in told(scene, "run", "--memory", 12, "--", "true")
+    for words in (["run", "--priority", "high", "--", "true"], ["run", "-p", "12", "--", "true"], ["set", "--client", "1", "-p", "12"]):
+        assert "0 (matters most) to 9" in told(scene, *words)
+    for words in (["set", "--client", "x", "-p", "1"], ["broker", "--turn", "x"], ["profile", "keep", "x", "--name", "q"]):
+        assert "a whole number" in told(scene, *words)
+    line = told(scene, "run", "--", scene.folder, code=126)
+    assert line.endswith("Permission denied"), line
+    line = told(scene, "trace", "show", scene.folder / "none.weft", code=1)
+    assert line.count("No such file") == 1 and "os error" not in line, line
+    nowhere = jobs.clean_environment()
+    for name in ("HOME", "XDG_DATA_HOME"):
+        nowhere.pop(name, None)
+    rows = subprocess.run([paths.WEFT, "doctor", "--json"], env=nowhere, capture_output=True, text=True, timeout=BOUND, check=False).stdout
+    found = next(row["found"] for row in json.loads(rows)["rows"] if row["what"] == "profiles")
+    assert "WEFT_PROFILE_DIR" in found, found
+    # A relative socket is the same one for the command, its job and its broker, wherever they are.
+    environment = {**scene.broker.environment(), **scene.device.environment(), "WEFT_SOCKET": "here/relative.sock"}
+    shown = typed(paths.WEFT, "run", "--", "sh", "-c", "cd /; echo $WEFT_SOCKET", environment=environment, cwd=scene.folder)
+    assert shown.stdout.strip() == str(scene.folder / "here" / "relative.sock"), shown
+    typed(paths.WEFT, "stop", environment=environment, cwd=scene.folder)
+
+
+@finding("users-B12")
+def a_stopped_job_is_shown_as_stopped_and_figures_as_people_read_them(scene):
+    scene.broker.start()
+    assert "client 99 is not attached" in told(scene, "set", "--client", 99, "-p", 1, code=1)
+    job = scene.companion("job")
+    assert ", 1 job, " in weft(scene, "top", "-n", 1, "--interval", 0.1).stdout
+    os.kill(job.pid, signal.SIGSTOP)
+    try:
+        assert jobs.wait_until(lambda: scene.row(job)["stopped"], BOUND), scene.row(job)
+        assert "alone, stopped" in weft(scene, "status").stdout
+    finally:
+        os.kill(job.pid, signal.SIGCONT)
+    assert jobs.wait_until(lambda: not scene.row(job)["stopped"], BOUND), scene.row(job)
+    large = scene.client("large", more={"WEFT_MEMORY": "400GiB"})
+    large.wait(BOUND)
+    line = next(line for line in large.stderr().splitlines() if "can never run here" in line)
+    assert "it needs 400 GiB (" in line and "device it may use has 40.0 GiB" in line, line
+
+
+@finding("users-B13")
+def doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
+    def row():
+        rows = json.loads(weft(scene, "doctor", "--json", more={"SIMGPU_DILATION": "10"}).stdout)["rows"]
+        return next((row for row in rows if row["what"] == "dilation"), None)
+
+    assert row()["verdict"] == "warn" and "--dilation 10" in row()["advice"], row()
+    scene.broker.start()
+    assert row()["verdict"] == "warn" and "protects nobody" in row()["found"], row()
+    scene.broker.stop()
+    scene.broker.arguments += ["--dilation", "10"]
+    scene.broker.start()
+    assert row()["verdict"] == "ok", row()
