@@ -84,29 +84,27 @@ class Play:
 class Plain:
     """What a sequence does without weft: its result, and what the device sees of it."""
 
-    def __init__(self, play, result, runs):
+    def __init__(self, play, result, streams):
         self.play, self.result = play, result
-        # Threads share the legacy stream in an order that time decides: what differs between two plain runs is compared without its order.
-        first, second = (sorted(streams, key=repr) for streams in runs)
-        self.ordered = [stream for stream in first if stream in second]
-        self.mixed = [stream for stream in first if stream not in second]
+        self.legacy, *self.streams = self.apart(streams)
+
+    def apart(self, streams):
+        """The same streams; of the legacy one, which threads share in an order that time decides, without that order."""
+        first, *rest = streams or [[]]
+        return [sorted(first, key=repr) if self.play.threads > 1 else first, *rest]
 
     def differs(self, streams):
         """How what the device saw of another run differs from this one, in words; None if it does not."""
-        left = list(streams)
-        for stream in self.ordered:
+        legacy, *left = self.apart(streams)
+        if not fits(self.legacy, legacy):
+            return "the legacy stream " + devicelog.first_difference(self.legacy, legacy)
+        for stream in self.streams:
             match = next((other for other in left if fits(stream, other)), None)
             if match is None:
                 nearest = max(left, key=lambda other: devicelog.common_prefix(stream, other), default=[])
-                return "a stream's " + devicelog.first_difference(stream, nearest)
+                return "a stream " + devicelog.first_difference(stream, nearest)
             left.remove(match)
-        expected = sorted((item for stream in self.mixed for item in stream), key=repr)
-        seen = sorted((item for stream in left for item in stream), key=repr)
-        if self.mixed:
-            if not fits(expected, seen):
-                return "the streams that threads share: " + devicelog.first_difference(expected, seen)
-            return None
-        more = [item for item in seen if item[0] not in OWN]
+        more = [item for stream in left for item in stream if item[0] not in OWN]
         return f"the device saw more: {devicelog.describe(more[0])}" if more else None
 
 
@@ -133,21 +131,25 @@ def plain_runs(folder, plays, figures):
         runs[play] = both
     assert device.wait_gone(), "the device stays after its last client"
     streams = streams_of(device.log, {pid for both in runs.values() for pid, _ in both})
-    return {play: Plain(play, both[0][1], [streams.get(pid, []) for pid, _ in both]) for play, both in runs.items()}
+    return {play: Plain(play, both[0][1], streams.get(both[0][0], [])) for play, both in runs.items()}
 
 
 def streams_of(log, pids):
-    """{pid: what the device saw of its streams}, read once and for these processes alone."""
+    """{pid: what the device saw of its streams, the legacy one first}, read once and for these processes alone."""
     wanted = {b'"pid":%d,' % pid for pid in pids}
-    records = []
+    found = {pid: {} for pid in pids}
     with open(log, "rb") as file:
         for line in file:
             at = line.find(b'"pid":')
             if at >= 0 and line[at : line.find(b",", at) + 1] in wanted:
                 # The last line of a device that was killed may be torn.
-                if line.endswith(b"}\n"):
-                    records.append(json.loads(line))
-    return devicelog.streams(records)
+                record = json.loads(line) if line.endswith(b"}\n") else {"op": "wait"}
+                # A wait for what has ended is left out, so their number depends on time.
+                if record["op"] != "wait":
+                    found[record["pid"]].setdefault((record["ctx"], record["stream"]), []).append((record["seq"], devicelog.operation(record)))
+    # The first thing that a sequence has done is on the legacy stream.
+    ordered = lambda streams: sorted(([*sorted(stream, key=lambda one: one[0])] for stream in streams.values()), key=lambda stream: stream[0][0])  # noqa: E731
+    return {pid: [[item for _, item in stream] for stream in ordered(streams)] for pid, streams in found.items()}
 
 
 def saved(play, role, expected, seen):
