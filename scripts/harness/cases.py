@@ -23,8 +23,8 @@ def parser(description, policy=True):
     return options
 
 
-def play(runner, chosen, keep=False):
-    """Plays `chosen`, pairs of a name and a function of a folder. The exit code."""
+def play(runner, chosen, keep=False, before_verdict=lambda: None):
+    """Plays `chosen`, pairs of a name and a function of a folder; `before_verdict` says what else there is to say. The exit code."""
     # A shell that starts a runner in the background has it ignore what a terminal sends, and its jobs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -44,6 +44,7 @@ def play(runner, chosen, keep=False):
                 where = "" if isinstance(error, AssertionError) else traceback.format_exc()
                 progress.finish_one(f"FAILED  {name} ({time.monotonic() - begin:.1f} s): {error}\n{where}")
     progress.close()
+    before_verdict()
     return show.verdict(runner, len(chosen), failed)
 
 

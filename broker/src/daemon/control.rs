@@ -116,7 +116,11 @@ impl Control {
             if self.peers.is_empty() {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
-                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Timeout) => {
+                        // Of those whom the broker before this one left, who ended meanwhile never comes to be looked for else.
+                        self.admission.tick();
+                        continue;
+                    }
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }

@@ -23,6 +23,9 @@ use crate::protocol::control::Refusal;
 
 pub mod client;
 mod fds;
+#[cfg(feature = "by-hand")]
+#[doc(hidden)]
+pub mod fuzzed;
 pub mod map;
 pub mod path;
 mod peer;

@@ -38,6 +38,9 @@ mod back;
 mod book;
 mod devices;
 mod either;
+#[cfg(feature = "by-hand")]
+#[doc(hidden)]
+pub mod fuzzed;
 
 mod growing;
 mod kin;

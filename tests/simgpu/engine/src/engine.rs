@@ -348,7 +348,8 @@ impl Engine {
         let head = stream.ops.front().and_then(|&head| self.ops.get(head))?;
         let mut begin = self.now.max(head.ready_at);
         match head.work {
-            Work::Host if !head.released => return Some(Ns::MAX),
+            // Until it is reached nobody but the clock moves it on: then the client is told, and whoever sleeps until this time looks again.
+            Work::Host if !head.released => return Some(if head.start.is_some() { Ns::MAX } else { begin }),
             Work::WaitFor(OpId(other)) if depth > 0 => {
                 if let Some(other) = self.bound(other, depth - 1) {
                     begin = begin.max(other);

@@ -113,6 +113,28 @@ fn a_host_operation_stops_its_stream_until_it_is_released() {
 }
 
 #[test]
+fn a_host_operation_that_is_not_reached_yet_is_looked_at_when_it_is() {
+    let mut engine = Engine::new(Settings {
+        launch_latency: 5_000,
+        ..bare()
+    });
+    let context = engine.add_context();
+    let stream = engine.add_stream(context, 0).unwrap();
+    let host = engine.submit(0, stream, Work::Host, 1).unwrap();
+    let behind = engine.submit(0, stream, kernel(10), 2).unwrap();
+    engine.advance_to(1_000);
+    assert_eq!(engine.earliest_end(host), Some(5_000), "the clock moves it on");
+    assert_ne!(engine.earliest_end(behind), Some(u64::MAX));
+    engine.advance_to(5_000);
+    assert!(matches!(
+        engine.next_output(),
+        Some(Output::Reached { tag: 1, at: 5_000, .. })
+    ));
+    assert_eq!(engine.earliest_end(host), Some(u64::MAX), "only the caller can go on");
+    assert_eq!(engine.earliest_end(behind), Some(u64::MAX));
+}
+
+#[test]
 fn a_host_operation_released_early_does_not_stop_its_stream() {
     let mut engine = Engine::new(bare());
     let context = engine.add_context();

@@ -1,0 +1,247 @@
+"""One hostile user of four on one shared broker: what does it cost the other three?
+
+Ann has the job that matters: it launches in bursts and pauses. Bea and Cat have each a job that fills its gaps, and Cat starts short jobs besides, one after the other, that check all they do. Mallory
+(tests/soak/hostile.py) attacks the broker in every second phase. All jobs are different users', and so is the attacker; only root can arrange that.
+
+What must hold:
+* no job of the three is lost: each ends with exit code 0 and the right result, and none is told that it runs as without weft;
+* the three lose at most 5 % of their work, by the time that the device spent on their kernels in phases with and without the attack, in turn. The device is slow here (a kernel takes some 300 us),
+  so that a busy machine hardly moves this figure; what moves it is in the interval of the ratio, and the check fails only where even its upper end is below 0.95. The attacker runs at nice 19: the CPU time
+  that it takes by itself is not weft's to give or take;
+* the broker's memory, descriptors and threads stay bounded, and are given back.
+The attacker's priority is the least (9, by the owner's word): who may have a higher one can take the device from others by launching, and needs no broker for that.
+"""
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+import hostile
+import stage
+import wire
+from harness import devicelog, jobs, paths
+from harness.scene import COMPANION
+
+sys.path.insert(0, str(stage.ROOT / "tests" / "admission"))
+import users  # noqa: E402
+
+ANN, BEA, CAT, MALLORY = 61001, 61002, 61003, 61004
+# Seconds of a phase.
+PHASE = 2.5
+# Work that the three keep at least, of what they have without the attack.
+KEPT = 0.95
+# What the broker may have at most while it is attacked: bytes, descriptors, threads. 1,024 clients a user of three descriptors each are allowed.
+MOST_MEMORY, MOST_FILES, MOST_THREADS = 400 << 20, 6000, 200
+# The device's memory: what Mallory may ask for by right is not to fill it.
+MEMORY = 24 << 30
+# A kernel's time, ns.
+KERNEL = 300_000
+
+
+class Scene(users.Scene):
+    """The shared broker's scene for four users, on a slow device that writes down what it does."""
+
+    def __init__(self, folder, options):
+        rights = [word for uid in (ANN, BEA, CAT) for word in ("--priority-of", f"{uid}=0")]
+        super().__init__(folder, options, options.policy, broker=(*rights, "--priority-of", f"{MALLORY}=9"))
+        for uid in (CAT, MALLORY):
+            (self.folder / str(uid)).mkdir(mode=0o700)
+            os.chown(self.folder / str(uid), uid, uid)
+        # What the users start must lie where they may read.
+        stage.copied(self.bin, (COMPANION, "companion"), (stage.KERNELS, "kernels.ptx"))
+        command = ["cc", "-O1", "-o", self.bin / "calls", stage.HERE / "programs" / "calls.c", f'-DKERNELS="{self.bin / "kernels.ptx"}"', "-ldl", "-lpthread"]
+        subprocess.run([str(part) for part in command], check=True, timeout=stage.BOUND)
+        self.config = self.folder / "device/device.toml"
+        self.config.write_text(f'[[kernel]]\nname = "simgpu_fill"\ngrid = [1, 1, 1]\nblock = [32, 1, 1]\nns = {KERNEL}\n')
+        self.config.chmod(0o644)
+        self.log = self.folder / "device/device.log"
+        self.running = self.folder / "running"
+
+    def environment(self, uid):
+        return {**super().environment(uid), "SIMGPU_LOG": str(self.log), "SIMGPU_CONFIG": str(self.config), "SIMGPU_MEMORY": str(MEMORY), "WEFT_LOG": "warn"}
+
+    def start_as(self, uid, name, command, priority, *weft):
+        words = [self.bin / "weft", "run", "--priority", priority, *weft, "--", *command]
+        job = jobs.Job(words, environment=self.environment(uid), folder=self.folder, name=name, limits=users.becomes(uid), cwd="/")
+        job.uid = uid
+        self.jobs.append(job)
+        return job
+
+    def companion(self, uid, name, priority, *pattern):
+        """A job that launches until the scene ends."""
+        ready = self.folder / str(uid) / f"{name}.ready"
+        command = [self.bin / "companion", "--while", self.running, "--ready", ready, *pattern]
+        job = self.start_as(uid, name, command, priority, "--memory", "1GiB")
+        assert jobs.wait_until(lambda: ready.exists() or not job.running(), stage.BOUND) and job.running(), job.explain()
+        return job
+
+    def device_time(self):
+        """The device's time now; all that ended before is in its log then."""
+        command = [str(paths.SIMGPU_DEVICE), "status"]
+        done = subprocess.run(command, env=self.environment(0), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=stage.BOUND, check=True)
+        return int(stage.json.loads(done.stdout)["now"])
+
+
+class Short:
+    """Cat's short jobs, one after the other."""
+
+    def __init__(self, scene, plains, figures, rng):
+        self.scene, self.plains, self.figures, self.rng = scene, plains, figures, rng
+        self.job = None
+        self.count = self.right = 0
+
+    def step(self):
+        """Called often: when one has ended the next one begins."""
+        if self.job is not None:
+            if self.job.running() and time.monotonic() < self.end_by:
+                return
+            self.over()
+        self.count += 1
+        self.plain = self.rng.choice(self.plains)
+        self.result = self.scene.folder / str(CAT) / f"short{self.count}"
+        self.job = self.scene.start_as(CAT, f"short{self.count}", self.plain.play.command(self.scene.bin, self.result), 6, "--memory", "1GiB")
+        self.end_by = time.monotonic() + stage.BOUND
+        self.figures.starts += 1
+
+    def over(self):
+        self.job.wait(max(0.0, self.end_by - time.monotonic()))
+        what = f"short job {self.count} ({self.plain.play}) beside the attack"
+        if stage.judge(self.figures, what, self.plain, self.job, self.result):
+            self.right += 1
+            heard(self.figures, what, self.job)
+        self.scene.jobs.remove(self.job)
+        self.job = None
+
+    def finish(self):
+        """Waits for the last one."""
+        if self.job is not None:
+            self.over()
+
+
+def play(folder, options, seconds, seed, figures, progress):
+    """The part; nothing where this is not root."""
+    if os.geteuid() != 0:
+        return "skipped: only root can start jobs of several users"
+    if users.python() is None:
+        return "skipped: no Python here that other users may start"
+    rng = random.Random(seed)
+    before = len(figures.troubles)
+    scene = Scene(folder, options)
+    (folder / "plain").mkdir()
+    plays = [stage.Play(rng.randrange(1 << 31), 25, 1) for _ in range(4)]
+    (folder / "plain" / "calls").symlink_to(scene.bin / "calls")
+    plains = list(stage.plain_runs(folder / "plain", plays, figures).values())
+    attacker = None
+    try:
+        scene.open()
+        scene.running.touch()
+        scene.running.chmod(0o644)
+        long = {
+            "ann": scene.companion(ANN, "ann", 0, "--burst", "4", "--pause", "4000"),
+            "bea": scene.companion(BEA, "bea", 5, "--burst", "8"),
+            "cat": scene.companion(CAT, "cat", 5, "--burst", "8"),
+        }
+        device = stage.asked(scene.socket, "queue")["devices"][0]
+        short = Short(scene, plains, figures, rng)
+        pairs = max(2, round(seconds / PHASE / 2))
+        spans, most = [], (0, 0, 0)
+        quiet = state(scene)
+        for number in range(2 * pairs):
+            attacked = number % 2 == 1
+            if attacked:
+                command = [sys.executable, stage.HERE / "hostile.py", scene.socket, MALLORY, device["uuid"], MEMORY, 600, *(options.attack or [])]
+                attacker = jobs.Job(command, environment=jobs.clean_environment(), folder=folder, name="mallory")
+            begin = scene.device_time()
+            end = time.monotonic() + PHASE
+            while time.monotonic() < end:
+                short.step()
+                alive(scene, long, figures)
+                most = tuple(map(max, most, state(scene)))
+                time.sleep(0.02)
+            spans.append((attacked, begin, scene.device_time()))
+            if attacked:
+                attacker.kill()
+                # What it left behind must go before the next quiet phase, or that one is none.
+                calm = jobs.wait_until(lambda: files(scene) <= quiet[1] + 40, 30, 0.05)
+                if not calm:
+                    figures.trouble("lost", f"the broker keeps {files(scene)} descriptors after the attack; it had {quiet[1]}")
+            progress(f"phase {number + 1} of {2 * pairs}, {'attacked' if attacked else 'quiet'}: {short.right} short jobs ended right; the broker had {said(most)}")
+        short.finish()
+        scene.running.unlink()
+        for name, job in long.items():
+            code = job.wait(stage.BOUND)
+            if code != 0:
+                figures.trouble("hung" if job.timed_out else "lost", f"{name}'s job\n{job.explain()}")
+            else:
+                heard(figures, f"{name}'s job", job)
+                figures.ended += 1
+    finally:
+        if attacker:
+            attacker.kill()
+        scene.close()
+    pids = {job.pid for job in long.values()}
+    records = [record for record in devicelog.read(scene.log) if record.get("pid") in pids and record.get("op") == "kernel"]
+    kept = {name: ratio(records, job.pid, spans) for name, job in long.items()}
+    text = ", ".join(f"{name} {middle:.3f} ({low:.3f} to {high:.3f})" for name, (middle, low, high) in kept.items())
+    if most[0] > MOST_MEMORY or most[1] > MOST_FILES or most[2] > MOST_THREADS:
+        figures.trouble("lost", f"the broker had {said(most)}")
+    for name, (middle, _, high) in kept.items():
+        if high < KEPT:
+            figures.trouble("lost", f"{name} keeps {middle:.3f} of the work under attack, at most {high:.3f}; aim {KEPT}")
+    figures.settle(before)
+    return f"of their work without the attack the three kept: {text}; {short.right} short jobs right; the broker had {said(most)}"
+
+
+def heard(figures, what, job):
+    """A job that lost weft lost something. That it waited for memory which another asked for is said on its stderr, too, and is the queue's business."""
+    lines = [line for line in job.stderr().splitlines() if "waits for device memory" not in line and " begins" not in line]
+    if lines:
+        figures.trouble("lost", f"{what} heard from weft: {' / '.join(lines)[:400]}")
+
+
+def files(scene):
+    """The broker's descriptors; without end where it is gone."""
+    try:
+        return wire.open_files(scene.broker.pid)
+    except OSError:
+        return sys.maxsize
+
+
+def state(scene):
+    """The broker's memory, descriptors and threads now."""
+    try:
+        return wire.resident(scene.broker.pid), wire.open_files(scene.broker.pid), wire.threads(scene.broker.pid)
+    except (OSError, StopIteration):
+        return 0, 0, 0
+
+
+def said(state):
+    """The same in words."""
+    return f"{state[0] >> 20} MiB, {state[1]} descriptors and {state[2]} threads at most"
+
+
+def alive(scene, long, figures):
+    """Nobody of the three, nor the broker, ends by itself."""
+    assert scene.broker.running(), f"the broker ended\n{scene.broker.explain()}"
+    for name, job in long.items():
+        assert job.running(), f"{name}'s job ended\n{job.explain()}"
+
+
+def ratio(records, pid, spans):
+    """(ratio, low, high): the device's work on this process a second of device time with the attack over without it, and the ratio's 95 % interval by the phases' scatter."""
+    records = [record for record in records if record["pid"] == pid]
+    rates = {attacked: [devicelog.busy(records, {pid}, begin, end) / (end - begin) for what, begin, end in spans if what == attacked] for attacked in (False, True)}
+    calm, hot = statistics.fmean(rates[False]), statistics.fmean(rates[True])
+    if not calm:
+        return 0.0, 0.0, 0.0
+    # Of a mean's error, relative; with two phases each a scatter is known badly, so it is taken at three times.
+    error = sum((statistics.stdev(of) / statistics.fmean(of)) ** 2 / len(of) if statistics.fmean(of) else 1.0 for of in rates.values()) ** 0.5
+    reach = (3.0 if len(rates[True]) < 5 else 2.0) * error
+    middle = hot / calm
+    return middle, middle * (1 - reach), middle * (1 + reach)
+
+
+__all__ = ["hostile", "play"]
