@@ -88,6 +88,15 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Bytes that it takes in memory: a short file may hold a large one.
+    pub fn footprint(&self) -> usize {
+        let strings = self.name.capacity() + self.gpu.name.capacity() + self.gpu.uuid.capacity();
+        let kernel = |kernel: &KernelProfile| kernel.id.symbol.capacity() + kernel.time.heap() + kernel.gap.heap();
+        let kernels = self.kernels.capacity() * size_of::<KernelProfile>();
+        let behind: usize = self.kernels.iter().map(kernel).sum();
+        size_of::<Profile>() + strings + kernels + behind + self.working_sets.heap()
+    }
+
     /// One kernel.
     pub fn kernel(&self, hash: u64) -> Option<&KernelProfile> {
         let at = self.kernels.binary_search_by_key(&hash, |kernel| kernel.hash).ok()?;

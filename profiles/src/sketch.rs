@@ -28,6 +28,11 @@ pub struct Sketch {
 }
 
 impl Sketch {
+    /// Bytes that it takes in memory beside itself.
+    pub(crate) fn heap(&self) -> usize {
+        self.buckets.capacity() * size_of::<(u16, u64)>()
+    }
+
     /// Adds a value.
     pub fn add(&mut self, value: Ns) {
         self.least = if self.count == 0 { value } else { self.least.min(value) };

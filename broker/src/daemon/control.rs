@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -59,6 +59,7 @@ pub fn start(
     admission: admission::Desk,
     unknown_cost: Ns,
     stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
     let (arrivals, incoming) = channel();
     let inbox = Inbox::make()?;
@@ -73,6 +74,7 @@ pub fn start(
         unknown_cost,
         all_heard: true,
         looks: 0,
+        rounds,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
@@ -108,11 +110,14 @@ struct Control {
     all_heard: bool,
     /// Looks into the inbox so far.
     looks: u64,
+    /// Counts how often the thread went round: others see by it that it lives.
+    rounds: Arc<AtomicU64>,
 }
 
 impl Control {
     fn run(mut self, incoming: &Receiver<Arrival>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
             if self.peers.is_empty() {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
@@ -179,11 +184,10 @@ impl Control {
             News::Nonsense => {
                 if let Some(peer) = self.peers.get(&client) {
                     peer.entry.note("sent what is no message");
-                    self.inbox.forget(client);
-                    self.desk.tell(Notice::Gone(client, Ending::Detached));
+                    self.end(client, Some(Ending::Detached));
                 }
             }
-            News::Gone => self.end(client),
+            News::Gone => self.end(client, None),
         }
     }
 
@@ -278,8 +282,19 @@ impl Control {
         }
     }
 
-    /// Two looks with an empty inbox between them: what the client said before it died was read. Where others never stop talking, patience ends it.
+    /// Two looks with an empty inbox between them: what the client said before it died was read. Where others never stop talking, patience ends it. Of whom the scheduler has let go
+    /// because its lane lied nothing stays either.
     fn look_for_deaths(&mut self) {
+        let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
+        let let_go: Vec<u64> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| over(peer))
+            .map(|(client, _)| *client)
+            .collect();
+        for client in let_go {
+            self.end(client, Some(Ending::Detached));
+        }
         let hung: Vec<u64> = {
             let mut owners = Vec::new();
             let mut set = Vec::new();
@@ -308,14 +323,15 @@ impl Control {
             match peer.dying_since {
                 None => peer.dying_since = peer.life.left().then(|| (Instant::now(), looks)),
                 Some((since, look)) if self.all_heard || since.elapsed() > LAST_WORDS && looks - look > clients => {
-                    self.end(client);
+                    self.end(client, None);
                 }
                 Some(_) => {}
             }
         }
     }
 
-    fn end(&mut self, client: u64) {
+    /// Nothing of a client stays: not its connection, its lane or its descriptors. `ending`: by the broker's own decision, else as the client took its leave.
+    fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
         self.admission.gone(client);
@@ -323,11 +339,15 @@ impl Control {
         const LEFT: u32 = 2;
         let well =
             peer.entry.goodbye.load(Ordering::Relaxed) || peer.entry.lane.reports.state.load(Ordering::Acquire) == LEFT;
-        let ending = if well { Ending::Goodbye } else { Ending::Vanished };
+        let ending = ending.unwrap_or(if well { Ending::Goodbye } else { Ending::Vanished });
         log::info!(
             "client {client} (process {}) {}",
             peer.entry.pid,
-            if well { "ended" } else { "vanished" }
+            match ending {
+                Ending::Goodbye => "ended",
+                Ending::Vanished => "vanished",
+                Ending::Detached => "was let go",
+            }
         );
         if let Some(trouble) = peer.entry.misfit(1) {
             log::warn!("client {client}: {trouble}");

@@ -3,13 +3,17 @@
 //! Whoever is slow holds up only the thread made for him. Whoever may not come in is told why.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
+use weft_profiles::Profile;
+
 use super::answers::Answers;
+use super::beside::{Beside, Most};
+use super::brought::Brought;
 use super::control::{Arrival, SETS_TOLD};
 use super::keeper::{Keeper, Tell};
 use super::options::Options;
@@ -21,23 +25,40 @@ use crate::protocol::board;
 use crate::protocol::control::{Hello, Refusal, ToClient};
 use crate::protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use crate::protocol::{Ns, PRIORITIES};
-use crate::transport;
-use crate::transport::server::{Asker, Host, Incoming, Listener, Pending, ToTheClient};
-use weft_profiles::Profile;
+use crate::transport::Error;
+use crate::transport::server::{Asker, Host, Incoming, Listener, Pending, Question, ToTheClient};
 
 /// How often the signs of the end are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Clients at once. Each takes about five descriptors, of which a process has a million at most and often far less.
+/// Clients at once, where the process may have so many descriptors.
 const MOST: usize = 4096;
 
-/// Of one user's, in a shared broker.
-const MOST_OF_A_USER: usize = MOST / 4;
+/// Descriptors of a client at most: its connection, its lane, its process, and the two ends of a private broker's channel.
+const DESCRIPTORS: u64 = 5;
+
+/// Descriptors for everything else: threads' files, questions, connections that have not said yet what they want.
+const OTHERS: u64 = 256;
+
+/// Of the clients of a shared broker one guest may have this part.
+const GUESTS_PART: usize = 4;
+
+/// Of a guest's clients so many are let in at once, on a thread each: their profiles come to 64 MiB at most until they are taken apart, one by one.
+const ENTER_AT_ONCE: usize = 16;
+
+/// Of a guest's questions so many are answered at once. An answer may be a copy of all that is known, and may be waited for.
+const ANSWERS_AT_ONCE: usize = 4;
+
+/// Questions of a guest that wait for that.
+const QUESTIONS: usize = 256;
+
+/// The same of the broker's own user and of root, and of a private broker.
+const OWNERS_AT_ONCE: usize = 256;
 
 /// The longest name of a guest's profile that is kept.
 const LONGEST_NAME: usize = 200;
 
-/// How long the thread that lets a guest in waits for it to read what is known of its kernels.
+/// How long the thread that lets a guest in waits in all for it to read what is known of its kernels.
 const READS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What so many kernels may take goes in one message.
@@ -66,7 +87,20 @@ pub struct Door {
     /// What the broker was told at its start.
     pub options: Arc<Options>,
     /// Clients on their way in.
-    pub entering: Arc<AtomicUsize>,
+    pub entering: Beside<Pending>,
+    /// Questions that are being answered.
+    pub asking: Beside<Question>,
+    /// Guests' profiles.
+    pub brought: Arc<Brought>,
+    /// Clients at once ([`most`]).
+    pub most: usize,
+}
+
+/// So many clients this process can have at once: where it may open few files only, not so many that one user could take all of them.
+pub fn most() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
+    usize::try_from(most).unwrap_or(MOST).clamp(GUESTS_PART, MOST)
 }
 
 impl Door {
@@ -77,7 +111,7 @@ impl Door {
             if self.stop.load(Ordering::Acquire) {
                 return "asked to";
             }
-            if self.registry.count() > 0 || self.entering.load(Ordering::Acquire) > 0 {
+            if self.registry.count() > 0 || self.entering.count() > 0 {
                 alone_since = Instant::now();
             }
             if self
@@ -99,12 +133,22 @@ impl Door {
                 }
                 Ok(Some(Incoming::Question(question))) => {
                     let answers = self.answers.clone();
-                    aside("weft-answer", move || {
+                    let most = match self.is_guest(question.asker.uid) {
+                        true => Most {
+                            at_once: ANSWERS_AT_ONCE,
+                            waiting: QUESTIONS,
+                        },
+                        false => OWNERS,
+                    };
+                    let asked = self.asking.take(question.asker.uid, question, most, move |question| {
                         let answer = answers.line(&question.text, question.asker);
                         if let Err(error) = question.answer(&answer) {
                             log::debug!("an answer was not taken: {error}");
                         }
                     });
+                    if asked.is_err() {
+                        log::debug!("a question was dropped: its user has {QUESTIONS} more");
+                    }
                 }
                 Err(error) => {
                     log::warn!("{error}");
@@ -114,35 +158,48 @@ impl Door {
         }
     }
 
+    /// Whether it is a user whom a shared broker serves and who does not own it: the limits of guests are his.
+    fn is_guest(&self, uid: u32) -> bool {
+        self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
+    }
+
     fn let_in(&self, pending: Pending) {
+        let uid = pending.uid;
+        let (guest, guests) = (self.is_guest(uid), self.most / GUESTS_PART);
+        let here = || self.registry.count_of(uid) + self.entering.count_of(uid);
         let refusal = match pending.hello.priority {
             priority if usize::from(priority) >= PRIORITIES => Some(Refusal::Priority(priority)),
-            _ if self.registry.count() + self.entering.load(Ordering::Acquire) >= MOST => Some(Refusal::Full(MOST)),
+            _ if self.registry.count() + self.entering.count() >= self.most => Some(Refusal::Full(self.most)),
             // One user leaves room for others.
-            _ if self.options.door.is_shared() && self.registry.count_of(pending.uid) >= MOST_OF_A_USER => {
-                Some(Refusal::Full(MOST_OF_A_USER))
-            }
+            _ if guest && here() >= guests => Some(Refusal::Full(guests)),
             _ => None,
         };
         if let Some(why) = refusal {
-            log::warn!(
-                "process {} was not let in: {why}",
-                pending.pid.unwrap_or(pending.hello.pid)
-            );
-            self.registry.refused.fetch_add(1, Ordering::Relaxed);
-            pending.refuse(why);
-            return;
+            return self.refuse(pending, why);
         }
-        self.entering.fetch_add(1, Ordering::AcqRel);
+        let most = match guest {
+            true => Most {
+                at_once: ENTER_AT_ONCE,
+                waiting: guests,
+            },
+            false => OWNERS,
+        };
         let door = self.clone();
-        let entering = Arc::clone(&self.entering);
-        let started = aside("weft-welcome", move || {
-            door.welcome(pending);
-            door.entering.fetch_sub(1, Ordering::AcqRel);
-        });
-        if !started {
-            entering.fetch_sub(1, Ordering::AcqRel);
+        let taken = self
+            .entering
+            .take(uid, pending, most, move |pending| door.welcome(pending));
+        if let Err(pending) = taken {
+            self.refuse(pending, Refusal::Full(guests));
         }
+    }
+
+    fn refuse(&self, pending: Pending, why: Refusal) {
+        log::warn!(
+            "process {} was not let in: {why}",
+            pending.pid.unwrap_or(pending.hello.pid)
+        );
+        self.registry.refused.fetch_add(1, Ordering::Relaxed);
+        pending.refuse(why);
     }
 
     fn welcome(&self, pending: Pending) {
@@ -150,7 +207,7 @@ impl Door {
         let pid = pending.pid.unwrap_or(hello.pid);
         let shared = self.options.door.is_shared();
         let (profile, loaded, trouble) = match shared {
-            true => brought(&hello, &pending),
+            true => self.brought(&hello, &pending),
             false => knowledge(hello.profile.as_deref(), hello.profiling),
         };
         let mut lowered = None;
@@ -196,12 +253,16 @@ impl Door {
                 return;
             }
         };
+        // A client that does not read goes by what is charged.
+        let end = Instant::now() + READS_WITHIN;
         if let Some(profile) = &loaded {
-            // A client that does not read goes by what is charged.
             for some in options.core.may_take(profile).chunks(TIMES_TOLD) {
-                let _ = attached
-                    .sender
-                    .send_within(ToClient::MayTake(some.to_vec()), READS_WITHIN);
+                let left = end.saturating_duration_since(Instant::now());
+                if let Err(Error::Late(..) | Error::Gone) =
+                    attached.sender.send_within(ToClient::MayTake(some.to_vec()), left)
+                {
+                    break;
+                }
             }
         }
         let newcomer = Entry::new(Newcomer {
@@ -216,7 +277,7 @@ impl Door {
             lane: Arc::new(attached.lane),
         });
         if shared {
-            tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered);
+            tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered, end);
         }
         // A shared broker writes no user's files.
         let refines = options.refine && !hello.profiling && newcomer.profile.is_some();
@@ -246,7 +307,35 @@ impl Door {
             self.desk.tell(Notice::Gone(client, Ending::Vanished));
         }
     }
+
+    /// What is known of a guest of a shared broker, which opens no file for anybody and writes none.
+    fn brought(&self, hello: &Hello, pending: &Pending) -> Knowledge {
+        let called: Option<String> = hello
+            .profile
+            .as_ref()
+            .map(|called| called.chars().take(LONGEST_NAME).collect());
+        if hello.profiling {
+            let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
+            return (called, None, Some(trouble));
+        }
+        let Some(name) = called else { return (None, None, None) };
+        let bytes = match pending.profile() {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return (Some(name), None, Some("it cannot be read".to_string())),
+            Err(error) => return (Some(name), None, Some(error.to_string())),
+        };
+        match self.brought.take(pending.uid, &name, &bytes) {
+            Ok(profile) => (Some(name), Some(profile), None),
+            Err(trouble) => (Some(name), None, Some(trouble)),
+        }
+    }
 }
+
+/// Whoever is no guest: one at a time would be slow, and a thread each for thousands of questions makes nothing faster.
+const OWNERS: Most = Most {
+    at_once: OWNERS_AT_ONCE,
+    waiting: MOST,
+};
 
 /// What a lane says before the scheduler knows of it.
 pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
@@ -285,56 +374,22 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
 }
 
 /// What a guest is told before it is one of many: later nobody waits for it to read.
-fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>) {
+fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
     if let Some((asked, allowed)) = lowered {
         let line = format!(
             "priority {asked} is more than the owner of this broker lets your jobs have: this one has {allowed}"
         );
         let _ = sender.send(ToClient::Warning(line));
     }
-    let end = Instant::now() + READS_WITHIN;
     let sets = profile.map_or(&[][..], |profile| &profile.working_sets.kernels);
     for sets in sets.chunks(SETS_TOLD) {
         let left = || end.saturating_duration_since(Instant::now());
         let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
-        if let Err(transport::Error::Nonsense(_)) = sent {
+        if let Err(Error::Nonsense(_)) = sent {
             // Too much for a packet: one by one, without those that are so by themselves.
             for set in sets {
                 let _ = sender.send_within(ToClient::WorkingSets(vec![set.clone()]), left());
             }
-        }
-    }
-}
-
-/// The same of a guest of a shared broker, which opens no file for anybody and writes none.
-fn brought(hello: &Hello, pending: &Pending) -> Knowledge {
-    let called: Option<String> = hello
-        .profile
-        .as_ref()
-        .map(|called| called.chars().take(LONGEST_NAME).collect());
-    if hello.profiling {
-        let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
-        return (called, None, Some(trouble));
-    }
-    let Some(name) = called else { return (None, None, None) };
-    let bytes = match pending.profile() {
-        Some(Ok(bytes)) => bytes,
-        Some(Err(error)) => return (Some(name), None, Some(error.to_string())),
-        None => return (Some(name), None, Some("it cannot be read".to_string())),
-    };
-    match weft_profiles::codec::decode(&bytes, Path::new(&name)) {
-        Ok(profile) => (Some(name), Some(Arc::new(profile)), None),
-        Err(error) => (Some(name), None, Some(error.to_string())),
-    }
-}
-
-/// Does something on a thread of its own. False if there can be no more threads now.
-fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
-    match std::thread::Builder::new().name(name.to_string()).spawn(work) {
-        Ok(_) => true,
-        Err(error) => {
-            log::warn!("no thread for {name}: {error}");
-            false
         }
     }
 }

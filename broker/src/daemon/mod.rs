@@ -3,14 +3,14 @@
 //! Threads, and who touches what:
 //! * [`door`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
 //! * [`scheduler`] reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
-//! * [`control`] hears the clients' slow messages and their deaths;
+//! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait that it lives;
 //! * [`admission`] says who may take device memory (told by the control thread);
 //! * [`keeper`] turns samples into profiles on the disk.
 //!
 //! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ use crate::transport::server::{Host, Listener};
 pub mod admin;
 pub mod admission;
 mod answers;
+mod beat;
+mod beside;
+mod brought;
 #[cfg(feature = "by-hand")]
 pub mod by_hand;
 mod clock;
@@ -88,6 +91,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         admission.weigh(&uid.to_string(), *weight);
     }
     let control_stop = Arc::new(AtomicBool::new(false));
+    let rounds = Arc::new(AtomicU64::new(0));
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
         desk.clone(),
@@ -96,7 +100,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         admission.clone(),
         options.core.unknown_cost,
         Arc::clone(&control_stop),
+        Arc::clone(&rounds),
     )?;
+    let beat = beat::start(Arc::clone(&registry), rounds).context("cannot start a thread")?;
     let answers = answers::Answers {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -121,7 +127,10 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         answers,
         stop,
         options: Arc::new(options.clone()),
-        entering: Arc::new(AtomicUsize::new(0)),
+        entering: beside::Beside::new("weft-welcome"),
+        asking: beside::Beside::new("weft-answer"),
+        brought: Arc::default(),
+        most: door::most(),
     };
     log::info!(
         "process {} at {}, policy {}",
@@ -141,6 +150,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = scheduler_thread.join();
     control_stop.store(true, Ordering::Release);
     let _ = control_thread.join();
+    drop(beat);
     admission.close();
     keeper.tell(keeper::Tell::Stop);
     let _ = keeper_thread.join();

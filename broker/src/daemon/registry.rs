@@ -53,6 +53,8 @@ pub struct Entry {
     pub priority: AtomicU8,
     /// Whether it said goodbye.
     pub goodbye: AtomicBool,
+    /// Whether it is no client any more: what is kept of its connection goes, too.
+    pub over: AtomicBool,
     /// Kernels it named.
     pub kernels: AtomicU64,
     /// Of those, such that its profile has times of.
@@ -144,6 +146,7 @@ impl Entry {
             lane: newcomer.lane,
             priority: AtomicU8::new(newcomer.priority),
             goodbye: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             kernels: AtomicU64::new(0),
             known: AtomicU64::new(0),
             figures: Figures::default(),
@@ -400,11 +403,17 @@ impl Registry {
         all
     }
 
+    /// Shows each of them, in no order.
+    pub fn each(&self, mut shows: impl FnMut(&Entry)) {
+        self.clients.iter().for_each(|entry| shows(&entry));
+    }
+
     /// A client ended. False if that was known.
     pub fn end(&self, client: u64, ending: Ending) -> bool {
         let Some((_, entry)) = self.clients.remove(&client) else {
             return false;
         };
+        entry.over.store(true, Ordering::Release);
         let counter = match ending {
             Ending::Goodbye => &self.goodbyes,
             Ending::Vanished => &self.vanished,

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,12 +20,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use weft_profiles::Store;
 
 use super::wire::{Packet, Up};
-use super::{Error, fds, path, peer, sealed};
+use super::{Error, fds, path, peer, wire};
 use crate::protocol::Ns;
 use crate::protocol::control::{Hello, Refusal, ToBroker, ToClient};
 
 /// The longest command line that is told to the broker.
 const LONGEST_COMMAND: usize = 1024;
+
+/// Bytes of a profile in one packet.
+const PIECE: usize = wire::LONGEST - 64;
 
 /// Pause before a connect is tried again when the broker's queue of new clients is full.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
@@ -183,11 +186,17 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     fds::enough(&socket)?;
     // A shared broker opens no file for anybody: who wants his profile used brings it.
     let profile = match (&hello.profile, hello.profiling, path::is_shared(path)) {
-        (Some(called), false, true) => carried(called),
+        (Some(called), false, true) => Some(carried(called).unwrap_or_default()),
         _ => None,
     };
-    let brings: Vec<BorrowedFd<'_>> = profile.iter().map(AsFd::as_fd).collect();
-    fds::send(&socket, &Packet::Hello(hello), &brings, deadline)?;
+    fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
+    if let Some(bytes) = profile {
+        match bring(&socket, &bytes, deadline) {
+            // Why it takes no more it says in what it sent last.
+            Ok(()) | Err(Error::Gone) => {}
+            Err(why) => return Err(why),
+        }
+    }
     let (packet, descriptors) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
     let name = match packet {
         Packet::Lane { channel } => channel,
@@ -253,16 +262,35 @@ fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u6
     }
 }
 
-/// A profile by what the job calls it, in memory that does not change any more. `None` where it cannot be read: the broker tells the job that it has none.
-fn carried(called: &str) -> Option<OwnedFd> {
+/// Sends a profile in pieces.
+fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Error> {
+    let mut rest = profile;
+    loop {
+        let (piece, after) = rest.split_at(rest.len().min(PIECE));
+        let packet = Packet::Profile {
+            bytes: piece.to_vec(),
+            last: after.is_empty(),
+        };
+        fds::send(socket, &packet, &[], deadline)?;
+        if after.is_empty() {
+            return Ok(());
+        }
+        rest = after;
+    }
+}
+
+/// The bytes of a profile by what the job calls it. `None` where it cannot be read: the broker tells the job that it has none.
+fn carried(called: &str) -> Option<Vec<u8>> {
     let (store, name) = match called.rsplit_once('/') {
         None => (Store::of_user().ok()?, called),
         Some((folder, name)) => (Store::at(if folder.is_empty() { "/" } else { folder }), name),
     };
     let file = File::open(store.path(name).ok()?).ok()?;
     let mut bytes = Vec::new();
-    file.take(sealed::LONGEST + 1).read_to_end(&mut bytes).ok()?;
-    sealed::make(&bytes).ok()
+    // One more, and the broker says that it is too large.
+    let most = super::LARGEST_PROFILE as u64 + 1;
+    file.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Asks the broker at `path` something for a person (`weft status` and its like) and gives the whole answer.

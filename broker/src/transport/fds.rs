@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+#[cfg(feature = "server")]
+use rustix::net::ReturnFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -112,15 +114,10 @@ pub(super) fn send(
 
 /// Takes one packet that is already there. `None` if there is none yet.
 pub(super) fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> {
-    let mut bytes = vec![0u8; wire::LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-        Ok(received) => received,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(Errno::CONNRESET) => return Err(Error::Gone),
-        Err(errno) => return Err(Error::system("receiving")(errno)),
+    let Some(packet) = take_with(socket, &mut control)? else {
+        return Ok(None);
     };
     let mut descriptors = Vec::new();
     for message in control.drain() {
@@ -128,16 +125,77 @@ pub(super) fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, 
             descriptors.extend(sent);
         }
     }
+    Ok(Some((packet, descriptors)))
+}
+
+/// Takes one packet that is already there, without any descriptor: the last close of one may wait as long as whoever sent it likes, and one that is not taken is closed by the kernel in the
+/// same call. Who may send some (`passes`) is looked at first, and a packet that brings some stays where it is: the whole socket is then to be closed where nobody waits for it.
+#[cfg(feature = "server")]
+pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
+    if passes && brings_descriptors(&socket) {
+        return Err(Error::Nonsense("it sent a descriptor; nobody takes any here"));
+    }
+    take_with(socket, &mut RecvAncillaryBuffer::default())
+}
+
+/// Whether the next packet brings descriptors. They stay with it.
+#[cfg(feature = "server")]
+fn brings_descriptors(socket: impl AsFd) -> bool {
+    let mut byte = [0u8; 1];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let looked = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut RecvAncillaryBuffer::default(),
+        flags,
+    );
+    // There was no room to say which: that there are some is said so.
+    looked.is_ok_and(|looked| looked.flags.contains(ReturnFlags::CTRUNC))
+}
+
+fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
+    let mut bytes = vec![0u8; wire::LONGEST];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
+    // Whoever closed with something of ours unread has reset the connection. That is told once, before what it sent last.
+    let received = match receive() {
+        Err(Errno::CONNRESET) => receive(),
+        received => received,
+    };
+    let received = match received {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(Errno::CONNRESET) => return Err(Error::Gone),
+        Err(errno) => return Err(Error::system("receiving")(errno)),
+    };
     if received.bytes == 0 {
         return Err(Error::Gone);
     }
     match wire::unpack(bytes.get(..received.bytes).unwrap_or_default()) {
-        Ok(packet) => Ok(Some((packet, descriptors))),
+        Ok(packet) => Ok(Some(packet)),
         Err(Unpack::Version(other)) => Err(Error::Refused(Refusal::Version {
             broker: VERSION,
             client: other,
         })),
         Err(Unpack::Nonsense) => Err(Error::Nonsense("what answers at the socket is not weft")),
+    }
+}
+
+/// Receives one packet, as [`take_plain`] takes it.
+#[cfg(feature = "server")]
+pub(super) fn receive_plain(
+    socket: impl AsFd,
+    passes: bool,
+    who: &'static str,
+    deadline: Instant,
+) -> Result<Packet, Error> {
+    loop {
+        if let Some(packet) = take_plain(&socket, passes)? {
+            return Ok(packet);
+        }
+        if !ready(&socket, PollFlags::IN, deadline)? {
+            return Err(Error::Late(who, super::HANDSHAKE));
+        }
     }
 }
 

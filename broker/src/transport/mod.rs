@@ -29,7 +29,6 @@ pub mod fuzzed;
 pub mod map;
 pub mod path;
 mod peer;
-mod sealed;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(all(test, feature = "server"))]
@@ -38,6 +37,9 @@ mod wire;
 
 /// A whole handshake may take this long. Measured: under 1 ms on an idle machine; 300 clients that start at once on two busy cores need most of it.
 pub const HANDSHAKE: Duration = Duration::from_millis(500);
+
+/// Bytes of the largest profile that a shared broker takes from a guest. A service of some hundred kernels has some hundred kilobytes.
+pub const LARGEST_PROFILE: usize = 4 << 20;
 
 /// What goes wrong on the way to a broker, or to a client.
 #[derive(Debug, thiserror::Error)]

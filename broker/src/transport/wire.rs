@@ -54,6 +54,14 @@ pub(super) enum Packet {
     Say(ToBroker),
     /// Shared broker: a control message.
     Tell(ToClient),
+    /// Client of a shared broker, after a [`Packet::Hello`] that names a profile and takes no samples: a piece of that profile. A broker takes no descriptor from anybody: to close one may take
+    /// as long as its sender likes.
+    Profile {
+        /// The piece. Nothing at all: it cannot be read.
+        bytes: Vec<u8>,
+        /// Nothing follows.
+        last: bool,
+    },
 }
 
 /// What goes up the channel.

@@ -28,7 +28,7 @@ use crate::memory;
 /// The broker answers within a millisecond; who hears nothing for so long goes on as without weft.
 const ANSWER: Ns = 1_000_000_000;
 
-/// A broker that keeps its queue moves the seat's beat fifty times a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
+/// A broker that keeps its queue moves the seat's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
 const DEAD_BEAT: Ns = 10_000_000_000;
 
 /// A broker that is gone may be back; its clients look for it once a second.

@@ -77,6 +77,21 @@ pub enum Template {
 }
 
 impl Template {
+    /// Bytes that it takes in memory beside itself.
+    fn heap(&self) -> usize {
+        let terms = |formula: &Formula| formula.terms.capacity() * size_of::<Term>();
+        let pieces = |pieces: &Pieces| pieces.capacity() * size_of::<(i64, u64)>();
+        let formulas: usize = self.formulas().map(terms).sum();
+        let (key, seen, common) = match self {
+            Template::Fixed { .. } | Template::Linear { .. } | Template::Strided { .. } => return formulas,
+            Template::Recalled { seen, common } => (0, seen, common),
+            Template::Table { key, seen, common } => (key.capacity(), seen, common),
+        };
+        let entries = seen.capacity() * size_of::<(u64, Pieces)>();
+        let all = seen.iter().map(|(_, these)| pieces(these)).sum::<usize>();
+        key * size_of::<Term>() + entries + all + pieces(common)
+    }
+
     /// Its formulas.
     fn formulas(&self) -> impl Iterator<Item = &Formula> {
         let all = match self {
@@ -133,6 +148,16 @@ pub struct WorkingSets {
 }
 
 impl WorkingSets {
+    /// Bytes that they take in memory beside themselves.
+    pub(crate) fn heap(&self) -> usize {
+        let kernels = self.kernels.capacity() * size_of::<KernelWorkingSet>();
+        let words = |words: &Vec<WordTemplate>| {
+            let behind: usize = words.iter().map(|word| word.template.heap()).sum();
+            words.capacity() * size_of::<WordTemplate>() + behind
+        };
+        kernels + self.kernels.iter().map(|kernel| words(&kernel.words)).sum::<usize>()
+    }
+
     /// One kernel's.
     pub fn kernel(&self, kernel: u64) -> Option<&KernelWorkingSet> {
         let at = self.kernels.binary_search_by_key(&kernel, |known| known.kernel).ok()?;

@@ -114,7 +114,6 @@ pub struct Book {
     /// Places of jobs that have not come yet.
     pub promised: Vec<Promise>,
     pub next: u64,
-    pub beat: u64,
     pub sums: [u64; 4],
     pub out: Vec<Decision>,
     /// Those who left a little while ago.
@@ -161,7 +160,6 @@ impl Book {
             freed: VecDeque::new(),
             promised: Vec::new(),
             next: 0,
-            beat: 0,
             sums: [0; 4],
             out: Vec::new(),
             departed: Vec::new(),

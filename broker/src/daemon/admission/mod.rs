@@ -241,16 +241,9 @@ impl Desk {
             book.tells_positions();
         }
         book.untie();
-        book.beat += 1;
-        let beat = book.beat;
         if book.machine.next_wake().is_some_and(|at| at <= clock::now()) {
             book.tell(Event::Tick);
             book.carry_out();
-        }
-        for gang in book.gangs.values() {
-            for member in gang.members.values() {
-                member.entry.lane.seat.beat.store(beat, Ordering::Relaxed);
-            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use rustix::event::PollFlags;
 
+use super::callers::Connection;
 use super::messages::Source;
 use super::{Door, FromClient, Host, House, ToTheClient};
 use crate::protocol::Ns;
@@ -15,7 +16,7 @@ use crate::protocol::control::{Hello, Refusal, ToClient};
 use crate::protocol::lane::Lane;
 use crate::transport::map::SharedLane;
 use crate::transport::wire::{LONGEST, Packet, Up};
-use crate::transport::{Error, HANDSHAKE, fds, sealed};
+use crate::transport::{Error, HANDSHAKE, LARGEST_PROFILE, fds};
 
 /// A process that wants a lane. Its user was looked at, nothing else.
 #[derive(Debug)]
@@ -28,8 +29,7 @@ pub struct Pending {
     pub pid: Option<u32>,
     /// Readable when the process is gone.
     pub pidfd: Option<OwnedFd>,
-    pub(super) socket: OwnedFd,
-    pub(super) profile: Option<OwnedFd>,
+    pub(super) socket: Connection,
     pub(super) door: Door,
 }
 
@@ -60,7 +60,7 @@ pub struct Attached {
 #[derive(Debug)]
 pub struct Life {
     pidfd: Option<OwnedFd>,
-    socket: Arc<OwnedFd>,
+    socket: Arc<Connection>,
 }
 
 impl Life {
@@ -84,9 +84,26 @@ impl Life {
 }
 
 impl Pending {
-    /// The bytes of the profile that it brought to a shared broker; `None` if it brought none.
-    pub fn profile(&self) -> Option<Result<Vec<u8>, Error>> {
-        self.profile.as_ref().map(sealed::read)
+    /// The bytes of the profile that a client of a shared broker brings which names one and takes no samples; `None`: it could not read it. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`].
+    pub fn profile(&self) -> Result<Option<Vec<u8>>, Error> {
+        let deadline = Instant::now() + HANDSHAKE;
+        let mut all = Vec::new();
+        loop {
+            match fds::receive_plain(&self.socket, self.socket.passes(), "its profile", deadline)? {
+                Packet::Profile { bytes, last } => {
+                    if all.len() + bytes.len() > LARGEST_PROFILE {
+                        return Err(Error::Nonsense(
+                            "it is larger than the 4 MiB that a shared broker takes",
+                        ));
+                    }
+                    all.extend_from_slice(&bytes);
+                    if last {
+                        return Ok((!all.is_empty()).then_some(all));
+                    }
+                }
+                _ => return Err(Error::Nonsense("something else came in its place")),
+            }
+        }
     }
 
     /// Says no.
@@ -114,8 +131,8 @@ impl Pending {
         let packet = Packet::Lane { channel: name.clone() };
         let descriptors = [lane.memory(), host.board.memory(), host.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, deadline)?;
-        match fds::receive(&self.socket, "a client", HANDSHAKE, deadline)? {
-            (Packet::Connected, _) => {}
+        match fds::receive_plain(&self.socket, self.socket.passes(), "a client", deadline)? {
+            Packet::Connected => {}
             _ => return Err(Error::Nonsense("a client did not connect its channel")),
         }
         // accept() has no time limit. The client says that it connected, so its connection is the first in the queue; should it lie, ours is, and ends at once.

@@ -1,10 +1,12 @@
 //! The well-known socket: taken by one broker at a time, and those who come to it heard side by side. Nobody is waited for here beyond the time he is given to say what he wants.
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,13 +15,23 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::callers::{Callers, Connection};
 use super::{Asker, Pending, Question};
 use crate::protocol::control::Refusal;
 use crate::transport::wire::Packet;
 use crate::transport::{Error, HANDSHAKE, client, fds, path, peer};
 
-/// Connections that have not said yet what they want. More than that, and the oldest is dropped.
+/// Connections that have not said yet what they want. More than that, and the oldest is dropped of the user who has most of them.
 const HALF_OPEN: usize = 1024;
+
+/// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he wants at once, so hundreds who start together are seldom here.
+const HALF_OPEN_OF_A_GUEST: usize = 64;
+
+/// Connections of a guest altogether: those of his clients, of the questions that wait for an answer, those above, and what is not closed in truth ([`super::callers`]).
+pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
+
+/// Connections that are taken in at once, before those who were taken in are looked at again.
+const AT_ONCE: usize = 64;
 
 /// Connections the kernel may keep for us. 300 jobs started at once are an aim; the kernel itself caps this at its own limit (4096 by default).
 const BACKLOG: i32 = 4096;
@@ -53,14 +65,18 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     inode: (u64, u64),
+    /// Oldest first.
     half_open: Vec<HalfOpen>,
+    /// Those who have said what they want.
+    said: VecDeque<Incoming>,
+    callers: Arc<Callers>,
     door: Door,
     _lock: File,
 }
 
 #[derive(Debug)]
 struct HalfOpen {
-    socket: OwnedFd,
+    socket: Connection,
     deadline: Instant,
 }
 
@@ -109,6 +125,8 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(Error::system("making a socket"))?;
+        // Before anybody can connect: what is accepted of it is so, too.
+        let passes = !peer::pass_descriptors(&socket, false);
         bind(&socket, &address).map_err(Error::system("binding the broker's socket"))?;
         let mode = match door {
             Door::Private => 0o600,
@@ -129,6 +147,8 @@ impl Listener {
             path: path.to_path_buf(),
             inode: (facts.dev(), facts.ino()),
             half_open: Vec::new(),
+            said: VecDeque::new(),
+            callers: Callers::new(passes),
             door,
             _lock: lock,
         })
@@ -149,7 +169,7 @@ impl Listener {
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
         let deadline = Instant::now() + within;
         loop {
-            if let Some(incoming) = self.heard() {
+            if let Some(incoming) = self.said.pop_front() {
                 return Ok(Some(incoming));
             }
             let now = Instant::now();
@@ -164,25 +184,30 @@ impl Listener {
             set.extend(self.half_open.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
             match poll(&mut set, Some(&fds::left(until))) {
                 Ok(0) if Instant::now() >= deadline => return Ok(None),
-                Ok(_) | Err(Errno::INTR) => {}
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
                 Err(errno) => return Err(Error::system("waiting for clients")(errno)),
             }
-            self.take_new();
+            let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
+            let comes = ready.next().unwrap_or(false);
+            let ready: Vec<bool> = ready.collect();
+            drop(set);
+            // Before anybody new is taken in, for whom one of these may have to go.
+            self.hear(&ready);
+            if comes {
+                self.take_new();
+            }
         }
     }
 
     fn take_new(&mut self) {
-        loop {
+        for _ in 0..AT_ONCE {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => {
-                    if self.half_open.len() >= HALF_OPEN {
-                        self.half_open.remove(0);
-                    }
-                    self.half_open.push(HalfOpen {
-                        socket,
-                        deadline: Instant::now() + HANDSHAKE,
-                    });
-                }
+                Ok(socket) => match peer::peer(&socket) {
+                    Ok(peer) => self.comes(self.callers.comes(peer.uid, socket)),
+                    // It is closed where it can hold up nobody, too.
+                    Err(_) => drop(self.callers.comes(u32::MAX, socket)),
+                },
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
@@ -194,23 +219,69 @@ impl Listener {
         }
     }
 
-    /// Reads from every half-open connection until one has said what it wants.
-    fn heard(&mut self) -> Option<Incoming> {
-        let mut index = 0;
-        while index < self.half_open.len() {
-            let said = fds::take(&self.half_open[index].socket);
-            if matches!(said, Ok(None)) {
-                index += 1;
-                continue;
+    /// One that was just accepted. Most have said already what they want.
+    fn comes(&mut self, socket: Connection) {
+        let (uid, is_guest) = (socket.uid(), self.door.is_shared() && !socket.is_owners());
+        if is_guest && self.callers.count_of(uid) > CONNECTIONS_OF_A_GUEST {
+            let full = Packet::Refused(Refusal::Full(CONNECTIONS_OF_A_GUEST));
+            let _ = fds::send(&socket, &full, &[], Instant::now());
+            return;
+        }
+        let said = fds::take_plain(&socket, socket.passes());
+        if !matches!(said, Ok(None)) {
+            self.says(socket, said);
+            return;
+        }
+        let his = |one: &HalfOpen| one.socket.uid() == uid;
+        if is_guest && self.half_open.iter().filter(|one| his(one)).count() >= HALF_OPEN_OF_A_GUEST {
+            self.drop_oldest_of(uid);
+        } else if self.half_open.len() >= HALF_OPEN {
+            let mut counts = BTreeMap::<u32, usize>::new();
+            for one in &self.half_open {
+                *counts.entry(one.socket.uid()).or_default() += 1;
             }
-            let socket = self.half_open.remove(index).socket;
-            match listen_to(socket, said, self.door) {
-                Ok(incoming) => return Some(incoming),
-                Err(Error::Gone) => {}
-                Err(why) => log::warn!("a connection was not let in: {why}"),
+            if let Some((most, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
+                self.drop_oldest_of(most);
             }
         }
-        None
+        self.half_open.push(HalfOpen {
+            socket,
+            deadline: Instant::now() + HANDSHAKE,
+        });
+    }
+
+    fn drop_oldest_of(&mut self, uid: u32) {
+        if let Some(at) = self.half_open.iter().position(|one| one.socket.uid() == uid) {
+            self.half_open.remove(at);
+        }
+    }
+
+    /// Reads from the half-open connections that have something to read.
+    fn hear(&mut self, ready: &[bool]) {
+        let mut heard = Vec::new();
+        let mut ready = ready.iter();
+        let waits = std::mem::take(&mut self.half_open);
+        for one in waits {
+            let said = match ready.next() {
+                Some(true) => fds::take_plain(&one.socket, one.socket.passes()),
+                _ => Ok(None),
+            };
+            match said {
+                Ok(None) => self.half_open.push(one),
+                said => heard.push((one.socket, said)),
+            }
+        }
+        for (socket, said) in heard {
+            self.says(socket, said);
+        }
+    }
+
+    fn says(&mut self, socket: Connection, said: Said) {
+        match listen_to(socket, said, self.door) {
+            Ok(incoming) => self.said.push_back(incoming),
+            Err(Error::Gone) => {}
+            Err(why) => log::warn!("a connection was not let in: {why}"),
+        }
     }
 }
 
@@ -228,9 +299,9 @@ impl Drop for Listener {
     }
 }
 
-type Said = Result<Option<(Packet, Vec<OwnedFd>)>, Error>;
+type Said = Result<Option<Packet>, Error>;
 
-fn listen_to(socket: OwnedFd, said: Said, door: Door) -> Result<Incoming, Error> {
+fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Error> {
     let deadline = Instant::now();
     let refuse = |why: Refusal| {
         let _ = fds::send(&socket, &Packet::Refused(why.clone()), &[], deadline);
@@ -247,19 +318,18 @@ fn listen_to(socket: OwnedFd, said: Said, door: Door) -> Result<Incoming, Error>
     match said {
         Err(Error::Refused(why)) => refuse(why),
         Err(why) => Err(why),
-        Ok(Some((Packet::Hello(hello), mut brought))) => {
-            let pidfd = peer::pidfd(peer.pid);
+        Ok(Some(Packet::Hello(hello))) => {
+            let pidfd = peer::pidfd(&socket, peer.pid)?;
             Ok(Incoming::Client(Pending {
                 hello,
                 uid: peer.uid,
                 pid: peer.pid,
                 pidfd,
                 socket,
-                profile: brought.pop().filter(|_| door.is_shared()),
                 door,
             }))
         }
-        Ok(Some((Packet::Question(text), _))) => Ok(Incoming::Question(Question {
+        Ok(Some(Packet::Question(text))) => Ok(Incoming::Question(Question {
             text,
             asker: Asker {
                 uid: peer.uid,
@@ -302,5 +372,106 @@ fn raise_descriptor_limit() {
     };
     if setrlimit(Resource::Nofile, raised).is_err() {
         log::warn!("the limit of open files stays at {:?}", now.current);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::PollFlags;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::super::callers::tests::lingering;
+    use super::*;
+    use crate::transport::wire;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn send(socket: &OwnedFd, packet: &Packet, descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let bytes = wire::pack(packet).expect("packed");
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sent = [descriptor];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
+        sendmsg(
+            socket,
+            &[std::io::IoSlice::new(&bytes)],
+            &mut control,
+            SendFlags::empty(),
+        )
+    }
+
+    fn next(listener: &mut Listener) -> Incoming {
+        let begin = Instant::now();
+        loop {
+            if let Some(incoming) = listener.accept(Duration::from_millis(20)).expect("accepting goes on") {
+                return incoming;
+            }
+            assert!(begin.elapsed() < PATIENCE, "nobody is heard");
+        }
+    }
+
+    fn asks(path: &Path, what: &str) -> OwnedFd {
+        let socket = client::tests_connect(path);
+        let question = Packet::Question(what.into());
+        fds::send(&socket, &question, &[], Instant::now() + PATIENCE).expect("sent");
+        socket
+    }
+
+    #[test]
+    fn a_descriptor_is_refused_by_the_kernel_that_can() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("broker.sock");
+        let mut listener = Listener::bind(&path).expect("bound");
+        let (socket, question) = (client::tests_connect(&path), Packet::Question("one".into()));
+        if listener.callers.count_of(0) == 0 && peer::pass_descriptors(&socket, true) {
+            assert_eq!(send(&socket, &question, socket.as_fd()), Err(Errno::PERM));
+        }
+        let _two = asks(&path, "two");
+        assert!(matches!(next(&mut listener), Incoming::Question(question) if question.text == "two"));
+    }
+
+    #[test]
+    fn on_a_kernel_that_cannot_a_descriptor_whose_close_hangs_holds_up_nobody() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("broker.sock");
+        let mut listener = Listener::bind(&path).expect("bound");
+        peer::pass_descriptors(&listener.socket, true);
+        listener.callers = Callers::new(true);
+        let uid = peer::own_uid();
+        // One that is read, and one that goes before it was.
+        let ends: Vec<_> = (0..2)
+            .map(|number| {
+                let (sender, silent) = lingering();
+                let socket = client::tests_connect(&path);
+                if number == 1 {
+                    assert_eq!(listener.accept(Duration::ZERO).expect("accepted").is_some(), false);
+                }
+                send(&socket, &Packet::Question("bad".into()), sender.as_fd()).expect("sent");
+                (socket, silent)
+            })
+            .collect();
+        let good = asks(&path, "good");
+        match next(&mut listener) {
+            Incoming::Question(question) => {
+                assert_eq!(question.text, "good");
+                question.answer("?").expect("answered");
+            }
+            Incoming::Client(_) => panic!("nobody wants in"),
+        }
+        assert!(fds::ready(&good, PollFlags::IN, Instant::now() + PATIENCE).expect("waited"));
+        assert!(
+            listener.callers.count_of(uid) >= 2,
+            "their connections are not closed yet"
+        );
+        let sockets: Vec<_> = ends
+            .into_iter()
+            .map(|(socket, silent)| (socket, drop(silent)).0)
+            .collect();
+        let begin = Instant::now();
+        while listener.callers.count_of(uid) > 0 {
+            assert!(begin.elapsed() < PATIENCE, "what hangs no more is closed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(sockets);
     }
 }

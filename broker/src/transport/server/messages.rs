@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use ipc_channel::ipc::{IpcReceiver, IpcReceiverSet, IpcSelectionResult, IpcSende
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::callers::Connection;
 use crate::protocol::control::{ToBroker, ToClient};
 use crate::transport::wire::{Packet, Up};
 use crate::transport::{Error, fds};
@@ -21,7 +21,7 @@ pub enum ToTheClient {
     /// A private broker's channel.
     Ipc(IpcSender<ToClient>),
     /// A shared broker's: the socket of the rendezvous.
-    Packets(Arc<OwnedFd>),
+    Packets(Arc<Connection>),
 }
 
 impl ToTheClient {
@@ -56,7 +56,7 @@ pub struct FromClient(pub(super) Source);
 #[derive(Debug)]
 pub(super) enum Source {
     Ipc(IpcReceiver<Up>),
-    Packets(Arc<OwnedFd>),
+    Packets(Arc<Connection>),
 }
 
 impl FromClient {
@@ -72,8 +72,8 @@ impl FromClient {
             Source::Packets(socket) => {
                 let deadline = Instant::now() + within;
                 fds::ready(&**socket, PollFlags::IN, deadline)?;
-                match fds::take(&**socket)? {
-                    Some((Packet::Say(message), _)) => Ok(Some(message)),
+                match fds::take_plain(&**socket, socket.passes())? {
+                    Some(Packet::Say(message)) => Ok(Some(message)),
                     Some(_) => Err(Error::Nonsense("a client sent what is no message")),
                     None => Ok(None),
                 }
@@ -98,7 +98,7 @@ pub struct Inbox {
     set: IpcReceiverSet,
     clients: HashMap<u64, u64>,
     /// Those of a shared broker, whose messages come by their sockets. A broker has clients of one kind.
-    guests: Vec<(u64, Arc<OwnedFd>)>,
+    guests: Vec<(u64, Arc<Connection>)>,
 }
 
 /// Messages of one guest that are heard in a look, so that nobody who never stops talking keeps the others waiting.
@@ -158,8 +158,8 @@ impl Inbox {
         let mut over = Vec::new();
         for ((client, socket), _) in self.guests.iter().zip(ready).filter(|(_, ready)| *ready) {
             for _ in 0..HEARD_AT_ONCE {
-                match fds::take(&**socket) {
-                    Ok(Some((Packet::Say(message), _))) => news.push((*client, News::Said(message))),
+                match fds::take_plain(&**socket, socket.passes()) {
+                    Ok(Some(Packet::Say(message))) => news.push((*client, News::Said(message))),
                     Ok(None) => break,
                     Err(Error::Gone) => {
                         news.push((*client, News::Gone));
@@ -168,6 +168,7 @@ impl Inbox {
                     }
                     Ok(Some(_)) | Err(_) => {
                         news.push((*client, News::Nonsense));
+                        over.push(*client);
                         break;
                     }
                 }

@@ -1,11 +1,11 @@
 //! Questions of the command line's, and who asks them.
 #![forbid(unsafe_code)]
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use super::callers::{self, Connection};
 use crate::transport::wire::{LONGEST, Packet};
-use crate::transport::{Error, fds, peer};
+use crate::transport::{Error, fds};
 
 /// How long an answer for people may take to be read.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -22,8 +22,7 @@ pub struct Asker {
 impl Asker {
     /// Whether it may do what the broker's owner may: its own user, or root.
     pub fn is_owner(self) -> bool {
-        const ROOT: u32 = 0;
-        self.uid == ROOT || self.uid == peer::own_uid()
+        callers::is_owner(self.uid)
     }
 }
 
@@ -34,7 +33,7 @@ pub struct Question {
     pub text: String,
     /// Who.
     pub asker: Asker,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Connection,
 }
 
 impl Question {

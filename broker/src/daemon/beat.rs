@@ -1,0 +1,102 @@
+//! The beat of the seats: those who wait for device memory wait as long as it moves, and begin without where it stands (`DEAD_BEAT` in the interposer's `seat`).
+//!
+//! A thread of its own, which touches nothing of a client's but a word of its lane, and waits for no lock that the control thread holds: whatever holds that thread up for a moment lets
+//! nobody begin beside the memory of others. It beats as long as the control thread was seen to go round within [`STANDS`], so that a queue that nobody keeps holds nobody for ever.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::registry::Registry;
+
+/// Between two beats: who waits takes ten seconds without one for the end.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// So long the control thread may stand before nobody is kept waiting for it any more.
+const STANDS: Duration = Duration::from_secs(30);
+
+/// Starts it. `rounds`: how often the control thread went round. It ends when what is returned is dropped.
+pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Beat> {
+    let (over, ends) = channel();
+    let thread = std::thread::Builder::new()
+        .name("weft-beat".into())
+        .spawn(move || run(&registry, &rounds, &ends))?;
+    Ok(Beat {
+        over: Some(over),
+        thread: Some(thread),
+    })
+}
+
+/// The thread.
+#[derive(Debug)]
+pub struct Beat {
+    over: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        self.over = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(registry: &Registry, rounds: &AtomicU64, ends: &Receiver<()>) {
+    let mut pulse = Pulse::new(rounds.load(Ordering::Relaxed), Instant::now());
+    let mut stood = false;
+    while let Err(RecvTimeoutError::Timeout) = ends.recv_timeout(PERIOD) {
+        let beats = pulse.beats(rounds.load(Ordering::Relaxed), Instant::now());
+        if !beats && !stood {
+            log::warn!("the control thread stands: who waits for memory is kept waiting no longer");
+        }
+        stood = !beats;
+        if beats {
+            registry.each(|entry| {
+                entry.lane.seat.beat.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+/// When the control thread was seen to go round last.
+#[derive(Debug)]
+struct Pulse {
+    round: u64,
+    seen: Instant,
+}
+
+impl Pulse {
+    fn new(round: u64, now: Instant) -> Pulse {
+        Pulse { round, seen: now }
+    }
+
+    /// Whether those who wait go on waiting, when it went round so often by now.
+    fn beats(&mut self, round: u64, now: Instant) -> bool {
+        if round != self.round {
+            *self = Pulse::new(round, now);
+        }
+        now.saturating_duration_since(self.seen) < STANDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut pulse = Pulse::new(1, begin);
+        assert!(pulse.beats(1, at(12)), "longer than a job waits without a beat");
+        assert!(pulse.beats(2, at(25)));
+        assert!(pulse.beats(2, at(54)));
+        assert!(!pulse.beats(2, at(55)));
+        assert!(pulse.beats(3, at(90)), "it goes on");
+    }
+}

@@ -1,0 +1,122 @@
+//! Profiles that guests of a shared broker bring. What holds: of each content a user has one copy, all of his take at most [`OF_A_USER`], and one of his is taken apart at a time, since a short
+//! file may hold a large profile.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use weft_profiles::{Profile, codec};
+
+/// Bytes that all profiles of a user's clients may take in memory together.
+pub const OF_A_USER: usize = 64 << 20;
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Brought {
+    users: Mutex<BTreeMap<u32, Arc<Mutex<Vec<One>>>>>,
+    /// Of this process alone: nobody makes two contents that look the same to it.
+    state: RandomState,
+}
+
+#[derive(Debug)]
+struct One {
+    content: (u64, usize),
+    bytes: usize,
+    profile: Weak<Profile>,
+}
+
+impl Brought {
+    /// The profile of these bytes, which a user's client calls so. An error says what is wrong with it.
+    pub fn take(&self, uid: u32, called: &str, bytes: &[u8]) -> Result<Arc<Profile>, String> {
+        let kept = {
+            let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+            // Who has none any more is forgotten. One whose list somebody else holds is being served.
+            users.retain(|_, kept| {
+                Arc::strong_count(kept) > 1
+                    || kept
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .iter()
+                        .any(One::lives)
+            });
+            Arc::clone(users.entry(uid).or_default())
+        };
+        // As long as it is taken apart.
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(One::lives);
+        let content = (self.state.hash_one(bytes), bytes.len());
+        let same = kept.iter().find(|one| one.content == content);
+        if let Some(profile) = same.and_then(|one| one.profile.upgrade()) {
+            return Ok(profile);
+        }
+        let profile = codec::decode(bytes, Path::new(called)).map_err(|error| error.to_string())?;
+        let room = OF_A_USER.saturating_sub(kept.iter().map(|one| one.bytes).sum());
+        let bytes = profile.footprint();
+        if bytes > room {
+            return Err(format!(
+                "the profiles of this user's jobs would take more than {} MiB of a shared broker together",
+                OF_A_USER >> 20
+            ));
+        }
+        let profile = Arc::new(profile);
+        kept.push(One {
+            content,
+            bytes,
+            profile: Arc::downgrade(&profile),
+        });
+        Ok(profile)
+    }
+}
+
+impl One {
+    fn lives(&self) -> bool {
+        self.profile.strong_count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(name: usize) -> Vec<u8> {
+        let profile = Profile {
+            // Its own name is the larger part of it.
+            name: format!("{name:04}").repeat(1 << 18),
+            ..Profile::default()
+        };
+        codec::encode(&profile, Path::new("a")).expect("encoded")
+    }
+
+    #[test]
+    fn of_each_content_a_user_has_one_copy_and_all_have_a_bound() {
+        let brought = Brought::default();
+        let first = brought.take(7, "a", &bytes(0)).expect("taken");
+        let again = brought.take(7, "b", &bytes(0)).expect("taken");
+        assert!(Arc::ptr_eq(&first, &again), "one copy");
+        let others = brought.take(8, "a", &bytes(0)).expect("taken");
+        assert!(!Arc::ptr_eq(&first, &others), "of each user");
+        let mut kept: Vec<_> = (1..63)
+            .map(|name| brought.take(7, "a", &bytes(name)).expect("room"))
+            .collect();
+        let full = brought.take(7, "a", &bytes(63)).expect_err("full");
+        assert!(full.contains("more than 64 MiB"), "{full}");
+        assert!(brought.take(8, "a", &bytes(63)).is_ok(), "another user has room");
+        assert!(
+            brought.take(7, "a", &bytes(1)).is_ok(),
+            "what is there already takes none"
+        );
+        kept.pop();
+        assert!(brought.take(7, "a", &bytes(63)).is_ok(), "who leaves makes room");
+        assert!(brought.take(7, "a", b"rubbish").is_err());
+        drop((first, again, others, kept));
+        assert!(brought.take(9, "a", &bytes(0)).is_ok());
+        let users = brought.users.lock().expect("nobody panicked");
+        assert_eq!(
+            users.keys().copied().collect::<Vec<_>>(),
+            [9],
+            "who has none is forgotten"
+        );
+    }
+}
