@@ -1,0 +1,245 @@
+"""A client of the broker that speaks the packets of the rendezvous socket by itself, as an unfriendly program would.
+
+Packets are those of broker/src/transport/wire.rs (a header, then postcard), messages those of broker/src/protocol/control.rs. A shared
+broker alone takes all of them: a private one's control channel is another. Nothing here is checked before it is sent; that is the point.
+
+  client = wire.Client(socket, command="job")     a Hello
+  client.welcome()                                True: it has its lane, in `client.lane`
+  client.send(wire.note("a line"))
+  wire.ask(socket, "status")                      a question as `weft status --json` asks it
+"""
+
+import array
+import contextlib
+import json
+import mmap
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+
+PROTOCOL = Path(__file__).resolve().parents[2] / "broker" / "src" / "protocol" / "mod.rs"
+VERSION = int(re.search(r"pub const VERSION: u32 = (\d+);", PROTOCOL.read_text()).group(1))
+LONGEST = 60 * 1024
+HEADER = 16
+# What begins a packet's body.
+HELLO, QUESTION, REFUSED, LANE, CONNECTED, ANSWER, WELCOME, SAY, TELL, PROFILE = range(10)
+# How long anything may take that takes a millisecond on an idle machine.
+BOUND = 30.0
+
+
+def number(value):
+    """An unsigned integer."""
+    out = bytearray()
+    while True:
+        low, value = value & 0x7F, value >> 7
+        out.append(low | (0x80 if value else 0))
+        if not value:
+            return bytes(out)
+
+
+def text(value):
+    """A string, or bytes that need not be one."""
+    value = value.encode() if isinstance(value, str) else value
+    return number(len(value)) + value
+
+
+def option(value, form):
+    """Something that may be missing."""
+    return b"\0" if value is None else b"\1" + form(value)
+
+
+def truth(value):
+    """A boolean."""
+    return b"\1" if value else b"\0"
+
+
+def packet(body, version=None):
+    """A packet of this body."""
+    return b"weftRDVZ" + struct.pack("<II", VERSION if version is None else version, 0) + body
+
+
+def hello(*, priority=5, profile=None, profiling=False, command="job", version=None):
+    """The first packet of a client."""
+    said = [number(VERSION if version is None else version), number(os.getpid()), bytes([priority])]
+    return packet(number(HELLO) + b"".join(said) + option(profile, text) + truth(profiling) + text(command))
+
+
+def question(what):
+    """A question for people: the JSON of `daemon/admin.rs`, as text."""
+    return packet(number(QUESTION) + text(what))
+
+
+def say(body):
+    """A control message."""
+    return packet(number(SAY) + body)
+
+
+def device(uuid, memory, name="GPU", driver=13000):
+    """The device that the client uses."""
+    return say(number(2) + text(name) + text(uuid) + number(memory) + number(driver))
+
+
+def backed(start, size):
+    """A managed range."""
+    return say(number(3) + number(start) + number(size))
+
+
+def forecast(which, period, uses, ends=True):
+    """A part of a forecast; `uses`: (at, first granule, granules)."""
+    listed = b"".join(number(at) + number(first) + number(count) + number(0) for at, first, count in uses)
+    return say(number(6) + number(which) + number(period) + number(len(uses)) + listed + truth(ends))
+
+
+def wants(uuid, total, *, further=0, devices=1, memory=None, duration=None, gang="", processes=1, user="", managed=False, either=False, runs=None):
+    """May it begin?"""
+    said = [number(9), text(uuid), number(total), number(further), number(devices), option(memory, number), option(duration, text), text(gang)]
+    return say(b"".join([*said, number(processes), text(user), truth(managed), truth(either), option(runs, number)]))
+
+
+def more(size, patience):
+    """So many bytes more; waits for so many ns."""
+    return say(number(10) + number(size) + number(patience))
+
+
+def no_more():
+    """It waits no longer for what it wanted more."""
+    return say(number(11))
+
+
+def context(free, held, at):
+    """Its first context is there, and it looked."""
+    return say(number(14) + number(free) + number(held) + number(at))
+
+
+def note(line):
+    """A line for people."""
+    return say(number(15) + text(line))
+
+
+def goodbye():
+    """A clean end."""
+    return say(number(16))
+
+
+def descriptors(fds):
+    """Descriptors as they go beside a packet."""
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+
+
+def connected(path, timeout=BOUND):
+    """A connection that has said nothing yet."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.settimeout(timeout)
+    one.connect(str(path))
+    return one
+
+
+class Client:
+    """A connection with a Hello (`raw`: with whatever is to go first instead)."""
+
+    def __init__(self, path, *, raw=None, fds=(), timeout=BOUND, **said):
+        self.socket = connected(path, timeout)
+        self.lane, self.refusal = None, None
+        self.send(hello(**said) if raw is None else raw, fds)
+
+    def send(self, what, fds=()):
+        """Sends a packet, with these descriptors beside it."""
+        self.socket.sendmsg([what], descriptors(fds))
+
+    def welcome(self):
+        """Whether it is let in; `refusal` says why not (the body of the packet, empty where the broker hung up)."""
+        data, beside, _, _ = self.socket.recvmsg(LONGEST, socket.CMSG_SPACE(3 * 4))
+        fds = array.array("i")
+        for level, kind, what in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(what[: len(what) // 4 * 4])
+        if not fds:
+            self.refusal = data[HEADER:]
+            return False
+        self.lane = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
+        for fd in fds:
+            os.close(fd)
+        while data[HEADER] != WELCOME:
+            data = self.socket.recv(LONGEST)
+            if not data:
+                self.refusal = b""
+                return False
+        return True
+
+    def heard(self, within=0.05):
+        """The bodies of the packets that are there, or come within so many seconds of each other."""
+        out = []
+        self.socket.settimeout(within)
+        with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
+            while said := self.socket.recv(LONGEST):
+                out.append(said[HEADER:])
+        self.socket.settimeout(BOUND)
+        return out
+
+    def is_let_go(self, within=BOUND):
+        """Whether the broker hangs up within so many seconds."""
+        self.socket.settimeout(within)
+        try:
+            while self.socket.recv(LONGEST):
+                pass
+            return True
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self.socket.settimeout(BOUND)
+
+    def close(self):
+        """Ends the connection."""
+        self.socket.close()
+        if self.lane is not None:
+            self.lane.close()
+
+
+def read_number(data, at):
+    """An unsigned integer out of a body: its value, and where the next thing begins."""
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if not data[at - 1] & 0x80:
+            return value, at
+
+
+def ask(path, what, timeout=BOUND):
+    """What the broker answers to a question: `what` is its name ("ping", "status", "queue") or its JSON as Python has it."""
+    with connected(path, timeout) as one:
+        one.send(question(json.dumps(what)))
+        answer = b""
+        while True:
+            data = one.recv(LONGEST)
+            if not data:
+                raise ConnectionError("the broker hung up")
+            assert data[HEADER] == ANSWER, data[HEADER : HEADER + 40]
+            length, at = read_number(data, HEADER + 1)
+            answer += data[at : at + length]
+            if data[at + length]:
+                return json.loads(answer)
+
+
+def resident(pid):
+    """Bytes of a process that are in memory."""
+    return figure(pid, "VmRSS") << 10
+
+
+def threads(pid):
+    """Threads of a process."""
+    return figure(pid, "Threads")
+
+
+def figure(pid, name):
+    """A number of /proc/PID/status."""
+    return next(int(line.split()[1]) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:"))
+
+
+def open_files(pid):
+    """Descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
