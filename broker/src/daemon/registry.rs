@@ -14,6 +14,7 @@ use weft_profiles::{Gpu, Profile};
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::protocol::lane::Mode;
+use crate::protocol::seat::Standing;
 use crate::transport::map::SharedLane;
 use crate::transport::server::House;
 
@@ -224,7 +225,12 @@ impl Entry {
             uid: self.uid,
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
-            mode: mode_name(Mode::from_word(read(&self.figures.mode) as u32)).to_string(),
+            mode: match self.lane.seat.standing() {
+                Standing::Waits => "waits for memory",
+                _ => mode_name(Mode::from_word(read(&self.figures.mode) as u32)),
+            }
+            .to_string(),
+            waits_for_memory_s: None,
             profile: self.profile.as_deref().map(|called| store::short(called).to_string()),
             profile_trouble: talk.trouble.clone(),
             profiling: self.profiling,
