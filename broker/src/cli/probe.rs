@@ -131,7 +131,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers each line with what is free: UUIDs in hexadecimal and bytes.
+/// Answers each line with what there is: UUIDs in hexadecimal, bytes that are free, and all bytes.
 fn memory() -> Result<ExitCode> {
     if let Some(trouble) = nvml().trouble {
         bail!("{trouble}");
@@ -143,8 +143,10 @@ fn memory() -> Result<ExitCode> {
         let parts = gpus
             .iter()
             .flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
-        let free: Vec<(String, u64)> = parts.map(|part| (super::gpus::hex(&part.uuid), part.free)).collect();
-        println!("{}", serde_json::to_string(&free)?);
+        let told: Vec<(String, u64, u64)> = parts
+            .map(|part| (super::gpus::hex(&part.uuid), part.free, part.memory))
+            .collect();
+        println!("{}", serde_json::to_string(&told)?);
     }
     Ok(ExitCode::SUCCESS)
 }

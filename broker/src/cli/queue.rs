@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::text::{self, Table};
 use crate::daemon::admin::{self, Answer, Question};
-use crate::daemon::admission::Queue;
+use crate::daemon::admission::{Queue, WaitingRow};
 use crate::daemon::places::Places;
 
 /// Show who waits for device memory, why, and when it is expected
@@ -28,6 +28,15 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     text::show(&*queue, args.json, render)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// When a job is expected to begin. Where nobody said how long some job runs that is before it, that is no more than a guess.
+fn begins(row: &WaitingRow) -> String {
+    match (row.begins_s, row.guess) {
+        (None, _) => "?".to_string(),
+        (Some(seconds), false) => text::span(seconds),
+        (Some(seconds), true) => format!("{} (guess)", text::span(seconds)),
+    }
 }
 
 /// The page that people see.
@@ -71,7 +80,7 @@ pub fn render(queue: &Queue) -> String {
                 text::size(row.needs),
                 row.duration.clone(),
                 text::span(row.waited_s),
-                row.begins_s.map_or("?".to_string(), text::span),
+                begins(row),
                 row.reason.clone(),
                 text::command(&row.command, text::COMMAND),
             ]);
@@ -136,4 +145,26 @@ pub fn render(queue: &Queue) -> String {
         page.extend(table.lines());
     }
     page.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_begin_that_is_guessed_is_called_so() {
+        let row = |begins_s, guess| WaitingRow {
+            begins_s,
+            guess,
+            ..WaitingRow::default()
+        };
+        assert_eq!(begins(&row(Some(1_740.0), true)), "29 min (guess)");
+        assert_eq!(begins(&row(Some(1_740.0), false)), "29 min");
+        assert_eq!(begins(&row(None, true)), "?");
+        let queue = Queue {
+            waiting: vec![row(Some(1_740.0), true)],
+            ..Queue::default()
+        };
+        assert!(render(&queue).contains("29 min (guess)"), "{}", render(&queue));
+    }
 }

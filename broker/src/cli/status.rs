@@ -82,6 +82,18 @@ pub fn render(status: &Status) -> String {
     page.join("\n")
 }
 
+/// What a job is to the others, and what it waits for.
+pub fn role(client: &ClientStatus) -> String {
+    let waits = "waits for memory";
+    match (client.waits_for_memory_s, client.mode == waits) {
+        (Some(seconds), true) => format!("{waits}, {}", text::span(seconds)),
+        (Some(seconds), false) => format!("{}, {waits}, {}", client.mode, text::span(seconds)),
+        (None, _) if client.stopped => format!("{}, stopped", client.mode),
+        (None, _) if client.waiting => format!("{}, waits", client.mode),
+        (None, _) => client.mode.clone(),
+    }
+}
+
 fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
     let mut table = Table::new([
         if shared { "user/client" } else { "client" },
@@ -114,11 +126,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
             },
             client.pid.to_string(),
             client.priority.to_string(),
-            match (client.stopped, client.waiting) {
-                (true, _) => format!("{}, stopped", client.mode),
-                (false, true) => format!("{}, waits", client.mode),
-                (false, false) => client.mode.clone(),
-            },
+            role(client),
             text::cut(&profile, 24),
             (client.launches + client.graph_launches).to_string(),
             client.waits.to_string(),
@@ -295,6 +303,16 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
+        let role_of = |mode: &str, waits_for_memory_s| {
+            role(&ClientStatus {
+                mode: mode.to_string(),
+                waits_for_memory_s,
+                ..ClientStatus::default()
+            })
+        };
+        assert_eq!(role_of("waits for memory", Some(12.5)), "waits for memory, 12 s");
+        assert_eq!(role_of("filler", Some(300.0)), "filler, waits for memory, 5 min");
+        assert_eq!(role_of("holder", None), "holder");
         let empty = Status {
             clients: Vec::new(),
             ended: Vec::new(),

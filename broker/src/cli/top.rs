@@ -88,7 +88,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             client.client.to_string(),
             client.pid.to_string(),
             client.priority.to_string(),
-            client.mode.clone(),
+            super::status::role(client),
             format!("{launches:.0}"),
             share(rate(client.waited_ns, old.waited_ns)),
             share(rate(client.granted_ns, old.granted_ns)),

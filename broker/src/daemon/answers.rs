@@ -199,6 +199,10 @@ impl Answers {
         let sums = self.registry.sums();
         let mut clients: Vec<_> = self.registry.all().iter().map(|entry| entry.status()).collect();
         clients.sort_by_key(|client| (client.priority, client.client));
+        let waiting = self.admission.waiting();
+        for client in &mut clients {
+            client.waits_for_memory_s = waiting.get(&client.client).copied();
+        }
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let cores: Vec<DeviceStatus> = self
             .desk

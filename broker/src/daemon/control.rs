@@ -22,6 +22,7 @@ use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use crate::protocol::Ns;
 use crate::protocol::control::{ToBroker, ToClient, Wants};
+use crate::protocol::seat::Standing;
 use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
 
 /// How often newcomers are taken in and pidfds are looked at.
@@ -92,6 +93,8 @@ struct Peer {
     sender: ToTheClient,
     /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the thread.
     warned: bool,
+    /// It waits for device memory, as the scheduler knows.
+    waits: bool,
     /// Since when it is known to be dead, and after which look into the inbox.
     dying_since: Option<(Instant, u64)>,
 }
@@ -147,6 +150,18 @@ impl Control {
             }
             self.look_for_deaths();
             self.admission.tick();
+            self.look_who_waits();
+        }
+    }
+
+    /// Who waits for device memory has no role among those who run, and has one again before it begins.
+    fn look_who_waits(&mut self) {
+        for (client, peer) in &mut self.peers {
+            let waits = peer.entry.lane.seat.standing() == Standing::Waits;
+            if waits != peer.waits {
+                peer.waits = waits;
+                self.desk.tell(Notice::Waits(*client, waits));
+            }
         }
     }
 
@@ -173,6 +188,7 @@ impl Control {
             life: arrival.life,
             sender: arrival.sender,
             warned: false,
+            waits: false,
             dying_since: None,
         };
         self.peers.insert(client, peer);

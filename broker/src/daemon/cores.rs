@@ -8,7 +8,7 @@
 //! is several clients here.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use weft_profiles::Profile;
@@ -41,6 +41,8 @@ pub(super) struct Cores {
     of: HashMap<Client, Option<usize>>,
     /// Those who have said their device.
     said: HashMap<Client, String>,
+    /// Those who wait for device memory: they are in no core, since they have no work, and nobody makes room for them.
+    aside: HashSet<Client>,
 }
 
 impl Cores {
@@ -55,6 +57,7 @@ impl Cores {
             config,
             of: HashMap::new(),
             said: HashMap::new(),
+            aside: HashSet::new(),
         }
     }
 
@@ -79,8 +82,11 @@ impl Cores {
             self.of.entry(client).or_insert(at);
         }
         let gone = matches!(event, Event::Gone(_));
-        self.core_of(client).handle(now, event, out);
+        if !self.aside.contains(&client) {
+            self.core_of(client).handle(now, event, out);
+        }
         if gone {
+            self.aside.remove(&client);
             self.of.remove(&client);
             self.said.remove(&client);
         }
@@ -118,15 +124,29 @@ impl Cores {
         if before == at {
             return row;
         }
-        self.core_of(client).handle(now, Event::Gone(client), out);
+        let aside = self.aside.contains(&client);
+        if !aside {
+            self.core_of(client).handle(now, Event::Gone(client), out);
+        }
         self.of.insert(client, at);
-        let event = Event::Attached {
-            client,
-            priority: who.priority,
-            profile: who.profile,
-        };
-        self.core_of(client).handle(now, event, out);
+        if !aside {
+            self.core_of(client).handle(now, who.comes(client), out);
+        }
         row
+    }
+
+    /// A client waits for device memory, or does not any more.
+    pub(super) fn waits(&mut self, now: Ns, client: Client, waits: bool, who: Newcomer, out: &mut Vec<Decision>) {
+        if !self.of.contains_key(&client) || self.aside.contains(&client) == waits {
+            return;
+        }
+        if waits {
+            self.core_of(client).handle(now, Event::Gone(client), out);
+            self.aside.insert(client);
+        } else {
+            self.aside.remove(&client);
+            self.core_of(client).handle(now, who.comes(client), out);
+        }
     }
 
     /// Rows of the board that are in use.
@@ -173,6 +193,16 @@ pub(super) struct Newcomer {
     pub(super) priority: u8,
     /// What is known of it.
     pub(super) profile: Option<Arc<Profile>>,
+}
+
+impl Newcomer {
+    fn comes(self, client: Client) -> Event {
+        Event::Attached {
+            client,
+            priority: self.priority,
+            profile: self.profile,
+        }
+    }
 }
 
 /// Whose an event is; `None`: everybody's.
@@ -266,6 +296,35 @@ mod tests {
         world.says(2, 5, "a");
         assert_eq!((world.mode(1), world.mode(2)), (Mode::Holder, Mode::Filler));
         assert_eq!(world.cores.snapshots().len(), 1);
+    }
+
+    #[test]
+    fn who_waits_for_memory_has_no_role_and_takes_nobodys() {
+        let mut world = World::new();
+        world.comes(1, 5);
+        world.says(1, 5, "a");
+        let who = || Newcomer {
+            priority: 0,
+            profile: None,
+        };
+        world.comes(2, 0);
+        world.says(2, 0, "a");
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Filler, Mode::Holder));
+        world.cores.waits(1, Client(2), true, who(), &mut world.out);
+        world.settle();
+        assert_eq!(world.mode(1), Mode::Alone, "the one that runs is alone");
+        world.tell(Event::Priority(Client(2), 0));
+        world.cores.waits(1, Client(2), false, who(), &mut world.out);
+        world.settle();
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Filler, Mode::Holder));
+        // It ends while it waits, on a machine of several devices, and is nowhere.
+        world.comes(3, 5);
+        world.says(3, 5, "b");
+        world.cores.waits(1, Client(2), true, who(), &mut world.out);
+        world.tell(Event::Gone(Client(2)));
+        world.cores.waits(1, Client(2), false, who(), &mut world.out);
+        world.settle();
+        assert_eq!(world.mode(1), Mode::Alone);
     }
 
     #[test]

@@ -86,7 +86,14 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&desk.gauges));
     memory.tell(memory::Tell::Desk(desk.clone()));
-    let admission = admission::Desk::new(options.admission, Some(places.ledger())).measuring(&store::folder());
+    // What is learnt of one user's jobs, and what they are called, is not for those of a broker for all.
+    let known = match options.door.is_shared() {
+        true => places.known(),
+        false => store::folder().join(admission::KNOWN),
+    };
+    let admission = admission::Desk::new(options.admission, Some(places.ledger()))
+        .shared(options.door.is_shared())
+        .measuring(&known);
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }

@@ -66,6 +66,11 @@ impl Places {
         self.beside("seats")
     }
 
+    /// What a shared broker has learnt; a private one keeps that beside its user's profiles.
+    pub fn known(&self) -> PathBuf {
+        self.beside("known.json")
+    }
+
     /// The directory of them all.
     pub fn directory(&self) -> PathBuf {
         match self.socket.parent() {

@@ -16,6 +16,7 @@ use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::protocol::fit::{ENOUGH, Fit};
 use crate::protocol::lane::Mode;
+use crate::protocol::seat::Standing;
 use crate::transport::map::SharedLane;
 use crate::transport::server::House;
 
@@ -258,7 +259,12 @@ impl Entry {
             uid: self.uid,
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
-            mode: mode_name(Mode::from_word(read(&self.figures.mode) as u32)).to_string(),
+            mode: match self.lane.seat.standing() {
+                Standing::Waits => "waits for memory",
+                _ => mode_name(Mode::from_word(read(&self.figures.mode) as u32)),
+            }
+            .to_string(),
+            waits_for_memory_s: None,
             profile: self.profile.as_deref().map(|called| store::short(called).to_string()),
             profile_trouble: talk.trouble.clone().or_else(|| self.misfit(ENOUGH)),
             profile_known: read(&self.known),

@@ -40,6 +40,8 @@ pub enum Notice {
     Priority(u64, u8),
     /// The device it is about to use, by its UUID.
     Device(u64, String),
+    /// It waits for device memory, or does not any more.
+    Waits(u64, bool),
     /// Its memory finds no room beside that of others, so that it takes turns of this length with its equals; or it does again.
     Crowded(u64, Option<Ns>),
     /// Its profile does not fit after all.
@@ -439,6 +441,17 @@ impl Scheduler {
                     if let (Some(row), Some(lane)) = (row, self.lane(Client(client))) {
                         lane.tell_row(row);
                     }
+                }
+            }
+            Notice::Waits(client, waits) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    let entry = Arc::clone(lane.entry());
+                    let who = Newcomer {
+                        priority: entry.priority.load(Ordering::Relaxed),
+                        // What turned out to be another device's is of no use.
+                        profile: entry.loaded.clone().filter(|_| entry.profile_trouble().is_none()),
+                    };
+                    self.cores.waits(now, Client(client), waits, who, &mut self.decisions);
                 }
             }
             Notice::Crowded(client, turn) => {

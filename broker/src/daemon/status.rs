@@ -99,8 +99,11 @@ pub struct ClientStatus {
     pub command: String,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// alone, holder, filler or free.
+    /// alone, holder, filler or free; `waits for memory`: it has not begun, and has no role before it has.
     pub mode: String,
+    /// Seconds that it waits for device memory now, to begin or for more; `None`: it does not.
+    #[serde(default)]
+    pub waits_for_memory_s: Option<f64>,
     /// The profile it serves with or samples into.
     pub profile: Option<String>,
     /// Why it runs without the profile it named, or that this is of other code.

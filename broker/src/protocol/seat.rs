@@ -96,6 +96,12 @@ impl Moves {
         self.done.fetch_max(count, Ordering::AcqRel);
     }
 
+    /// How many changes have ended, if one is under way: the same number later is the same one, still under way.
+    pub fn under_way(&self) -> Option<u64> {
+        let done = self.done.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) != done).then_some(done)
+    }
+
     /// Whether nothing changed since then. `None`: nothing ever did.
     pub fn still_since(&self, at: Ns) -> Option<bool> {
         let done = self.done.load(Ordering::Acquire);

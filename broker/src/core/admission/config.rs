@@ -72,6 +72,8 @@ pub struct Config {
     pub longest_wait: Ns,
     /// How many times longer than expected a job may run that is let in before a promise: estimates are wrong by up to two.
     pub doubt: f64,
+    /// For so long in an hour jobs of one user that run and wait for more keep out those who have not begun. A minute: as long as a job waits for more by itself.
+    pub guard: Ns,
     /// After so long, what a user had counts half: an hour, so that the morning's work does not tell against the afternoon's.
     pub half_life: Ns,
     /// Bytes of the host that managed jobs may take together.
@@ -88,6 +90,7 @@ impl Default for Config {
             longest_patience: 3600 * SECOND,
             longest_wait: 24 * 3600 * SECOND,
             doubt: 2.0,
+            guard: 60 * SECOND,
             half_life: 3600 * SECOND,
             host_memory: u64::MAX,
             link_share: 0.5,

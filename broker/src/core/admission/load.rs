@@ -57,6 +57,16 @@ impl Load {
         self
     }
 
+    /// Both together.
+    pub fn and(mut self, other: &Load) -> Load {
+        self.fixed = self.fixed.saturating_add(other.fixed);
+        self.contexts = self.contexts.saturating_add(other.contexts);
+        self.largest = self.largest.max(other.largest);
+        self.sets = self.sets.saturating_add(other.sets);
+        self.host = self.host.saturating_add(other.host);
+        self
+    }
+
     /// Bytes that are neither fixed nor foreign.
     pub fn free(&self, device: &Device) -> u64 {
         device.memory.saturating_sub(device.foreign).saturating_sub(self.fixed)

@@ -36,7 +36,8 @@
 //! * A running job's share is never made smaller for another one.
 //! * A job is admitted once. A waiter is admitted, refused or withdrawn by itself: none is forgotten.
 //! * A device whose contexts were never measured takes jobs one by one, so that what their contexts take is known before the next one is let in.
-//! * Who runs and wants more waits for it only while somebody runs beside it who does not wait himself; of jobs that would all wait for one another the last gets no for an answer. Nobody begins on the device meanwhile.
+//! * Who runs and wants more waits for it only while somebody runs beside it who does not wait himself; of jobs that would all wait for one another the last gets no for an answer. Meanwhile nobody
+//!   begins on the device who would make that wait longer, but for no longer than [`Config::guard`] in an hour of one user's ([`growing`]).
 //! * Who needs nearly a whole device, said less, died of that and asks again keeps what it waited, once ([`again`]).
 //! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has its turn when it goes on.
 //! * A job that leaves its backing open is on managed memory only where its own would not be let in now, and is never moved from one to the other ([`either`]).
@@ -56,6 +57,7 @@ mod order;
 mod people;
 mod place;
 mod plain;
+mod reckoned;
 mod state;
 #[cfg(test)]
 mod tests;

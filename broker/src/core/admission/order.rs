@@ -24,6 +24,11 @@ struct Reservation {
     job: Job,
     device: DeviceId,
     promise: Ns,
+    /// What it takes, and how important it is.
+    need: Need,
+    priority: u8,
+    /// What is expected to be left on the device then.
+    left: Load,
 }
 
 impl Admission {
@@ -109,11 +114,7 @@ impl Admission {
             }
             if reserved.is_none() && self.due(waiter) <= self.now {
                 let promise = waiter.promise.or_else(|| self.foresee(waiter));
-                reserved = promise.map(|(device, promise)| Reservation {
-                    job: waiter.ask.job,
-                    device,
-                    promise,
-                });
+                reserved = promise.map(|(device, promise)| self.reservation(waiter, device, promise));
                 if let Some(waiter) = self.waiting.get_mut(at) {
                     waiter.promise = promise;
                 }
@@ -125,17 +126,26 @@ impl Admission {
     /// The first whose turn came by plain order and is put off ([`Admission::due`]), with what is kept for it, and the longest run of those that run: who runs no longer than
     /// that may pass without a look at it, as its bound has room for that.
     fn put_off(&self) -> Option<(Reservation, Ns)> {
-        let longest = self.running.values().map(|running| running.ask.need.expected).max()?;
+        let longest = self.reckoned().longest?;
         let off = |waiter: &&Waiter| self.plainly_due(waiter) <= self.now && self.now < self.due(waiter);
         let waiting = self.there().map(|(_, waiter)| waiter).filter(off);
         let waiter = waiting.min_by_key(|waiter| (waiter.ask.priority, waiter.turn, waiter.number))?;
         let (device, soonest) = self.foresee(waiter)?;
-        let reservation = Reservation {
+        let promise = soonest.max(self.due(waiter));
+        Some((self.reservation(waiter, device, promise), longest))
+    }
+
+    fn reservation(&self, waiter: &Waiter, device: DeviceId, promise: Ns) -> Reservation {
+        Reservation {
             job: waiter.ask.job,
             device,
-            promise: soonest.max(self.due(waiter)),
-        };
-        Some((reservation, longest))
+            promise,
+            need: waiter.ask.need,
+            priority: waiter.ask.priority,
+            left: self.load_of(device, |running| {
+                running.since.saturating_add(running.ask.need.expected) > promise
+            }),
+        }
     }
 
     /// Waiters by number in the list, next first.
@@ -184,10 +194,11 @@ impl Admission {
         allowed: impl Fn(&Device, &Load, &Need) -> bool,
     ) -> Option<Spot> {
         let fits = |device: &&Device| {
-            let load = self.load(device.id).with(&need, need.fixed(device));
-            let fits = load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok();
-            let open = self.open_to_newcomers(device);
-            (fits && open && allowed(device, &load, &need)).then_some((load.free(device), device.id))
+            let carried = self.carried(device.id)?;
+            let load = carried.load.with(&need, need.fixed(device));
+            let fits = load.fits(device, carried.elsewhere, &self.config).is_ok();
+            let open = fits && self.open_to(waiter, device, &need);
+            (open && allowed(device, &load, &need)).then_some((load.free(device), device.id))
         };
         let best = self.allowed(&waiter.ask).filter_map(|device| fits(&device)).min();
         best.map(|(_, device)| (device, need.backing))
@@ -199,38 +210,30 @@ impl Admission {
         if self.now as f64 + long <= reservation.promise as f64 {
             return true;
         }
-        let Some(holder) = self.waiting.iter().find(|waiter| waiter.ask.job == reservation.job) else {
-            return true;
-        };
         // Nobody is in his own way, nor a less important one in that of a more important one.
-        if reservation.job == candidate.ask.job || candidate.ask.priority < holder.ask.priority {
+        if reservation.job == candidate.ask.job || candidate.ask.priority < reservation.priority {
             return true;
         }
-        let left = self.load_of(device.id, |running| {
-            running.since.saturating_add(running.ask.need.expected) > reservation.promise
-        });
-        let both = left
-            .with(&holder.ask.need, holder.ask.need.fixed(device))
+        let both = reservation
+            .left
+            .with(&reservation.need, reservation.need.fixed(device))
             .with(need, need.fixed(device));
-        both.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
+        let elsewhere = self.carried(device.id).map_or(0, |carried| carried.elsewhere);
+        both.fits(device, elsewhere, &self.config).is_ok()
     }
 
     /// Where and when a waiter will fit soonest, if jobs end as expected and nobody else begins.
     pub(super) fn foresee(&self, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
         let when = |device: &Device| {
-            let mut ends: Vec<Ns> = self
-                .running
-                .values()
-                .filter(|it| it.device == device.id)
-                .map(|it| it.end(self.now))
-                .collect();
-            ends.sort_unstable();
-            let fits_after = |end: &Ns| {
-                let left = self.load_of(device.id, |running| running.end(self.now) > *end);
-                let load = left.with(&waiter.ask.need, waiter.ask.need.fixed(device));
-                load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
+            let carried = self.carried(device.id)?;
+            let need = &waiter.ask.need;
+            let fits = |left: &Load| {
+                let load = left.with(need, need.fixed(device));
+                load.fits(device, carried.elsewhere, &self.config).is_ok()
             };
-            ends.into_iter().find(fits_after).map(|end| (end, device.id))
+            // Where it fits beside some it fits beside fewer.
+            let at = carried.ends.partition_point(|(_, left)| !fits(left));
+            carried.ends.get(at).map(|(end, _)| (*end, device.id))
         };
         let soonest = self.allowed(&waiter.ask).filter_map(when).min();
         soonest.map(|(end, device)| (device, end))
@@ -245,9 +248,10 @@ impl Admission {
             let Some(waiter) = self.waiting.get(at) else { continue };
             let mut nearest: Option<(u64, u64, Option<Lack>)> = None;
             for device in self.allowed(&waiter.ask) {
-                let before = self.load(device.id);
+                let Some(carried) = self.carried(device.id) else { continue };
+                let before = carried.load;
                 let load = before.with(&waiter.ask.need, waiter.ask.need.fixed(device));
-                let lack = load.fits(device, self.host_elsewhere(device.id), &self.config).err();
+                let lack = load.fits(device, carried.elsewhere, &self.config).err();
                 let free = before.free(device);
                 if nearest.is_none_or(|(most, _, had)| (lack.is_none(), free) > (had.is_none(), most)) {
                     nearest = Some((free, waiter.ask.need.fixed(device), lack));

@@ -19,6 +19,9 @@ struct Had {
     weight: u32,
     /// Byte-seconds of device memory, those of a half-life ago counted half.
     service: f64,
+    /// For how long jobs of his that wait for more have kept others out of late, ns.
+    #[serde(default)]
+    guarded: f64,
 }
 
 impl Default for Had {
@@ -26,6 +29,7 @@ impl Default for Had {
         Had {
             weight: 1,
             service: 0.0,
+            guarded: 0.0,
         }
     }
 }
@@ -54,6 +58,23 @@ impl People {
         for (user, bytes) in shares {
             self.had.entry(user).or_default().service += bytes as f64 * seconds;
         }
+    }
+
+    /// Time went by in which jobs of these users kept others out. What others did is forgotten as `each` in `within`.
+    pub fn guard(&mut self, time: Ns, (each, within): (Ns, Ns), users: &[User]) {
+        let forgotten = time as f64 * each as f64 / within.max(1) as f64;
+        for (_, had) in self.had.iter_mut().filter(|(user, _)| !users.contains(user)) {
+            had.guarded = (had.guarded - forgotten).max(0.0);
+        }
+        for user in users {
+            self.had.entry(*user).or_default().guarded += time as f64;
+        }
+    }
+
+    /// For how long a user's jobs may still keep others out, of `each`.
+    pub fn may_guard(&self, user: User, each: Ns) -> Ns {
+        let guarded = self.had.get(&user).map_or(0.0, |had| had.guarded);
+        each.saturating_sub(guarded as Ns)
     }
 
     /// What a user had of late for his weight.

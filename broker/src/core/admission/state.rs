@@ -1,6 +1,7 @@
 //! The machine: who waits, who runs with what share, and what each event changes.
 #![forbid(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -8,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::again::{Before, Tries};
 use super::config::Config;
 use super::event::{Ask, Decision, Event, Never};
+use super::growing::Growing;
 use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job, Need};
 use super::order::Spot;
 use super::people::People;
 use super::plain::Plain;
+use super::reckoned::Reckoned;
 use crate::protocol::Ns;
 
 /// A job that has run longer than expected is expected to run on for this part of what it ran so far.
@@ -135,7 +138,9 @@ pub struct Admission {
     pub(super) people: People,
     pub(super) plain: Plain,
     /// Who runs and waits for more, who asked first first.
-    pub(super) growing: Vec<(Job, u64)>,
+    pub(super) growing: Vec<Growing>,
+    /// What was reckoned of those who run, while nothing of that changes.
+    pub(super) reckoned: OnceCell<Reckoned>,
     /// Who ended for want of memory.
     pub(super) tries: Tries,
     pub(super) now: Ns,
@@ -153,6 +158,7 @@ impl Admission {
             people: People::default(),
             plain: Plain::default(),
             growing: Vec::new(),
+            reckoned: OnceCell::new(),
             tries: Tries::default(),
             now: 0,
             numbers: 0,
@@ -161,6 +167,12 @@ impl Admission {
 
     /// Takes in what happened at `now`, and says what is to be done.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        self.reckoned.take();
+        self.take_in(now, event, out);
+        self.reckoned.take();
+    }
+
+    fn take_in(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.pass(now);
         match event {
             Event::Device(device) => self.measured(device),
@@ -192,9 +204,9 @@ impl Admission {
                     return;
                 }
             }
-            Event::GrowsNoMore(job) => self.growing.retain(|(growing, _)| *growing != job),
+            Event::GrowsNoMore(job) => self.growing.retain(|growing| growing.job != job),
             Event::GrowsInVain(job) => {
-                self.growing.retain(|(growing, _)| *growing != job);
+                self.growing.retain(|growing| growing.job != job);
                 self.denied(job);
             }
             Event::Priority(job, priority) => {
@@ -218,6 +230,7 @@ impl Admission {
         }
         self.plain.pass(self.now, &self.devices, &self.config);
         self.serve_growing(out);
+        self.reckoned.take();
         self.dispatch(out);
         if self.waiting.is_empty() || self.plain.too_long() {
             self.plain.anew(self.running.values());
@@ -231,7 +244,8 @@ impl Admission {
         }
         let there = self.waiting.iter().filter(|waiter| !waiter.away);
         let dues = there.map(|waiter| self.due(waiter));
-        dues.chain(self.plain.next(self.now)).filter(|at| *at > self.now).min()
+        let all = dues.chain(self.plain.next(self.now)).chain(self.guards_until());
+        all.filter(|at| *at > self.now).min()
     }
 
     /// What a device carries.
@@ -265,6 +279,11 @@ impl Admission {
         self.waiting.iter().any(|waiter| waiter.ask.job == job)
     }
 
+    /// How many run on a device.
+    pub fn jobs_on(&self, device: DeviceId) -> usize {
+        self.running.values().filter(|running| running.device == device).count()
+    }
+
     /// How many wait and run.
     pub fn count(&self) -> (usize, usize) {
         (self.waiting.len(), self.running.len())
@@ -293,6 +312,7 @@ impl Admission {
         let time = now.saturating_sub(self.now);
         let shares = self.running.values().map(|running| (running.ask.user, running.share));
         self.people.pass(time, self.config.half_life, shares);
+        self.guards_pass(time);
         self.now = self.now.max(now);
     }
 
@@ -419,7 +439,7 @@ impl Admission {
     }
 
     fn ends(&mut self, job: Job) {
-        self.growing.retain(|(growing, _)| *growing != job);
+        self.growing.retain(|growing| growing.job != job);
         if let Some(running) = self.running.remove(&job) {
             self.remembers(&running);
             self.plain.ends(running.number, self.now);
@@ -447,7 +467,7 @@ impl Admission {
         Decision::Deny { job, bytes, free }
     }
 
-    fn fits_more(&self, device: DeviceId, bytes: u64) -> bool {
+    pub(super) fn fits_more(&self, device: DeviceId, bytes: u64) -> bool {
         let Some(about) = self.devices.get(&device) else {
             return false;
         };
@@ -549,13 +569,14 @@ impl Admission {
     /// How much later than plain order it may have its turn and still begin within its bound: that allows for the longest run of what was let in before, and where the
     /// device is expected to be free sooner than that, others may pass meanwhile. Half of that run, as it may be shorter than expected; what it is to wait for counts half as long again.
     fn leeway(&self, waiter: &Waiter) -> Ns {
-        let longest = self.running.values().map(|running| running.ask.need.expected).max();
+        let longest = self.reckoned().longest;
         let free = self.foresee(waiter).map_or(self.now, |(_, at)| at);
         let drain = free.saturating_sub(self.now) as f64 * DRAIN;
         (longest.unwrap_or(0) as f64 / self.config.doubt.max(1.0) - drain).max(0.0) as Ns
     }
 
     pub(super) fn admit(&mut self, at: usize, (device, backing): Spot, out: &mut Vec<Decision>) {
+        self.reckoned.take();
         let mut waiter = self.waiting.remove(at);
         waiter.ask.need.backing = backing;
         let share = self.devices.get(&device).map_or(0, |it| waiter.ask.need.fixed(it));

@@ -6,9 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::book::{Book, Gang};
+use super::book::{Book, Gang, brief};
 use crate::core::admission::{Ask, Event, Job};
 use crate::daemon::clock;
+
+/// Command lines are told apart by so many bytes: as many as are written down.
+const COMMAND: usize = 4096;
 
 /// A job that ended so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,13 +49,14 @@ impl Book {
             self.ended.push(Ended {
                 job,
                 user: user.to_string(),
-                command: command.to_string(),
+                command: brief(command, COMMAND),
             });
         }
     }
 
     /// A job asks: as itself, or in the place of its last try.
     pub fn asks(&mut self, ask: Ask, user: &str, command: &str) {
+        let command = brief(command, COMMAND);
         let same = |ended: &Ended| ended.user == user && ended.command == command;
         let first = self.ended.iter().rev().find(|ended| same(ended)).map(|ended| ended.job);
         self.tell(match first {

@@ -57,7 +57,10 @@ impl Book {
                 family: kept.family,
                 asked: kept.asked,
                 user: kept.user,
+                uid: kept.uid,
                 stated: kept.stated,
+                timed: kept.timed,
+                waited: book.machine.waits(job),
                 managed: kept.managed,
                 processes: kept.processes,
                 // What it took before is not known any more.

@@ -9,11 +9,12 @@ use rustix::thread::futex;
 
 use super::again::Ended;
 use super::back::Absent;
+use super::devices::Said;
 use super::growing::Grower;
 use super::known::Known;
 use super::learnt::{Learnt, Took};
 use super::ledger::{KeptJob, Ledger, Page};
-use super::look::{Departed, Picture, Seated};
+use super::look::{Believed, Blur, Departed, Picture, Seated};
 use super::newcomers::Newcomer;
 use super::places::Promise;
 use super::process::Process;
@@ -48,6 +49,7 @@ pub struct Member {
     pub sender: ToTheClient,
     pub process: Process,
     pub seated: Seated,
+    pub blur: Blur,
 }
 
 /// The processes of a job on one device. What a job has on several devices is admitted for each by itself: see [`super::kin`].
@@ -60,7 +62,13 @@ pub struct Gang {
     /// Bytes that were asked for, contexts left out.
     pub asked: u64,
     pub user: String,
+    /// Whose it is, as the kernel says.
+    pub uid: u32,
     pub stated: bool,
+    /// How long it runs was said, by a person or a profile.
+    pub timed: bool,
+    /// It waits, or waited until it was let in and was not counted yet.
+    pub waited: bool,
     pub managed: bool,
     pub processes: u32,
     /// What it took so far, counted as its processes go.
@@ -90,6 +98,12 @@ pub struct Book {
     pub clients: HashMap<u64, Job>,
     /// UUIDs of the devices, by their numbers.
     pub devices: Vec<String>,
+    /// Who says how large they are, and what NVML says.
+    pub said: HashMap<DeviceId, Said>,
+    pub listed: BTreeMap<String, u64>,
+    /// Many users' jobs come here, and whose broker it is.
+    pub shared: bool,
+    pub owner: u32,
     pub users: Vec<String>,
     /// Users with a weight of their own.
     pub weights: BTreeMap<String, u32>,
@@ -103,6 +117,10 @@ pub struct Book {
     /// When all of a device was last seen, and what was free of it at the last look, seen or not.
     pub seen: HashMap<DeviceId, Ns>,
     pub glimpsed: HashMap<DeviceId, u64>,
+    /// What jobs of several users saw of a device, where NVML does not tell.
+    pub believed: HashMap<DeviceId, Believed>,
+    /// Devices that NVML is to be asked of since something changed there, and how often still.
+    pub unseen: BTreeMap<DeviceId, u32>,
     /// Who comes and is not in yet.
     pub door: Vec<Newcomer>,
     /// Who runs and waits for more.
@@ -146,6 +164,10 @@ impl Book {
             gangs: HashMap::new(),
             clients: HashMap::new(),
             devices: Vec::new(),
+            said: HashMap::new(),
+            listed: BTreeMap::new(),
+            shared: false,
+            owner: rustix::process::geteuid().as_raw(),
             users: Vec::new(),
             weights: BTreeMap::new(),
             learnt: Learnt::default(),
@@ -154,6 +176,8 @@ impl Book {
             pictures: HashMap::new(),
             seen: HashMap::new(),
             glimpsed: HashMap::new(),
+            believed: HashMap::new(),
+            unseen: BTreeMap::new(),
             door: Vec::new(),
             growers: Vec::new(),
             ended: Vec::new(),
@@ -195,12 +219,15 @@ impl Book {
         if self.clients.contains_key(&entry.client) {
             return;
         }
-        let device = self.device(&wants.uuid, wants.total);
+        let Some(device) = self.device(&wants.uuid, wants.total, entry.uid) else {
+            return self.passes_by(entry, sender);
+        };
         let member = Member {
             entry: Arc::clone(entry),
             sender: sender.clone(),
             process: Process::of(entry.pid),
             seated: Seated::default(),
+            blur: Blur::default(),
         };
         let kin = self.kin(&member.process, &wants);
         let known = kin.iter().find(|(_, on)| *on == device).map(|(job, _)| *job);
@@ -255,7 +282,10 @@ impl Book {
             family: family.unwrap_or(job),
             asked: ask.need.peak,
             user: wants.user.clone(),
+            uid: entry.uid,
             stated: said.is_some(),
+            timed: timed(&entry, wants).is_some(),
+            waited: false,
             managed: wants.managed,
             processes: ask.need.processes,
             took: Some(Took::begin(&entry, &wants.user, family.unwrap_or(job))),
@@ -279,7 +309,9 @@ impl Book {
                     None => self.asks(ask, &wants.user, &entry.command),
                 }
                 let waits = self.machine.waits(job);
-                self.sums[WAITED] += u64::from(waits);
+                if let Some(gang) = self.gangs.get_mut(&job) {
+                    gang.waited = waits;
+                }
                 self.carry_out();
                 if waits {
                     self.waits(job);
@@ -297,12 +329,7 @@ impl Book {
             let context = self.about(device).map_or(0, |it| it.context);
             peak = peak.min(wants.total.saturating_sub(context.saturating_mul(u64::from(processes))));
         }
-        let said = match wants.duration.as_deref() {
-            Some("short") => Some(Class::Short.expected()),
-            Some("long") => Some(Class::Long.expected()),
-            Some(_) => Some(Class::Medium.expected()),
-            None => entry.loaded.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0),
-        };
+        let said = timed(entry, wants);
         let backing = match wants.managed {
             true => Backing::Managed {
                 // Where nothing is known of what a turn touches: all of it.
@@ -336,6 +363,16 @@ impl Book {
         } else {
             share.saturating_add(context)
         }
+    }
+
+    /// A client begins on a device that is in no book, and is in none either: nothing is said of its memory, and nothing forbidden.
+    fn passes_by(&self, entry: &Entry, sender: &ToTheClient) {
+        let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
+        log::info!("client {}: {line}", entry.client);
+        let _ = sender.send(ToClient::Said(line.to_string()));
+        let seat = &entry.lane.seat;
+        seat.standing.store(Standing::Admitted as u32, Ordering::Release);
+        wake(&seat.standing);
     }
 
     /// A client may begin.
@@ -385,6 +422,7 @@ impl Book {
             return;
         }
         self.read = reading.number;
+        self.lists(&reading.memory);
         for (uuid, free) in &reading.free {
             self.sees(uuid, *free, reading.at);
         }
@@ -416,7 +454,13 @@ impl Book {
         self.chooses(&out);
         for decision in &out {
             let counted = match decision {
-                Decision::Admit { .. } => ADMITTED,
+                Decision::Admit { job, .. } => {
+                    // Counted as it begins: until then nobody knows whether it does.
+                    let gang = self.gangs.get_mut(job);
+                    let waited = gang.is_some_and(|gang| std::mem::take(&mut gang.waited));
+                    self.sums[WAITED] += u64::from(waited);
+                    ADMITTED
+                }
                 Decision::Refuse { .. } => REFUSED,
                 Decision::Deny { .. } => DENIED,
                 Decision::Grant { .. } => continue,
@@ -501,13 +545,15 @@ impl Book {
             family: gang.family,
             asked: gang.asked,
             user: gang.user.clone(),
+            uid: gang.uid,
             stated: gang.stated,
+            timed: gang.timed,
             managed: gang.managed,
             processes: gang.processes,
             members: gang
                 .members
                 .values()
-                .map(|member| (member.process, member.entry.command.clone()))
+                .map(|member| (member.process, brief(&member.entry.command, COMMAND)))
                 .chain(
                     gang.absent
                         .iter()
@@ -535,6 +581,29 @@ impl Book {
         }
         self.known.close();
     }
+}
+
+/// How long a job was said to run, by a person or by its profile, ns.
+fn timed(entry: &Entry, wants: &Wants) -> Option<Ns> {
+    match wants.duration.as_deref() {
+        Some("short") => Some(Class::Short.expected()),
+        Some("long") => Some(Class::Long.expected()),
+        Some(_) => Some(Class::Medium.expected()),
+        None => entry.loaded.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0),
+    }
+}
+
+/// Of a command line so much is written down where many may stand, bytes.
+const COMMAND: usize = 1024;
+
+/// At most so many bytes of a text, without line breaks and the like: what is written down is bounded.
+pub fn brief(text: &str, bytes: usize) -> String {
+    let mut cut = bytes.min(text.len());
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text[..cut].chars().map(plain).collect()
 }
 
 /// What a job was said to take, by a person or by its profile.

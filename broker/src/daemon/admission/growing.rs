@@ -14,22 +14,28 @@ use crate::protocol::control::ToClient;
 /// A job is told that it waits no more often than this: one that wants more all the time waits all the time.
 const TOLD: u32 = 5;
 
+/// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to begin for his turn. For how long he keeps others out meanwhile the core knows.
+const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
+
 /// Who waits.
 #[derive(Debug)]
 pub struct Grower {
-    client: u64,
+    pub client: u64,
     /// Its job, of which one process waits at a time.
     pub job: Job,
     /// All that it wants, of which some is there.
     bytes: u64,
     /// What is lacking.
     pub lacks: u64,
+    /// Since when.
+    pub since: Ns,
     until: Ns,
 }
 
 impl Book {
     /// A client wants more than its part. If that is not free and may come to be, the answer may take so long.
     pub fn more(&mut self, client: u64, bytes: u64, patience: Ns) {
+        let patience = patience.min(LONGEST);
         let Some(job) = self.clients.get(&client).copied() else {
             return;
         };
@@ -54,12 +60,14 @@ impl Book {
                 self.answer(client, granted.then_some(bytes));
             }
             None => {
+                let since = clock::now();
                 self.growers.push(Grower {
                     client,
                     job,
                     bytes,
                     lacks,
-                    until: clock::now().saturating_add(patience),
+                    since,
+                    until: since.saturating_add(patience),
                 });
                 self.tells_who_grows(client, job, lacks, patience);
                 self.carry_out();
@@ -128,7 +136,7 @@ impl Book {
     }
 
     /// A client has waited for more for as long as it meant to, and hears that there is none.
-    fn grows_in_vain(&mut self, client: u64) {
+    pub fn grows_in_vain(&mut self, client: u64) {
         let Some(at) = self.growers.iter().position(|grower| grower.client == client) else {
             return;
         };

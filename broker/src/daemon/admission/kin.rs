@@ -10,7 +10,7 @@
 //!   memory is free.
 //!
 //! Who holds memory on one device and waits on another may wait for somebody who waits for him. That is looked for ([`Book::untie`]), and of such jobs the one that waits there last gets CUDA's
-//! out-of-memory error where it waits: it could wait for ever.
+//! out-of-memory error where it waits: it could wait for ever. That holds for those who wait to begin there and for those who run there already and wait for more.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::book::{Book, Gang};
 use super::process::Process;
 use crate::core::admission::{Ask, Backing, DeviceId, Event, Job};
+use crate::protocol::Ns;
 use crate::protocol::control::Wants;
 
 impl Gang {
@@ -138,15 +139,23 @@ impl Book {
 
     /// Jobs that wait for one another: one of them waits no more.
     pub fn untie(&mut self) {
-        while let Some(job) = self.knot() {
-            self.turns_away(job, "it holds memory on one device and waits for it on another, and jobs that hold it there wait for this one");
-            self.tell(Event::Ends(job));
-            self.carry_out();
+        while let Some(tied) = self.knot() {
+            match tied {
+                Tied::Grows(client) => {
+                    log::info!("client {client} waits on one device for jobs that wait on another for its own");
+                    self.grows_in_vain(client);
+                }
+                Tied::Begins(job) => {
+                    self.turns_away(job, "it holds memory on one device and waits for it on another, and jobs that hold it there wait for this one");
+                    self.tell(Event::Ends(job));
+                    self.carry_out();
+                }
+            }
         }
     }
 
-    /// The gang that came last to a knot of jobs that wait for one another.
-    fn knot(&self) -> Option<Job> {
+    /// Who came last to a knot of jobs that wait for one another.
+    fn knot(&self) -> Option<Tied> {
         let spread = self.gangs.iter().any(|(job, gang)| gang.family != *job);
         if !spread {
             return None;
@@ -158,23 +167,43 @@ impl Book {
             let share = (row.device, row.share);
             held.entry(family(&row.ask.job)).or_default().push(share);
         }
-        let mut stuck: BTreeSet<Job> = view.waiting.iter().map(|row| family(&row.ask.job)).collect();
+        // Whose job it is, what it waits for where, since when, and who hears of it.
+        let mut waits: Vec<(Job, Option<(DeviceId, u64)>, Ns, Tied)> = Vec::new();
+        for row in &view.waiting {
+            let device = row.ask.devices.first().and_then(|device| self.about(*device));
+            let needs = device.map(|device| (device.id, row.ask.need.fixed(device)));
+            waits.push((family(&row.ask.job), needs, row.came, Tied::Begins(row.ask.job)));
+        }
+        for grower in &self.growers {
+            let needs = self.machine.share(grower.job).map(|(device, _)| (device, grower.lacks));
+            waits.push((family(&grower.job), needs, grower.since, Tied::Grows(grower.client)));
+        }
+        let mut stuck: BTreeSet<Job> = waits.iter().map(|(family, ..)| *family).collect();
         // Who waits for nothing ends in time. Who then has room does so, too.
         while let Some(freed) = stuck.iter().copied().find(|job| {
-            let mut needs = view.waiting.iter().filter(|row| family(&row.ask.job) == *job);
-            needs.all(|row| {
-                let device = row.ask.devices.first().and_then(|device| self.about(*device));
-                device.is_none_or(|device| {
+            let mut needs = waits.iter().filter(|(family, ..)| family == job);
+            needs.all(|(_, needs, ..)| {
+                let known = needs.and_then(|(device, bytes)| Some((self.about(device)?, bytes)));
+                known.is_none_or(|(device, bytes)| {
                     let shares = stuck.iter().filter_map(|job| held.get(job)).flatten();
                     let taken = shares.filter(|(at, _)| *at == device.id).map(|(_, share)| *share);
                     let taken = taken.fold(0, u64::saturating_add);
-                    taken.saturating_add(row.ask.need.fixed(device)) <= device.memory
+                    taken.saturating_add(bytes) <= device.memory
                 })
             })
         }) {
             stuck.remove(&freed);
         }
-        let tied = |job: &Job| stuck.contains(&family(job)) && held.contains_key(&family(job));
-        view.waiting.iter().map(|row| row.ask.job).filter(tied).max()
+        let tied = waits.into_iter().filter(|(family, ..)| stuck.contains(family) && held.contains_key(family));
+        tied.max_by_key(|(_, _, since, tied)| (*since, *tied)).map(|(.., tied)| tied)
     }
+}
+
+/// Who waits no more, so that others can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tied {
+    /// A client that runs and waits for more.
+    Grows(u64),
+    /// A job that waits to begin.
+    Begins(Job),
 }

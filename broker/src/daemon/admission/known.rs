@@ -20,6 +20,9 @@ const FORMAT: u32 = 1;
 /// No such file is longer: some dozens of devices and jobs.
 const LONGEST: u64 = 4 << 20;
 
+/// Devices whose contexts are kept.
+const MOST: usize = 256;
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Page {
     format: u32,
@@ -53,8 +56,15 @@ impl Known {
         self.page.learnt.clone()
     }
 
-    /// A context takes so much there.
-    pub fn context(&mut self, uuid: &str, bytes: u64) {
+    /// A context takes so much there. Of too many devices one is forgotten that is not among `there`.
+    pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
+        let contexts = &mut self.page.contexts;
+        if contexts.len() >= MOST && !contexts.contains_key(uuid) {
+            let Some(old) = contexts.keys().find(|known| !there.contains(known)).cloned() else {
+                return;
+            };
+            contexts.remove(&old);
+        }
         if self.page.contexts.insert(uuid.to_string(), bytes) != Some(bytes) {
             self.write();
         }
@@ -69,7 +79,7 @@ impl Known {
     fn write(&mut self) {
         self.page.format = FORMAT;
         if let Some(writer) = &self.writer {
-            writer.write(serde_json::to_vec(&self.page).ok());
+            writer.write(serde_json::to_vec(&self.page).ok(), LONGEST);
         }
     }
 
@@ -112,12 +122,13 @@ mod tests {
         let file = folder.path().join("profiles").join(FILE);
         let mut first = Known::begin(file.clone());
         assert_eq!(first.context_on("a"), None);
-        first.context("a", 7);
+        first.context("a", 7, &[]);
         let took = Took {
             family: Job(3),
             pid: 5,
             command: "python train.py".into(),
             user: "ann".into(),
+            uid: 7,
             gpu: None,
             peak: 11,
             ran: 13,
@@ -129,9 +140,25 @@ mod tests {
         assert_eq!(next.context_on("a"), Some(7));
         let learnt = next.learnt();
         assert_eq!(learnt.iter().map(|it| (it.pid, it.peak)).collect::<Vec<_>>(), [(5, 11)]);
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&file).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "it says what jobs of the user's were called");
         for bad in ["", "{", "[]", "{\"format\":9,\"contexts\":{\"a\":7},\"learnt\":[]}"] {
             std::fs::write(&file, bad).expect("a file");
             assert_eq!(Known::begin(file.clone()).context_on("a"), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay() {
+        let mut known = Known::default();
+        let there = ["here".to_string()];
+        known.context("here", 1, &there);
+        for number in 0..10 * MOST {
+            known.context(&format!("{number:032x}"), 2, &there);
+        }
+        assert_eq!(known.page.contexts.len(), MOST);
+        assert_eq!(known.context_on("here"), Some(1));
+        assert_eq!(known.context_on(&format!("{:032x}", 10 * MOST - 1)), Some(2), "the last one");
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 use weft_profiles::Gpu;
 
+use super::book::brief;
 use super::rows::LearntRow;
 use crate::core::admission::{Class, Job};
 use crate::daemon::registry::Entry;
@@ -31,6 +32,9 @@ pub struct Took {
     pub command: String,
     /// Whose.
     pub user: String,
+    /// Whose, as the kernel says.
+    #[serde(default = "owner")]
+    pub uid: u32,
     /// The device.
     pub gpu: Option<Gpu>,
     /// Bytes that its processes took together at most, contexts left out. Of those that were there at the same time each at its own peak, so rather too much than too little.
@@ -41,6 +45,15 @@ pub struct Took {
     pub denied: bool,
 }
 
+/// What was kept without a user was kept by a broker of one user.
+fn owner() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Of a command line and of a device's name so much is kept, bytes.
+const COMMAND: usize = 4096;
+const NAME: usize = 128;
+
 impl Took {
     /// Of a job whose first process this is.
     pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> Took {
@@ -49,6 +62,7 @@ impl Took {
             pid: entry.pid,
             command: entry.command.clone(),
             user: user.to_string(),
+            uid: entry.uid,
             gpu: None,
             peak: 0,
             ran: 0,
@@ -88,9 +102,13 @@ impl Learnt {
     }
 
     /// A job has ended.
-    pub fn add(&mut self, took: Took) {
+    pub fn add(&mut self, mut took: Took) {
         if took.peak == 0 {
             return;
+        }
+        took.command = brief(&took.command, COMMAND);
+        if let Some(gpu) = &mut took.gpu {
+            (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME), brief(&gpu.uuid, NAME));
         }
         // What it took on several devices is one job's; the processes of its first device came first.
         if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
@@ -117,6 +135,7 @@ impl Learnt {
         let row = |took: &Took| LearntRow {
             pid: took.pid,
             user: took.user.clone(),
+            uid: took.uid,
             peak: took.peak,
             ran_s: took.ran as f64 / 1e9,
             duration: Class::of(took.ran).name().to_string(),

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -70,14 +71,25 @@ pub struct KeptJob {
     pub asked: u64,
     /// Whose.
     pub user: String,
+    /// Whose, as the kernel says.
+    #[serde(default = "nobody")]
+    pub uid: u32,
     /// Its memory was said beforehand.
     pub stated: bool,
+    /// How long it runs was.
+    #[serde(default)]
+    pub timed: bool,
     /// Its memory is managed.
     pub managed: bool,
     /// Processes that were said to come.
     pub processes: u32,
     /// Those that came, with their command lines.
     pub members: Vec<(Process, String)>,
+}
+
+/// A user that there is none of.
+fn nobody() -> u32 {
+    u32::MAX
 }
 
 impl Page {
@@ -155,11 +167,18 @@ impl Ledger {
     /// Has a page written (`None`: the file removed), and waits for that for a moment.
     pub fn put(&self, page: Option<&Page>) {
         // A page has no map with other keys than numbers and no number that is none, so this does not fail.
-        self.write(page.and_then(|page| serde_json::to_vec(page).ok()));
+        self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST);
     }
 
-    /// The same for what is no page.
-    pub fn write(&self, bytes: Option<Vec<u8>>) {
+    /// The same for what is no page. What is longer than `longest` nobody would read: then no file is better than an old one.
+    pub fn write(&self, bytes: Option<Vec<u8>>, longest: u64) {
+        let bytes = bytes.filter(|bytes| {
+            let fits = bytes.len() as u64 <= longest;
+            if !fits {
+                log::warn!("{} bytes are too many to be written down", bytes.len());
+            }
+            fits
+        });
         let mut slot = self.slot();
         slot.asked += 1;
         let this = slot.asked;
@@ -216,10 +235,15 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
     let mut new = path.as_os_str().to_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    let mut file = match std::fs::File::create(&new) {
+    // What jobs are called is nobody else's business.
+    let create = || {
+        let _ = std::fs::remove_file(&new);
+        std::fs::File::options().write(true).create_new(true).mode(0o600).open(&new)
+    };
+    let mut file = match create() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             new.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-            std::fs::File::create(&new)?
+            create()?
         }
         other => other?,
     };

@@ -6,17 +6,23 @@
 //! So a look counts only where all others were still ([`crate::protocol::seat::Moves`]; making a context is a change too), and where the memory of those who left is the
 //! driver's again. A client whose look does not count looks once more with its next memory.
 //!
+//! In a shared broker a look is one user's word, by which others are kept out: where NVML tells of the device only NVML is believed, and a client's look is but the reason to ask it. Where it does not, a look
+//! that finds more of strangers than was known counts as far as another user's (or the owner's) says the same within [`CONFIRMS`]; where no other user has a job that could look it counts until one of his
+//! has waited for so long, who then finds out for himself. Nor does it help to keep a change under way: one that has been for [`LONG`] counts as all that its job may have, and one that changes
+//! at each look for that long as what it says that it holds.
+//!
 //! Of what nobody is known to hold a context takes what came with it, where there is a picture of a moment before; no more than an equal part in any case. The rest is strangers'. What contexts take is
 //! kept over brokers ([`super::known`]).
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::book::{Book, Member};
+use super::book::Book;
 use super::process::Process;
 use crate::core::admission::{Device, DeviceId, Event};
 use crate::daemon::clock;
 use crate::protocol::Ns;
+use crate::protocol::seat::Moves;
 
 /// No context is taken for larger than this part of a device: then others than weft's jobs hold memory.
 const LARGEST_CONTEXT: u64 = 8;
@@ -43,6 +49,18 @@ const SETTLES: Ns = 2_000_000_000;
 
 /// The driver has the memory of a process again that ended so long ago: it is given back while the process ends, and told of a moment later at most.
 const GRACE: Ns = 200_000_000;
+
+/// A change of a client's memory takes microseconds, in a full driver some milliseconds. One that is under way for so long stands still with its client (Ctrl-Z, a debugger), or is none.
+const LONG: Ns = 1_000_000_000;
+
+/// Within this another user's look has to say what one says.
+const CONFIRMS: Ns = 5_000_000_000;
+
+/// Looks at a device that are kept, each another user's.
+const BELIEVED: usize = 32;
+
+/// NVML is asked so often for a client that has looked, until nobody takes or gives back memory at that moment.
+const TRIES: u32 = 40;
 
 /// What a client saw.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +101,99 @@ impl Seated {
     }
 }
 
+/// Since when a client's memory is seen to change.
+#[derive(Debug, Default)]
+pub struct Blur {
+    /// At each look since then; 0: it was still.
+    since: AtomicU64,
+    /// Since when this change is under way, and which; 0: none is.
+    stuck: AtomicU64,
+    which: AtomicU64,
+}
+
+/// How a client's memory is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It is what it says, and was for long enough.
+    Still,
+    /// It has no context.
+    Nothing,
+    /// It changes.
+    Changes,
+    /// It has changed at each look for [`LONG`].
+    ChangesOn,
+    /// The same change is under way for [`LONG`].
+    Stands,
+}
+
+impl Blur {
+    fn sees(&self, moves: &Moves, at: Ns, now: Ns) -> Seen {
+        let first = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
+            0 => {
+                word.store(now.max(1), Ordering::Relaxed);
+                now
+            }
+            since => since,
+        };
+        let under_way = moves.under_way();
+        match under_way {
+            Some(which) if self.which.load(Ordering::Relaxed) == which => {}
+            Some(which) => {
+                self.which.store(which, Ordering::Relaxed);
+                self.stuck.store(0, Ordering::Relaxed);
+            }
+            None => self.stuck.store(0, Ordering::Relaxed),
+        }
+        let stuck = under_way.map(|_| first(&self.stuck));
+        match moves.still_since(at) {
+            None => Seen::Nothing,
+            Some(true) => {
+                self.since.store(0, Ordering::Relaxed);
+                Seen::Still
+            }
+            Some(false) => {
+                let long = |since: Ns| now.saturating_sub(since) >= LONG;
+                match (stuck.is_some_and(long), long(first(&self.since))) {
+                    (true, _) => Seen::Stands,
+                    (_, true) => Seen::ChangesOn,
+                    _ => Seen::Changes,
+                }
+            }
+        }
+    }
+
+    /// Looks whether a change is under way, so that it is known since when.
+    fn watches(&self, moves: &Moves, now: Ns) {
+        self.sees(moves, now, now);
+    }
+}
+
+/// What several users' jobs saw of a device.
+#[derive(Debug, Default)]
+pub struct Believed {
+    /// What strangers held by the last look of a user's jobs, the latest last.
+    looks: Vec<Seeing>,
+    /// What one user alone says, and what was known before.
+    alone: Option<Alone>,
+    /// Users whose word alone others found no reason to believe.
+    doubted: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seeing {
+    uid: u32,
+    foreign: u64,
+    at: Ns,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Alone {
+    uid: u32,
+    before: u64,
+    /// Since when somebody of another user waits.
+    waited_for: Option<Ns>,
+}
+
 /// A picture of a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Picture {
@@ -120,14 +231,19 @@ impl Book {
         self.departed.retain(|one| now < one.settled.saturating_add(SETTLES));
     }
 
-    /// A client has looked at the device that it runs on.
-    pub fn context(&mut self, client: u64, look: Look) {
+    /// A client has looked at the device that it runs on. `told`: NVML tells of devices.
+    pub fn context(&mut self, client: u64, look: Look, told: bool) {
         let Some(job) = self.clients.get(&client).copied() else {
             return;
         };
         let Some((device, _)) = self.machine.share(job) else {
             return;
         };
+        let named = self.devices.get(device.0 as usize);
+        if self.shared && told && named.is_some_and(|uuid| self.listed.contains_key(uuid)) {
+            self.unseen.insert(device, TRIES);
+            return;
+        }
         if !self.reckon(device, look.free, look.at, Some((client, look))) {
             let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
             if let Some(member) = member {
@@ -168,7 +284,12 @@ impl Book {
 
     /// Takes in what was free; `own`: who looked, and what it saw. False if that makes no picture.
     fn reckon(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<(u64, Look)>) -> bool {
-        let Some((held, contexts, managed)) = self.held(device, at, own) else {
+        let Some(Held {
+            bytes: held,
+            contexts,
+            unclear: managed,
+        }) = self.held(device, at, own)
+        else {
             return false;
         };
         let Some(before) = self.about(device).copied() else {
@@ -186,9 +307,92 @@ impl Book {
             }
         }
         about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
+        match own {
+            Some((client, _)) => about.foreign = self.believes(client, before, about.foreign, at),
+            None => {
+                self.unseen.remove(&device);
+                self.believed.remove(&device);
+            }
+        }
         self.seen.insert(device, at);
         self.change(before, about);
         true
+    }
+
+    /// What strangers hold, where a client saw so much of theirs.
+    fn believes(&mut self, client: u64, before: Device, says: u64, at: Ns) -> u64 {
+        let gang = self.clients.get(&client).and_then(|job| self.gangs.get(job));
+        let Some(uid) = gang.map(|gang| gang.uid).filter(|uid| !self.is_owner(*uid)) else {
+            return says;
+        };
+        let mut believed = self.believed.remove(&before.id).unwrap_or_default();
+        believed.looks.retain(|look| look.uid != uid);
+        let recent = believed.looks.iter().filter(|look| at.saturating_sub(look.at) <= CONFIRMS);
+        let confirmed = recent.map(|look| look.foreign).max().unwrap_or(0);
+        if believed.looks.len() >= BELIEVED {
+            believed.looks.remove(0);
+        }
+        believed.looks.push(Seeing {
+            uid,
+            foreign: says,
+            at,
+        });
+        let mut foreign = says;
+        if says <= before.foreign.max(confirmed) {
+            if says > before.foreign {
+                believed.doubted.retain(|doubted| *doubted != uid);
+            }
+            believed.alone = believed.alone.filter(|alone| says > alone.before);
+        } else if self.asks_others(before.id, uid) || believed.doubted.contains(&uid) && self.waits_for(before.id, uid) {
+            foreign = before.foreign.max(confirmed);
+        } else {
+            believed.alone.get_or_insert(Alone {
+                uid,
+                before: before.foreign,
+                waited_for: None,
+            });
+        }
+        self.believed.insert(before.id, believed);
+        foreign
+    }
+
+    /// Has other users' jobs on a device look at it. False where there are none.
+    fn asks_others(&self, device: DeviceId, uid: u32) -> bool {
+        let others = self.gangs.values().filter(|gang| gang.device == device && gang.uid != uid);
+        let seated = others.flat_map(|gang| gang.members.values()).filter(|it| it.seated.since() > 0);
+        let asked = seated.map(|member| member.entry.lane.seat.looks.fetch_add(1, Ordering::Release));
+        asked.count() > 0
+    }
+
+    /// Whether a job of another user waits for this device.
+    fn waits_for(&self, device: DeviceId, uid: u32) -> bool {
+        let others = self.gangs.iter().filter(|(_, gang)| gang.device == device && gang.uid != uid);
+        others.into_iter().any(|(job, _)| self.machine.waits(*job))
+    }
+
+    /// Whoever says alone that strangers hold a device is believed for so long while others wait for it.
+    fn doubts(&mut self, before: &Device, now: Ns) -> u64 {
+        let Some(alone) = self.believed.get(&before.id).and_then(|it| it.alone) else {
+            return before.foreign;
+        };
+        let waited_for = self.waits_for(before.id, alone.uid);
+        let Some(believed) = self.believed.get_mut(&before.id) else {
+            return before.foreign;
+        };
+        let since = alone.waited_for.filter(|_| waited_for).or(waited_for.then_some(now));
+        if since.is_none_or(|since| now.saturating_sub(since) < CONFIRMS) {
+            believed.alone = Some(Alone {
+                waited_for: since,
+                ..alone
+            });
+            return before.foreign;
+        }
+        believed.alone = None;
+        if !believed.doubted.contains(&alone.uid) && believed.doubted.len() < BELIEVED {
+            believed.doubted.push(alone.uid);
+        }
+        log::info!("nobody else saw what user {} says that others hold of a device", alone.uid);
+        before.foreign.min(alone.before)
     }
 
     fn change(&mut self, before: Device, about: Device) {
@@ -199,7 +403,7 @@ impl Book {
             && let Some(uuid) = self.devices.get(about.id.0 as usize)
         {
             log::info!("a context on {uuid} takes {} bytes", about.context);
-            self.known.context(uuid, about.context);
+            self.known.context(uuid, about.context, &self.devices);
         }
         self.tell(Event::Device(about));
         self.carry_out();
@@ -207,10 +411,18 @@ impl Book {
 
     /// Whom nobody can tell any better: a device whose first job does not show what its context takes, and strangers whom nobody has seen for long.
     pub fn look_at_the_unseen(&mut self, told: bool) {
-        let now = clock::now();
+        self.look_at_the_unseen_at(clock::now(), told);
+    }
+
+    /// The same at this time.
+    pub fn look_at_the_unseen_at(&mut self, now: Ns, told: bool) {
         let devices: Vec<Device> = self.machine.devices().copied().collect();
+        for member in self.gangs.values().flat_map(|gang| gang.members.values()) {
+            member.blur.watches(&member.entry.lane.moves, now);
+        }
         for before in devices {
             let mut about = before;
+            about.foreign = self.doubts(&before, now);
             let on = |gang: &&super::book::Gang| gang.device == before.id;
             let members = self.gangs.values().filter(on).flat_map(|gang| gang.members.values());
             let since = members
@@ -229,53 +441,75 @@ impl Book {
         }
     }
 
-    /// What all clients on a device held when somebody looked, how many contexts they had, and whether some of it is managed memory; `None` where that is not known.
-    fn held(&self, device: DeviceId, at: Ns, own: Option<(u64, Look)>) -> Option<(u64, u64, bool)> {
+    /// What all clients on a device held when somebody looked; `None` where that is not known.
+    fn held(&self, device: DeviceId, at: Ns, own: Option<(u64, Look)>) -> Option<Held> {
         let left = |one: &Departed| one.device == device && one.settled > at;
         if self.departed.iter().any(left) {
             return None;
         }
-        let (mut sum, mut contexts, mut managed) = (0u64, 0u64, false);
+        let now = clock::now();
+        let mut all = Held::default();
         for (job, gang) in &self.gangs {
-            if self.machine.share(*job).is_none_or(|(on, _)| on != device) {
+            let Some((_, share)) = self.machine.share(*job).filter(|(on, _)| *on == device) else {
                 continue;
-            }
+            };
             // Who has not come back holds nobody knows how much.
             if !gang.absent.is_empty() {
                 return None;
             }
+            let mut sum = 0u64;
             for (other, member) in &gang.members {
                 // The driver may have its memory again though nobody was told that it is gone.
                 if member.process.leaves() {
                     return None;
                 }
-                let (held, by_itself) = match own {
-                    Some((client, look)) if client == *other => (Some(look.held), look.own),
-                    _ => (
-                        Book::held_by(member, at)?,
-                        member.entry.lane.counters.managed_own.load(Ordering::Acquire),
-                    ),
+                let lane = &member.entry.lane;
+                // Before the last word on whether it was still.
+                let says = lane.counters.memory.load(Ordering::Acquire);
+                let by_itself = match own {
+                    Some((client, look)) if client == *other => look.own,
+                    _ => lane.counters.managed_own.load(Ordering::Acquire),
                 };
+                let held = match own {
+                    Some((client, look)) if client == *other => Some(look.held),
+                    _ => match member.blur.sees(&lane.moves, at, now) {
+                        Seen::Still => Some(says),
+                        // Not even a context, unless it says so.
+                        Seen::Nothing => Some(says).filter(|held| *held > 0),
+                        Seen::Changes => return None,
+                        Seen::ChangesOn => {
+                            all.unclear = true;
+                            Some(says)
+                        }
+                        Seen::Stands => {
+                            all.unclear = true;
+                            Some(self.part(*job).unwrap_or(says).max(1))
+                        }
+                    },
+                };
+                sum = sum.saturating_add(held.unwrap_or(0));
+                all.contexts += u64::from(held.is_some());
+                all.unclear |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
                 // No stranger has what it took as managed memory by itself.
-                sum = sum.saturating_add(held.unwrap_or(0)).saturating_add(by_itself);
-                contexts += u64::from(held.is_some());
-                managed |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
+                all.bytes = all.bytes.saturating_add(by_itself);
             }
+            // Beyond what it may have a job's word is nothing that keeps strangers from being seen.
+            let most = if gang.managed { u64::MAX } else { share };
+            all.bytes = all.bytes.saturating_add(sum.min(most));
         }
-        Some((sum, contexts, managed))
+        Some(all)
     }
+}
 
-    /// What a client held then and holds still (`Some(None)`: not even a context); `None` where that may not be so.
-    fn held_by(member: &Member, at: Ns) -> Option<Option<u64>> {
-        let lane = &member.entry.lane;
-        // Before the last word on whether it was still.
-        let held = lane.counters.memory.load(Ordering::Acquire);
-        match lane.moves.still_since(at) {
-            Some(true) => Some(Some(held)),
-            Some(false) => None,
-            None => Some(Some(held).filter(|held| *held > 0)),
-        }
-    }
+/// What all clients on a device held.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    /// Bytes, contexts left out.
+    bytes: u64,
+    /// How many contexts they had.
+    contexts: u64,
+    /// Some of it is managed memory, or is not known for sure: it tells nothing of what a context takes.
+    unclear: bool,
 }
 
 /// What a context takes, if this picture tells anything new of that; `last`: the one before it.

@@ -20,6 +20,7 @@
 //! bounded. What holds: a client's seat is written only here; a client that is gone holds nothing; a client that never asked is in nobody's way and in no book.
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,6 +61,7 @@ mod telling;
 mod tests;
 mod watch;
 
+pub use known::FILE as KNOWN;
 pub use learnt::Took;
 pub use look::Look;
 pub use places::{Offer, Place, Seeker};
@@ -111,11 +113,17 @@ impl Desk {
         }
     }
 
-    /// Measures what contexts take, asks NVML what is free, and keeps what is learnt in this folder.
-    pub fn measuring(mut self, folder: &Path) -> Desk {
+    /// For many users: what one of them says counts for others only as far as others, or NVML, say so, too.
+    pub fn shared(self, shared: bool) -> Desk {
+        self.book().shared = shared;
+        self
+    }
+
+    /// Measures what contexts take, asks NVML what is free, and keeps what is learnt in this file.
+    pub fn measuring(mut self, file: &Path) -> Desk {
         let mut book = self.book();
         book.measures = true;
-        book.known = Known::begin(folder.join(known::FILE));
+        book.known = Known::begin(file.to_path_buf());
         book.learnt = Learnt::go_on(book.known.learnt());
         drop(book);
         self.watch = Watch::begin();
@@ -153,7 +161,10 @@ impl Desk {
 
     /// A client's first context is there, and it looked at its device.
     pub fn context(&self, client: u64, look: Look) {
-        self.book().context(client, look);
+        // A look of tomorrow would never be old.
+        let at = look.at.min(clock::now());
+        let told = self.watch.tells();
+        self.book().context(client, Look { at, ..look }, told);
     }
 
     /// A client is gone, or waits no more.
@@ -219,7 +230,8 @@ impl Desk {
         book.look_for_the_suspended();
         book.look_at_the_growing();
         let waited_for = book.machine.count().0 > 0 || !book.growers.is_empty();
-        if (waited_for || !book.door.is_empty())
+        let looks = waited_for || !book.door.is_empty() || !book.unseen.is_empty();
+        if looks
             && let Some(reading) = self.watch.last(book.read)
         {
             book.reads(&reading);
@@ -230,21 +242,42 @@ impl Desk {
                 self.watch.ask();
             }
         }
+        let now = clock::now();
+        if looks && now.saturating_sub(book.watched) >= LOOKS {
+            book.watched = now;
+            book.unseen.retain(|_, tries| {
+                *tries = tries.saturating_sub(1);
+                *tries > 0
+            });
+            self.watch.ask();
+            if waited_for {
+                book.look_at_the_unseen(self.watch.tells());
+                book.tells_positions();
+            }
+        }
         if book.machine.count().0 == 0 && book.growers.is_empty() {
             return;
-        }
-        let now = clock::now();
-        if now.saturating_sub(book.watched) >= LOOKS {
-            book.watched = now;
-            self.watch.ask();
-            book.look_at_the_unseen(self.watch.tells());
-            book.tells_positions();
         }
         book.untie();
         if book.machine.next_wake().is_some_and(|at| at <= clock::now()) {
             book.tell(Event::Tick);
             book.carry_out();
         }
+    }
+
+    /// Who waits for device memory, to begin or for more, and for how long, seconds; by client.
+    pub fn waiting(&self) -> HashMap<u64, f64> {
+        let book = self.book();
+        let now = clock::now();
+        let seconds = |since: Ns| now.saturating_sub(since) as f64 / 1e9;
+        let door = book.door.iter().map(newcomers::Newcomer::waits);
+        let growers = book.growers.iter().map(|grower| (grower.client, grower.since));
+        let queued = book.machine.view().waiting;
+        let queued = queued.iter().flat_map(|row| {
+            let members = book.gangs.get(&row.ask.job).into_iter().flat_map(|gang| gang.members.keys());
+            members.map(|client| (*client, row.came))
+        });
+        door.chain(growers).chain(queued).map(|(client, since)| (client, seconds(since))).collect()
     }
 
     /// For people.

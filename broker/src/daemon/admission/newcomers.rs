@@ -31,15 +31,17 @@ impl Book {
     /// Somebody comes. `told`: NVML tells of devices; `reading`: what it told just now.
     pub fn comes(&mut self, newcomer: (&Arc<Entry>, &ToTheClient, Wants), told: bool, reading: Option<&Reading>) {
         let (entry, sender, wants) = newcomer;
-        let device = self.device(&wants.uuid, wants.total);
         let now = clock::now();
-        if let Some(reading) = reading {
-            self.reads(reading);
-        }
         // Of some devices it does not tell: it names them otherwise.
         let of_this = |it: &Reading| it.free.iter().any(|(uuid, _)| *uuid == wants.uuid);
         let told = told && reading.is_none_or(of_this);
-        let seen = reading.is_some_and(|it| self.seen.get(&device).is_some_and(|at| *at >= it.at));
+        // So that what NVML tells of it is entered.
+        let device = self.device(&wants.uuid, wants.total, entry.uid);
+        if let Some(reading) = reading {
+            self.reads(reading);
+        }
+        let seen_since = |since: Ns| device.and_then(|it| self.seen.get(&it)).is_some_and(|at| *at >= since);
+        let seen = reading.is_some_and(|it| seen_since(it.at));
         // Who came before goes first.
         let first = !self.door.iter().any(|other| other.wants.uuid == wants.uuid);
         if wants.runs.is_some() || !told || (seen && first) {
@@ -59,14 +61,14 @@ impl Book {
         let now = clock::now();
         let mut kept = Vec::new();
         for newcomer in std::mem::take(&mut self.door) {
-            let device = self.device(&newcomer.wants.uuid, newcomer.wants.total);
-            let seen = self.seen.get(&device).is_some_and(|at| *at >= newcomer.since);
+            let device = self.known_device(&newcomer.wants.uuid);
+            let seen = device.and_then(|it| self.seen.get(&it)).is_some_and(|at| *at >= newcomer.since);
             let late = now.saturating_sub(newcomer.since) >= HOLDS;
             if told && !seen && !late {
                 kept.push(newcomer);
                 continue;
             }
-            if !seen {
+            if let Some(device) = device.filter(|_| !seen) {
                 self.guess(device);
             }
             self.wants(&newcomer.entry, &newcomer.sender, newcomer.wants);
@@ -79,6 +81,13 @@ impl Book {
         let before = self.door.len();
         self.door.retain(|newcomer| newcomer.entry.client != client);
         self.door.len() < before
+    }
+}
+
+impl Newcomer {
+    /// Who it is, and since when it stands there.
+    pub fn waits(&self) -> (u64, Ns) {
+        (self.entry.client, self.since)
     }
 }
 

@@ -8,12 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::book::{Book, MOST_PROCESSES, UNKNOWN};
 use super::process::Process;
-use crate::core::admission::{Ask, Backing, Candidate, Class, DeviceId, Job, Need, Never};
+use crate::core::admission::{Ask, Backing, Candidate, Class, DeviceId, Event, Job, Need, Never};
 use crate::daemon::clock;
 use crate::protocol::Ns;
 
 /// From its start to its first context a job may load a framework and a model; who takes longer has lost its claim, not its place.
 const PATIENCE: Ns = 120_000_000_000;
+
+/// Devices of one question: more than a machine has.
+const OFFERS: usize = 128;
+
+/// Promises that stand, and of these those to one user's jobs.
+const MOST: usize = 1024;
+const EACH: usize = 128;
 
 /// What a job says that asks for a place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,7 +78,8 @@ pub struct Promise {
     process: Process,
     until: Ns,
     ask: Ask,
-    device: DeviceId,
+    /// The device's UUID: a question alone makes no device known.
+    device: String,
 }
 
 impl Book {
@@ -85,11 +93,20 @@ impl Book {
             !came && now < promise.until && promise.process.runs() != Some(false) && !same
         });
         self.promised = promised;
-        let devices: Vec<DeviceId> = seeker
-            .devices
-            .iter()
-            .map(|it| self.device(&it.uuid, it.memory))
-            .collect();
+        // What is not known is as large as is said, for this answer alone.
+        let mut machine = self.machine.clone();
+        let mut numbers: Vec<(String, DeviceId)> = self.devices.iter().cloned().zip((0..).map(DeviceId)).collect();
+        let offers = seeker.devices.get(..OFFERS).unwrap_or(&seeker.devices);
+        for offer in offers {
+            if numbers.iter().all(|(uuid, _)| *uuid != offer.uuid) {
+                let id = DeviceId(numbers.len() as u32);
+                let size = self.listed.get(&offer.uuid).copied().unwrap_or(offer.memory);
+                machine.handle(now, Event::Device(self.blank(id, &offer.uuid, size)), &mut Vec::new());
+                numbers.push((offer.uuid.clone(), id));
+            }
+        }
+        let number = |uuid: &str| numbers.iter().find(|(known, _)| known == uuid).map(|(_, id)| *id);
+        let devices: Vec<DeviceId> = offers.iter().filter_map(|it| number(&it.uuid)).collect();
         let least = seeker.devices.iter().map(|it| it.memory).min().unwrap_or(0);
         let most = seeker.devices.iter().map(|it| it.memory).max().unwrap_or(0);
         let peak = seeker.memory.unwrap_or(least / UNKNOWN);
@@ -119,27 +136,40 @@ impl Book {
             devices: devices.clone(),
         };
         // What is taken of a device where nobody of ours is, is others'. Where somebody is, the machine knows better.
-        let strangers = devices.iter().zip(&seeker.devices).filter_map(|(device, offer)| {
-            let idle = self.machine.load(*device).fixed == 0;
+        let strangers = devices.iter().zip(offers).filter_map(|(device, offer)| {
+            let idle = machine.load(*device).fixed == 0;
             Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)
         });
         let strangers: Vec<(DeviceId, u64)> = strangers.collect();
-        let promises: Vec<(Ask, DeviceId)> = self.promised.iter().map(|it| (it.ask.clone(), it.device)).collect();
+        let promises: Vec<(Ask, DeviceId)> = self
+            .promised
+            .iter()
+            .filter_map(|it| Some((it.ask.clone(), number(&it.device)?)))
+            .collect();
         let candidate = Candidate {
             ask,
             stated: seeker.memory.is_some(),
         };
-        let placed = self.machine.best_place(now, &candidate, &promises, &strangers)?;
+        let placed = machine.best_place(now, &candidate, &promises, &strangers)?;
+        let uuid = numbers.into_iter().find(|(_, id)| *id == placed.device).map(|(uuid, _)| uuid);
+        let uuid = uuid.unwrap_or_default();
+        let own = self.promised.iter().filter(|it| it.ask.user == candidate.ask.user).count();
+        if own >= EACH || self.promised.len() >= MOST {
+            // His oldest promise goes; where that is none of his, he has none.
+            let oldest = self.promised.iter().position(|it| it.ask.user == candidate.ask.user);
+            oldest.map(|at| self.promised.remove(at));
+        }
         self.promised.push(Promise {
             gang: seeker.gang.clone(),
             process: Process::of(seeker.pid),
             until: now.saturating_add(PATIENCE),
             ask: candidate.ask,
-            device: placed.device,
+            device: uuid.clone(),
         });
+        self.promised.truncate(MOST);
         let wait = placed.begin.map(|begin| begin.saturating_sub(now) as f64 / 1e9);
         Ok(Place {
-            uuid: self.devices.get(placed.device.0 as usize).cloned().unwrap_or_default(),
+            uuid,
             left: placed.left,
             begins_s: wait.filter(|_| placed.left.is_none()),
         })

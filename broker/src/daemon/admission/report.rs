@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
-use crate::core::admission::{Admission, Class, Job, Lack};
+use crate::core::admission::{Admission, Class, DeviceId, Job, Lack};
 use crate::daemon::clock;
 use crate::protocol::Ns;
 
@@ -28,9 +28,14 @@ impl Book {
                 gang.map(|gang| gang.members.keys().copied().collect())
                     .unwrap_or_default(),
                 pid,
-                gang.map(|gang| gang.user.clone()).unwrap_or_default(),
+                gang.map(|gang| (gang.user.clone(), gang.uid)).unwrap_or_default(),
                 command,
             )
+        };
+        // Whose end nobody has said is expected after what is usual.
+        let guesses = |device: DeviceId| {
+            let mut there = self.gangs.values().filter(|gang| gang.device == device);
+            there.any(|gang| !gang.timed)
         };
         let devices = view.devices.iter().map(|(device, _, free)| DeviceRow {
             uuid: self.devices.get(device.id.0 as usize).cloned().unwrap_or_default(),
@@ -40,7 +45,7 @@ impl Book {
             free: *free,
         });
         let running = view.running.iter().map(|row| {
-            let (clients, pid, user, command) = about(row.ask.job);
+            let (clients, pid, (user, uid), command) = about(row.ask.job);
             let held = self.gangs.get(&row.ask.job).map_or(0, |gang| {
                 gang.members
                     .values()
@@ -52,6 +57,7 @@ impl Book {
                 pid,
                 device: self.devices.get(row.device.0 as usize).cloned().unwrap_or_default(),
                 user,
+                uid,
                 command,
                 priority: row.ask.priority,
                 share: row.share,
@@ -67,7 +73,7 @@ impl Book {
             }
         });
         let waiting = view.waiting.iter().map(|row| {
-            let (clients, pid, user, command) = about(row.ask.job);
+            let (clients, pid, (user, uid), command) = about(row.ask.job);
             let reason = match (row.lack, row.behind) {
                 _ if row.away => "is suspended: others go first until it goes on".to_string(),
                 (Some(Lack::Device), _) => format!(
@@ -94,6 +100,7 @@ impl Book {
                 pid,
                 device: device.cloned().unwrap_or_default(),
                 user,
+                uid,
                 command,
                 priority: row.ask.priority,
                 needs: row.needs,
@@ -102,6 +109,7 @@ impl Book {
                 before_s: seconds(row.before),
                 reason,
                 begins_s: None,
+                guess: row.ask.devices.iter().copied().any(guesses),
             }
         });
         Queue {

@@ -16,7 +16,7 @@ pub struct Queue {
     pub waiting: Vec<WaitingRow>,
     /// Jobs admitted so far.
     pub admitted: u64,
-    /// Of those, how many had to wait.
+    /// Of those, how many had to wait, each counted as it was let in.
     pub waited: u64,
     /// Jobs that could never run.
     pub refused: u64,
@@ -60,6 +60,9 @@ pub struct LearntRow {
     pub pid: u32,
     /// Who.
     pub user: String,
+    /// Whose it is, as the kernel says; 4294967295: that is not known.
+    #[serde(default)]
+    pub uid: u32,
     /// Bytes at its peak.
     pub peak: u64,
     /// How long it ran, seconds.
@@ -99,6 +102,9 @@ pub struct RunningRow {
     pub device: String,
     /// Who.
     pub user: String,
+    /// Whose it is, as the kernel says; 4294967295: that is not known.
+    #[serde(default)]
+    pub uid: u32,
     /// 0 to 9.
     pub priority: u8,
     /// Bytes it may have, contexts included.
@@ -131,6 +137,9 @@ pub struct WaitingRow {
     pub device: String,
     /// Who.
     pub user: String,
+    /// Whose it is, as the kernel says; 4294967295: that is not known.
+    #[serde(default)]
+    pub uid: u32,
     /// 0 to 9.
     pub priority: u8,
     /// Bytes it needs, contexts included.
@@ -146,6 +155,9 @@ pub struct WaitingRow {
     pub reason: String,
     /// Seconds until it is expected to begin, if anything is expected.
     pub begins_s: Option<f64>,
+    /// Of some job on its device nobody has said how long it runs, so that this goes by what is usual (half an hour).
+    #[serde(default)]
+    pub guess: bool,
     /// The command line.
     pub command: String,
 }

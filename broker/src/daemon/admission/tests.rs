@@ -11,6 +11,7 @@ use crate::transport::map::SharedLane;
 
 mod either;
 mod seen;
+mod shared;
 
 const GB: u64 = 1 << 30;
 
@@ -76,9 +77,43 @@ impl Broker {
         }))
     }
 
+    /// A client has looked, at a time that may be to come.
+    fn sees(&self, client: u64, look: Look) {
+        self.desk.book().context(client, look, false);
+    }
+
     /// A client of this process wants (or has: `runs`) so much of a device of 8 GiB.
     fn comes(&mut self, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
         self.comes_to("gpu", pid, gang, memory, runs)
+    }
+
+    /// A job of this user says that a device has `total` bytes, and that it takes `memory` of them.
+    fn of_user(&mut self, uid: u32, uuid: &str, total: u64, memory: u64) -> Arc<Entry> {
+        self.clients += 1;
+        let entry = Arc::new(
+            Entry::new(Newcomer {
+                client: self.clients,
+                pid: self.clients as u32,
+                command: format!("job {} of user {uid}", self.clients),
+                profile: None,
+                loaded: None,
+                trouble: None,
+                profiling: false,
+                priority: 5,
+                lane: Arc::new(SharedLane::lane().expect("a lane")),
+            })
+            .of(uid, None),
+        );
+        let wants = Wants {
+            uuid: uuid.into(),
+            total,
+            memory: Some(memory),
+            processes: 1,
+            user: uid.to_string(),
+            ..Wants::default()
+        };
+        self.desk.wants(&entry, &ToTheClient::nobody(), wants);
+        entry
     }
 
     /// The same on the device with this UUID.
@@ -503,6 +538,42 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
 }
 
 #[test]
+fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
+    let mut broker = Broker::begin(None);
+    let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
+    let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
+    let said = |memory, further| Wants {
+        memory: Some(memory),
+        further,
+        ..Wants::default()
+    };
+    // Two jobs, each with a process on both devices, which is all that these have.
+    let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
+    broker.desk.gone(first.client);
+    let first = wants_on(&mut broker, "a", 7, said(6 * GB, 0));
+    let other = wants_on(&mut broker, "b", 7, said(6 * GB, 1));
+    let second = wants_on(&mut broker, "b", 8, said(6 * GB, 0));
+    let there = wants_on(&mut broker, "a", 8, said(6 * GB, 1));
+    for entry in [&first, &other, &second, &there] {
+        assert_eq!(standing(entry), Standing::Admitted);
+    }
+    const LONG: u64 = 600_000_000_000;
+    // The first grows where the second one holds, and is to wait.
+    broker.desk.more(other.client, 5 * GB, LONG);
+    broker.desk.tick();
+    assert!(waits(&other), "the second one waits for nothing and may end");
+    broker.desk.more(there.client, 5 * GB, LONG);
+    broker.desk.tick();
+    assert_eq!(
+        (waits(&other), waits(&there), answers(&there)),
+        (true, false, 1),
+        "the last one hears that there is none"
+    );
+    broker.desk.gone(second.client);
+    assert_eq!((waits(&other), answers(&other), share(&other)), (false, 1, 5 * GB + GB / 8));
+}
+
+#[test]
 fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
     let mut broker = Broker::begin(None);
     let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
@@ -545,7 +616,7 @@ fn a_managed_job_may_be_larger_than_the_device() {
         ..Wants::default()
     };
     let first = wants_on(&mut broker, "gpu", 1, managed(GB));
-    broker.desk.context(first.client, look(8 * GB - (400 << 20), 0));
+    broker.sees(first.client, look(8 * GB - (400 << 20), 0));
     assert_eq!(broker.desk.queue().devices[0].context, 400 << 20);
     broker.desk.gone(first.client);
     for (pid, memory) in [(2, 8 * GB), (3, 11 * GB)] {

@@ -27,6 +27,8 @@ pub struct Reading {
     pub at: Ns,
     /// UUIDs in hexadecimal, and bytes.
     pub free: Vec<(String, u64)>,
+    /// The same of all that each has.
+    pub memory: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -118,16 +120,24 @@ impl Watch {
                 continue;
             }
             let at = clock::now();
-            let free = probe.take().or_else(Probe::start).and_then(|mut it| {
-                let free = it.ask();
-                probe = free.is_some().then_some(it);
-                free
+            let told = probe.take().or_else(Probe::start).and_then(|mut it| {
+                let told = it.ask();
+                probe = told.is_some().then_some(it);
+                told
             });
-            failed = if free.is_some() { 0 } else { failed + 1 };
+            failed = if told.is_some() { 0 } else { failed + 1 };
             let mut slot = self.slot();
             slot.done = number;
-            if let Some(free) = free {
-                slot.last = Reading { number, at, free };
+            if let Some(told) = told {
+                // What has no size NVML cannot tell of, such as a device that shares the host's memory.
+                let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
+                let (free, memory) = told.map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory))).unzip();
+                slot.last = Reading {
+                    number,
+                    at,
+                    free,
+                    memory,
+                };
             }
             self.0.1.notify_all();
         }
@@ -166,7 +176,8 @@ impl Probe {
         })
     }
 
-    fn ask(&mut self) -> Option<Vec<(String, u64)>> {
+    /// UUIDs, what is free, and all that there is.
+    fn ask(&mut self) -> Option<Vec<(String, u64, u64)>> {
         self.questions.write_all(b"\n").ok()?;
         self.questions.flush().ok()?;
         let mut line = String::new();

@@ -18,28 +18,28 @@ fn memory_on_its_way_to_somebody_is_no_context() {
     let asked_again = || first.lane.seat.looks.load(Ordering::Relaxed);
     // The second is just making its context.
     second.lane.moves.begun(1);
-    broker.desk.context(first.client, now());
+    broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((0, 0), 1));
     second.lane.moves.done(1, clock::now());
     std::thread::sleep(std::time::Duration::from_millis(1));
     // The driver gave it its memory, and it has not been counted.
     second.lane.moves.begun(2);
-    broker.desk.context(first.client, now());
+    broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((0, 0), 2));
     // It was counted, but only after the look.
     let early = now();
     second.lane.counters.memory.store(GB, Ordering::Relaxed);
     second.lane.moves.done(2, clock::now() + 1);
-    broker.desk.context(first.client, early);
+    broker.sees(first.client, early);
     assert_eq!((about(&broker), asked_again()), ((0, 0), 3));
     std::thread::sleep(std::time::Duration::from_millis(1));
-    broker.desk.context(first.client, now());
+    broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 3));
     // It left, and its memory may not be the driver's yet: no stranger's.
     broker.desk.gone(second.client);
-    broker.desk.context(first.client, now());
+    broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 4));
-    broker.desk.context(first.client, look(8 * GB - CONTEXT - GB - 7, GB));
+    broker.sees(first.client, look(8 * GB - CONTEXT - GB - 7, GB));
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 7), 4));
 }
 
@@ -50,7 +50,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     let first = broker.comes(1, "a", 2 * GB, None);
     // It looked when it held 1 GiB, and has taken another before anybody heard of that.
     first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
-    broker.desk.context(1, look(7 * GB - CONTEXT, GB));
+    broker.sees(1, look(7 * GB - CONTEXT, GB));
     let seen = broker.desk.queue();
     assert_eq!(
         (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
@@ -68,7 +68,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     broker.desk.gone(3);
     let late = broker.comes(4, "d", GB, None);
     assert_eq!(standing(&late), Standing::Admitted);
-    broker.desk.context(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
+    broker.sees(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
     assert_eq!(broker.desk.queue().devices[0].foreign, GB);
 }
 
@@ -82,7 +82,7 @@ fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
         (Standing::Admitted, Standing::Waits)
     );
     // The first one's context is there, and beside two of them there is no room for both.
-    broker.desk.context(first.client, look(8 * GB - CONTEXT, 0));
+    broker.sees(first.client, look(8 * GB - CONTEXT, 0));
     assert_eq!(standing(&second), Standing::Waits);
     let small = broker.comes(3, "c", 3 * GB, None);
     assert_eq!(standing(&small), Standing::Admitted);
@@ -115,6 +115,7 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         number,
         at,
         free: vec![(uuid.into(), free)],
+        memory: vec![(uuid.into(), 8 * GB)],
     };
     let comes = |broker: &mut Broker, reading: Option<&watch::Reading>| {
         let entry = broker.newcomer(1, "late".into());
