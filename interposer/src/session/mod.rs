@@ -365,6 +365,7 @@ pub use behind::{
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
 pub use seat::{Entry, Sight};
+pub use thread::{Uncancelled, uncancelled};
 
 /// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
@@ -421,7 +422,7 @@ pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
     let fresh = || devices::at(at).is_some_and(|session| session.place.fresh(clock::now()));
     while result == CuResult::OUT_OF_MEMORY && fresh() {
-        std::thread::sleep(Duration::from_millis(5));
+        thread::rest(Duration::from_millis(5));
         result = take();
     }
     result
