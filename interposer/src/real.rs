@@ -63,6 +63,14 @@ real! {
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CuDevice);
     /// One of a device's numbers.
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CuDevice);
+    /// Keeps a device's primary context.
+    fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice);
+    /// Ends a retain.
+    fn cuDevicePrimaryCtxRelease_v2(device: CuDevice);
+    /// Ends a retain, older drivers.
+    fn cuDevicePrimaryCtxRelease(device: CuDevice);
+    /// Whether a device's primary context lives.
+    fn cuDevicePrimaryCtxGetState(device: CuDevice, flags: *mut u32, active: *mut c_int);
     /// The device of the current context.
     fn cuCtxGetDevice(device: *mut CuDevice);
     /// The current context of this thread.

@@ -1,7 +1,7 @@
 //! Contexts and streams: which device a process uses, and what is about to end.
 
 use std::ffi::c_char;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::{capture, hooks, written};
 use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
@@ -110,12 +110,97 @@ fn sight(device: CuDevice) -> Sight {
     }
 }
 
-fn ending(real: impl FnOnce() -> CuResult) -> CuResult {
-    guarded(session::context_ending);
+/// What a call may end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// This context.
+    Made(CuContext),
+    /// This context, unless it was attached to more often than detached from.
+    Attached(CuContext),
+    /// A device's primary context, unless somebody else retains it.
+    Retained(CuDevice),
+    /// A device's primary context, whoever retains it.
+    Primary(CuDevice),
+}
+
+impl Ends {
+    /// The context that may end; 0 where nobody knows. Asked before the call: after it the handle may be another context's.
+    fn context(self) -> CuContext {
+        match self {
+            Ends::Made(context) | Ends::Attached(context) => context,
+            Ends::Retained(device) | Ends::Primary(device) => primary(device),
+        }
+    }
+
+    /// Whether the call, which answered `result`, has ended `context`.
+    fn ended(self, context: CuContext, result: CuResult) -> bool {
+        result.ok()
+            && match self {
+                Ends::Made(_) | Ends::Primary(_) => true,
+                // It has to be the current one, and is nobody's current one any more when it has ended.
+                Ends::Attached(_) => current() != context,
+                Ends::Retained(device) => !is_active(device),
+            }
+    }
+}
+
+/// Each device's primary context, as it was retained last. 0 = not known.
+static PRIMARIES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+fn primary_place(device: CuDevice) -> Option<&'static AtomicUsize> {
+    PRIMARIES.get(usize::try_from(device).ok()?)
+}
+
+/// A device's primary context, if it has one now; 0 where nobody knows.
+fn primary(device: CuDevice) -> CuContext {
+    let Some(place) = primary_place(device) else { return 0 };
+    let known = place.load(Ordering::Acquire);
+    if known != 0 || capture::any() || !is_active(device) {
+        return known;
+    }
+    // It came to be past us. To retain once more what lives, and to let it go again, changes nothing.
+    let mut context = 0;
+    // SAFETY: the out-parameter is valid.
+    if !unsafe { real::cuDevicePrimaryCtxRetain(&mut context, device) }.ok() {
+        return 0;
+    }
+    // SAFETY: retained just now.
+    if !unsafe { real::cuDevicePrimaryCtxRelease_v2(device) }.ok() {
+        // SAFETY: as above.
+        let _ = unsafe { real::cuDevicePrimaryCtxRelease(device) };
+    }
+    context
+}
+
+/// Whether a device's primary context lives; not where the driver does not say it. Asked also while somebody captures: it is a question about a device, which no capture hears of.
+fn is_active(device: CuDevice) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: both out-parameters are valid.
+    let asked = unsafe { real::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) };
+    asked.ok() && active != 0
+}
+
+fn current() -> CuContext {
+    let mut context = 0;
+    // SAFETY: the out-parameter is valid.
+    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    if asked.ok() { context } else { 0 }
+}
+
+/// A call that may end a context. What weft keeps of it is forgotten when it really has ended, and not where others still retain it or the driver refused: its memory is held then, what failed
+/// there is still to be told, and its events live.
+fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
+    let context = guarded(|| what.context()).unwrap_or(0);
     guarded(memory::context_ending);
     let result = real();
+    let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
+    if ended {
+        guarded(session::context_ending);
+    }
     guarded(memory::context_ended);
-    guarded(session::forget_contexts);
+    if ended {
+        guarded(session::forget_contexts);
+    }
     result
 }
 
@@ -132,7 +217,12 @@ fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
 hooks! {
     fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) |real| {
         // SAFETY: the call's own out-parameter.
-        unsafe { made(context, device, real) }
+        let result = unsafe { made(context, device, real) };
+        // SAFETY: the driver wrote the context.
+        if result.ok() && let (Some(context), Some(place)) = (unsafe { written(context) }, primary_place(device)) {
+            place.store(context, Ordering::Release);
+        }
+        result
     }
     fn cuCtxCreate(context: *mut CuContext, flags: u32, device: CuDevice) |real| {
         // SAFETY: the call's own out-parameter.
@@ -165,13 +255,13 @@ hooks! {
         }
         result
     }
-    fn cuCtxDestroy(context: CuContext) |real| { ending(real) }
-    fn cuCtxDestroy_v2(context: CuContext) |real| { ending(real) }
-    fn cuCtxDetach(context: CuContext) |real| { ending(real) }
-    fn cuDevicePrimaryCtxRelease(device: CuDevice) |real| { ending(real) }
-    fn cuDevicePrimaryCtxRelease_v2(device: CuDevice) |real| { ending(real) }
-    fn cuDevicePrimaryCtxReset(device: CuDevice) |real| { ending(real) }
-    fn cuDevicePrimaryCtxReset_v2(device: CuDevice) |real| { ending(real) }
+    fn cuCtxDestroy(context: CuContext) |real| { ending(Ends::Made(context), real) }
+    fn cuCtxDestroy_v2(context: CuContext) |real| { ending(Ends::Made(context), real) }
+    fn cuCtxDetach(context: CuContext) |real| { ending(Ends::Attached(context), real) }
+    fn cuDevicePrimaryCtxRelease(device: CuDevice) |real| { ending(Ends::Retained(device), real) }
+    fn cuDevicePrimaryCtxRelease_v2(device: CuDevice) |real| { ending(Ends::Retained(device), real) }
+    fn cuDevicePrimaryCtxReset(device: CuDevice) |real| { ending(Ends::Primary(device), real) }
+    fn cuDevicePrimaryCtxReset_v2(device: CuDevice) |real| { ending(Ends::Primary(device), real) }
     fn cuStreamDestroy(stream: CuStream) |real| { stream_ending(stream, real) }
     fn cuStreamDestroy_v2(stream: CuStream) |real| { stream_ending(stream, real) }
 }
