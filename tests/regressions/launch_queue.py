@@ -98,3 +98,42 @@ def a_thread_that_is_cancelled_in_the_driver_ends_as_without_weft(scene):
         for job in (plain, under, traced):
             scene.finish(job)
             assert job.stdout() == wanted, f"{job.name}, {where}: {job.stdout()}"
+
+
+def holds(scene, program):
+    """A broker, and a client of the strict driver that launches without pauses and matters more than any other."""
+    scene.broker.start()
+    job = scene.strict(program, "hold", scene.running, priority=0)
+    scene.attached(job)
+    return job
+
+
+@finding("clients-F3", scene=StrictScene)
+def what_failed_in_the_queue_is_told_unless_its_context_has_really_ended(scene):
+    program = compiled(scene, "references.c")
+    holds(scene, program)
+    job = scene.strict(program, "forgive")
+    scene.finish(job)
+    said = dict(line.rsplit(": ", 1) for line in job.stdout().decode().splitlines())
+    assert said == {
+        "one of two references given back": "701",
+        "another context ended": "719",
+        "and then": "0",
+        "the context itself ended": "0",
+    }, said
+    assert ended(scene, job)["left_failed"] >= 3
+
+
+@finding("clients-F4", scene=StrictScene)
+def a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place_in_the_queue(scene):
+    program = compiled(scene, "references.c")
+    holds(scene, program)
+    rounds = 60
+    job = scene.strict(program, "retain", rounds)
+    scene.finish(job)
+    made, gone = map(int, job.stdout().split())
+    # Marks of which as many are kept as can be under way at once.
+    assert made - gone <= 64, f"{made} events were made, {gone} destroyed"
+    # The first launches of a kernel are its own thread's; those of all later rounds may be left behind.
+    left = ended(scene, job)["left_behind"]
+    assert left > rounds, f"{left} launches of {rounds} rounds were left behind"

@@ -191,11 +191,12 @@ fn current() -> CuContext {
 /// there is still to be told, and its events live.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
+    guarded(session::context_ending);
     guarded(memory::context_ending);
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
-        guarded(session::context_ending);
+        guarded(|| session::context_ended(context));
     }
     guarded(memory::context_ended);
     if ended {

@@ -215,7 +215,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
     // SAFETY: the caller's promise.
     let attributes = unsafe { attributes(launch) }?;
     let context = current()?;
-    let succeeds = known::has(launch.function, key_of(launch, context, &attributes));
+    let succeeds = known::has(launch.function, key_of(launch, context, &attributes), context);
     if !succeeds || !known::leads(launch.stream, context) {
         return None;
     }

@@ -117,14 +117,14 @@ fn work() {
 }
 
 /// A launch on its way out of the queue. However that ends, it counts as in the queue no more.
-struct Going;
+struct Going(CuContext);
 
 impl Drop for Going {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Whatever it was, it shall not come again. The launch itself is not known to have been made.
             BROKEN.store(true, Ordering::Relaxed);
-            fail(CuResult::UNKNOWN);
+            fail(self.0, CuResult::UNKNOWN);
         }
         GONE.fetch_add(1, Ordering::SeqCst);
         STATE.fetch_sub(1, Ordering::AcqRel);
@@ -135,10 +135,12 @@ impl Drop for Going {
     }
 }
 
-/// A launch that was left behind has failed: the next call that empties the queue says so.
-pub(super) fn fail(error: CuResult) {
+/// A launch that was left behind in a context has failed: the next call that empties the queue says so.
+pub(super) fn fail(context: CuContext, error: CuResult) {
     session::held_failed();
-    line().fail(error);
+    let mut inside = line();
+    inside.fail(context, error);
+    // Under the lock, as it is taken back.
     STATE.fetch_or(FAILED, Ordering::AcqRel);
 }
 
@@ -149,11 +151,11 @@ fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
         // No longer than this is the line locked.
         let next = line().pop();
         let Some(left) = next else { break };
-        let going = Going;
+        let going = Going(left.context());
         own.enter(left.context());
         let result = left.go();
         if !result.ok() {
-            fail(result);
+            fail(left.context(), result);
         }
         drop(going);
     }
@@ -272,10 +274,13 @@ fn hurry(hurries: &[Ns]) {
     session::hurry_by(hurries.iter().copied().min().unwrap_or(Ns::MAX));
 }
 
-/// Nobody is to be told: the context ends in which it failed.
-pub fn forgive() {
+/// Nobody is to be told of what failed in a context: it has ended. 0: in any.
+pub fn forgive(context: CuContext) {
     if STATE.load(Ordering::Acquire) & FAILED != 0 {
-        let _ = failure();
+        let mut inside = line();
+        if !inside.forgive(context) {
+            STATE.fetch_and(!FAILED, Ordering::AcqRel);
+        }
     }
 }
 
@@ -285,8 +290,11 @@ pub fn failure() -> Option<CuResult> {
         return None;
     }
     let mut inside = line();
-    STATE.fetch_and(!FAILED, Ordering::AcqRel);
-    inside.failure()
+    let (error, more) = inside.failure();
+    if !more {
+        STATE.fetch_and(!FAILED, Ordering::AcqRel);
+    }
+    error
 }
 
 /// Whether anything in the queue goes to this stream, or may be waited for by it.

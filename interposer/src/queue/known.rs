@@ -34,13 +34,11 @@ impl Hasher for AsIs {
 
 #[derive(Debug, Default)]
 struct Known {
-    launches: HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>,
+    /// By context, of its functions.
+    launches: HashMap<CuContext, HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>>,
     /// Launches of all functions.
     count: usize,
     streams: HashMap<CuStream, CuContext>,
-    /// The context of all of them, and whether there were others.
-    context: Option<CuContext>,
-    several: bool,
     /// What attributes were set to last, of functions, or of kernels on a device. Of one of the two at a time: a kernel and a function may be the same code by two names.
     attributes: HashMap<(Named, u32), i32>,
     of_kernels: bool,
@@ -73,13 +71,20 @@ impl Known {
         if self.count >= MOST || self.streams.len() >= MOST {
             *self = Known::default();
         }
-        self.count += usize::from(self.launches.entry(function).or_default().insert(key));
+        let functions = self.launches.entry(context).or_default();
+        self.count += usize::from(functions.entry(function).or_default().insert(key));
         self.streams.insert(stream, context);
-        self.several |= *self.context.get_or_insert(context) != context;
     }
 
-    fn has(&self, function: CuFunction, key: u64) -> bool {
-        self.launches.get(&function).is_some_and(|keys| keys.contains(&key))
+    fn has(&self, function: CuFunction, key: u64, context: CuContext) -> bool {
+        let keys = self.launches.get(&context).and_then(|functions| functions.get(&function));
+        keys.is_some_and(|keys| keys.contains(&key))
+    }
+
+    fn context_ended(&mut self, context: CuContext) {
+        let ended = self.launches.remove(&context).unwrap_or_default();
+        self.count -= ended.values().map(HashSet::len).sum::<usize>();
+        self.streams.retain(|_, of| *of != context);
     }
 
     fn leads(&self, stream: CuStream, context: CuContext) -> bool {
@@ -105,13 +110,15 @@ impl Known {
         if self.attributes.insert((named, attribute), value) == Some(value) {
             return;
         }
-        if kernel && (self.several || here.is_none()) {
+        if kernel && (self.launches.len() > 1 || here.is_none()) {
             self.launches.clear();
             self.count = 0;
             return;
         }
         for function in [Some(handle), here].into_iter().flatten() {
-            self.count -= self.launches.remove(&function).map_or(0, |keys| keys.len());
+            for functions in self.launches.values_mut() {
+                self.count -= functions.remove(&function).map_or(0, |keys| keys.len());
+            }
         }
     }
 }
@@ -121,9 +128,9 @@ pub fn add(function: CuFunction, key: u64, stream: CuStream, context: CuContext)
     known().get_or_insert_default().add(function, key, stream, context);
 }
 
-/// Whether a launch of this function is.
-pub fn has(function: CuFunction, key: u64) -> bool {
-    known().as_ref().is_some_and(|known| known.has(function, key))
+/// Whether a launch of this function is, in this context.
+pub fn has(function: CuFunction, key: u64, context: CuContext) -> bool {
+    known().as_ref().is_some_and(|known| known.has(function, key, context))
 }
 
 /// Whether work of this context may go to that stream.
@@ -151,6 +158,18 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
+/// A context has ended, with its functions and streams; 0: some context.
+pub fn context_ended(context: CuContext) {
+    match context {
+        0 => clear(),
+        _ => {
+            if let Some(known) = known().as_mut() {
+                known.context_ended(context);
+            }
+        }
+    }
+}
+
 /// None is. Takes no lock: a forked child may find it taken for ever.
 pub fn clear() {
     STALE.store(true, Ordering::Release);
@@ -170,9 +189,9 @@ mod tests {
         known.add(1, 11, 7, CONTEXT);
         known.add(2, 22, 7, CONTEXT);
         known.changed(Function(1), 8, 4096, None);
-        assert!(known.has(1, 11) && known.has(2, 22));
+        assert!(known.has(1, 11, CONTEXT) && known.has(2, 22, CONTEXT));
         known.changed(Function(1), 8, 1024, None);
-        assert!(!known.has(1, 11) && known.has(2, 22));
+        assert!(!known.has(1, 11, CONTEXT) && known.has(2, 22, CONTEXT));
         assert_eq!(known.count, 1);
     }
 
@@ -183,12 +202,13 @@ mod tests {
             known.add(function, 11, 7, CONTEXT);
         }
         known.changed(Kernel(1, 0), 8, 1024, Some(2));
-        assert!(!known.has(1, 11) && !known.has(2, 11) && known.has(3, 11));
+        assert!(!known.has(1, 11, CONTEXT) && !known.has(2, 11, CONTEXT) && known.has(3, 11, CONTEXT));
         known.changed(Kernel(1, 0), 8, 1024, None);
-        assert!(known.has(3, 11), "the same value again");
+        assert!(known.has(3, 11, CONTEXT), "the same value again");
         known.add(3, 12, 8, CONTEXT + 1);
+        assert!(!known.has(3, 12, CONTEXT), "in the other context");
         known.changed(Kernel(1, 0), 8, 2048, Some(2));
-        assert!(!known.has(3, 11) && !known.has(3, 12));
+        assert!(!known.has(3, 11, CONTEXT) && !known.has(3, 12, CONTEXT + 1));
         assert_eq!(known.count, 0);
     }
 
@@ -227,7 +247,24 @@ mod tests {
             known.changed(Function(number), 8, 1, None);
             assert!(known.count <= MOST && known.streams.len() <= MOST && known.attributes.len() <= MOST);
         }
-        let kept: usize = known.launches.values().map(HashSet::len).sum();
-        assert_eq!(kept, known.count);
+        let kept = |known: &Known| -> usize { known.launches.values().flat_map(HashMap::values).map(HashSet::len).sum() };
+        assert_eq!(kept(&known), known.count);
+        known.add(1, 1, 8, CONTEXT + 1);
+        known.context_ended(CONTEXT);
+        assert_eq!((kept(&known), known.count), (1, 1));
+    }
+
+    #[test]
+    fn a_context_takes_what_is_known_of_it_along_and_no_more() {
+        let mut known = Known::default();
+        known.add(1, 11, 7, CONTEXT);
+        known.add(2, 22, 8, CONTEXT + 1);
+        known.changed(Function(2), 8, 4096, None);
+        known.add(2, 22, 8, CONTEXT + 1);
+        known.context_ended(CONTEXT);
+        assert!(!known.has(1, 11, CONTEXT) && known.has(2, 22, CONTEXT + 1));
+        assert!(!known.leads(7, CONTEXT) && known.leads(8, CONTEXT + 1));
+        assert!(known.is_set(Function(2), 8, 4096));
+        assert_eq!(known.count, 1);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use weft_broker::protocol::Ns;
 
-use crate::abi::{CuResult, CuStream};
+use crate::abi::{CuContext, CuResult, CuStream};
 
 /// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
 const MOST: usize = 1_024;
@@ -16,6 +16,9 @@ const MOST_BYTES: usize = 4 << 20;
 /// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that long lets all of it go at once, and a holder then finds it in its way: no
 /// more than 0.8 % of its time, so. 8 ms beside a real device: more than a filler gets through in most gaps.
 const PART: Ns = 128;
+
+/// Contexts of which it is remembered that something failed there.
+const FAILURES: usize = 64;
 
 /// One launch, as the line sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +41,8 @@ pub struct Line<T> {
     work: Ns,
     /// Where the one goes that is being issued.
     leaving: Option<CuStream>,
-    /// Of the first that failed.
-    error: Option<CuResult>,
+    /// Of the first that failed in each context.
+    failures: VecDeque<(CuContext, CuResult)>,
 }
 
 impl<T> Line<T> {
@@ -51,7 +54,7 @@ impl<T> Line<T> {
             bytes: 0,
             work: 0,
             leaving: None,
-            error: None,
+            failures: VecDeque::new(),
         }
     }
 
@@ -95,14 +98,24 @@ impl<T> Line<T> {
         waiting.chain(self.leaving).any(|other| other == stream)
     }
 
-    /// One has failed. The first failure is the one that is told.
-    pub fn fail(&mut self, error: CuResult) {
-        self.error.get_or_insert(error);
+    /// One has failed. The first failure in a context is the one that is told.
+    pub fn fail(&mut self, context: CuContext, error: CuResult) {
+        let told = self.failures.iter().any(|(of, _)| *of == context);
+        if !told && self.failures.len() < FAILURES {
+            self.failures.push_back((context, error));
+        }
     }
 
-    /// The failure that nobody was told, once.
-    pub fn failure(&mut self) -> Option<CuResult> {
-        self.error.take()
+    /// The first failure that nobody was told, once; and whether there are more.
+    pub fn failure(&mut self) -> (Option<CuResult>, bool) {
+        let first = self.failures.pop_front().map(|(_, error)| error);
+        (first, !self.failures.is_empty())
+    }
+
+    /// What failed in a context (0: in any) is to be told to nobody. Whether any failure is left.
+    pub fn forgive(&mut self, context: CuContext) -> bool {
+        self.failures.retain(|(of, _)| context != 0 && *of != context);
+        !self.failures.is_empty()
     }
 }
 
@@ -182,12 +195,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_told_once() {
+    fn the_first_failure_of_a_context_is_told_once_unless_the_context_has_ended() {
         let mut line: Line<()> = Line::new();
-        assert_eq!(line.failure(), None);
-        line.fail(CuResult(700));
-        line.fail(CuResult(1));
-        assert_eq!(line.failure(), Some(CuResult(700)));
-        assert_eq!(line.failure(), None);
+        assert_eq!(line.failure(), (None, false));
+        line.fail(10, CuResult(700));
+        line.fail(10, CuResult(1));
+        line.fail(20, CuResult(719));
+        assert_eq!(line.failure(), (Some(CuResult(700)), true));
+        assert_eq!(line.failure(), (Some(CuResult(719)), false));
+        assert_eq!(line.failure(), (None, false));
+        line.fail(10, CuResult(700));
+        assert!(line.forgive(20), "another's");
+        line.fail(20, CuResult(719));
+        assert!(line.forgive(10));
+        assert_eq!(line.failure(), (Some(CuResult(719)), false));
+        line.fail(10, CuResult(700));
+        assert!(!line.forgive(0));
+        (0..1_000).for_each(|context| line.fail(context, CuResult(1)));
+        assert_eq!(line.failures.len(), FAILURES);
     }
 }

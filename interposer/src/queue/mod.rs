@@ -34,7 +34,7 @@ pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
 pub use self::known::Named;
-use crate::abi::{CuFunction, CuResult, CuStream};
+use crate::abi::{CuContext, CuFunction, CuResult, CuStream};
 use crate::session::{self, LaunchInfo};
 use crate::table::{ENTRIES, real_bound};
 use crate::trouble::guarded;
@@ -175,10 +175,13 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
-/// A context is about to end, and with it what failed there: who makes a new one is not told of it.
-pub fn context_ending() {
-    known::clear();
-    issuer::forgive();
+/// A context has ended, and with it what failed there: who makes a new one is not told of it. 0: some context, nobody knows which.
+pub fn context_ended(context: CuContext) {
+    if issuer::broken() {
+        return;
+    }
+    known::context_ended(context);
+    issuer::forgive(context);
 }
 
 /// Code is unloaded, or a limit of a context has changed: handles may mean something else from now on, or launches fail that succeeded.
@@ -336,17 +339,32 @@ mod tests {
         let at = |name: &std::ffi::CStr| crate::table::find(name).unwrap();
         let (gives_back, may_fail, harmless) =
             (at(c"cuMemFree_v2"), at(c"cuMemcpyHtoDAsync_v2"), at(c"cuCtxGetCurrent"));
-        issuer::fail(CuResult(719));
+        let (here, elsewhere) = (0x1000, 0x2000);
+        issuer::fail(here, CuResult(719));
         assert!(busy());
         assert_eq!(before(gives_back), None, "what is given back is given back");
         assert_eq!(before(harmless), None);
         assert_eq!(before(may_fail), Some(CuResult(719)));
         assert_eq!(before(may_fail), None, "it is told once");
         assert!(!busy());
-        issuer::fail(CuResult(719));
-        context_ending();
+        issuer::fail(here, CuResult(719));
+        context_ended(here);
         assert_eq!(before(may_fail), None, "a new context knows nothing of it");
         assert!(!busy());
+        issuer::fail(here, CuResult(719));
+        issuer::fail(here, CuResult(700));
+        issuer::fail(elsewhere, CuResult(701));
+        context_ended(here);
+        assert!(busy(), "the other context lives");
+        assert_eq!(before(may_fail), Some(CuResult(701)));
+        assert!(!busy());
+        issuer::fail(here, CuResult(719));
+        issuer::fail(elsewhere, CuResult(701));
+        assert_eq!(before(may_fail), Some(CuResult(719)), "the first one first");
+        assert_eq!(before(may_fail), Some(CuResult(701)));
+        issuer::fail(elsewhere, CuResult(701));
+        context_ended(0);
+        assert!(!busy(), "nobody knows which one ended");
     }
 
     #[test]

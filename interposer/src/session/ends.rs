@@ -129,11 +129,13 @@ impl Session {
         self.report_settled(gained, clock::now());
     }
 
-    /// A context is destroyed: all its events and streams are.
-    pub fn context_ending(&self) {
-        self.settle.forget();
-        self.sampler.forget();
-        let gained = self.streams.settle_all();
-        self.report_settled(gained, clock::now());
+    /// A context was destroyed, and with it all its events and streams. 0: some context.
+    pub fn context_ended(&self, context: usize) {
+        self.sampler.forget(context);
+        // Of another context than that of the events nothing is known: its work settles by its time, as ever.
+        if self.settle.forget(context) {
+            let gained = self.streams.settle_all();
+            self.report_settled(gained, clock::now());
+        }
     }
 }

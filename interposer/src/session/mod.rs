@@ -660,12 +660,17 @@ pub fn capture_ended(_stream: Stream) {
     }
 }
 
-/// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
+/// A context may end by the call that comes (`cuCtxDestroy`, `cuCtxDetach`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
 pub fn context_ending() {
     trace::context_ending();
-    crate::queue::context_ending();
+}
+
+/// It has ended: the session forgets what it made there. 0: some context, nobody knows which.
+pub fn context_ended(context: usize) {
+    trace::context_ended(context);
+    crate::queue::context_ended(context);
     for session in devices::all() {
-        session.context_ending();
+        session.context_ended(context);
     }
 }
 
