@@ -137,3 +137,18 @@ def a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place_in_t
     # The first launches of a kernel are its own thread's; those of all later rounds may be left behind.
     left = ended(scene, job)["left_behind"]
     assert left > rounds, f"{left} launches of {rounds} rounds were left behind"
+
+
+@finding("correctness-14")
+def a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewhere(scene):
+    program = compiled(scene, "poll.c", f"-I{paths.CLIENTS / 'guest'}")
+    beside_holder(scene)
+    elsewhere = scene.job([program, "1"])
+    scene.finish(elsewhere)
+    # On its own stream nothing ever ran. The other one is fed without end, and seen at rest all the same, in the time in which a thread that waits for it would be served.
+    assert elsewhere.stdout() == b"of its own: 4000\nthe other's came to rest: 1\n", elsewhere.stdout()
+    waited_for = scene.job([program, "0"])
+    scene.finish(waited_for)
+    assert waited_for.stdout() == b"what it waits for came to rest: 1\n", waited_for.stdout()
+    for job in (elsewhere, waited_for):
+        assert ended(scene, job)["left_behind"] > 64, "nothing was left behind, so nothing was tested"

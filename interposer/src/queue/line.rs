@@ -20,11 +20,35 @@ const PART: Ns = 128;
 /// Contexts of which it is remembered that something failed there.
 const FAILURES: usize = 64;
 
+/// Where a launch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct To {
+    /// The context.
+    pub context: CuContext,
+    /// Its stream.
+    pub stream: CuStream,
+    /// Whether the context's legacy default stream waits for that one.
+    pub blocking: bool,
+}
+
+/// The two names of the legacy default stream, which every context has.
+const LEGACY: CuStream = 1;
+
+impl To {
+    /// Whether who asks about a stream of a context asks about this work: it is on the stream, or on one that the stream waits for.
+    fn concerns(self, stream: CuStream, context: CuContext) -> bool {
+        match stream {
+            ..=LEGACY => self.blocking && self.context == context,
+            _ => self.stream == stream,
+        }
+    }
+}
+
 /// One launch, as the line sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {
     /// Where it goes.
-    pub stream: CuStream,
+    pub to: To,
     /// Memory that it takes.
     pub bytes: usize,
     /// Predicted time on the device.
@@ -40,7 +64,7 @@ pub struct Line<T> {
     bytes: usize,
     work: Ns,
     /// Where the one goes that is being issued.
-    leaving: Option<CuStream>,
+    leaving: Option<To>,
     /// Of the first that failed in each context.
     failures: VecDeque<(CuContext, CuResult)>,
 }
@@ -88,14 +112,14 @@ impl<T> Line<T> {
         let (weight, launch) = self.launches.pop_front()?;
         self.bytes = self.bytes.saturating_sub(weight.bytes);
         self.work = self.work.saturating_sub(weight.work);
-        self.leaving = Some(weight.stream);
+        self.leaving = Some(weight.to);
         Some(launch)
     }
 
-    /// Whether one that is here, or being issued, goes to this stream.
-    pub fn goes_to(&self, stream: CuStream) -> bool {
-        let waiting = self.launches.iter().map(|(weight, _)| weight.stream);
-        waiting.chain(self.leaving).any(|other| other == stream)
+    /// Whether one that is here, or being issued, goes to this stream, or to one that it waits for. `context`: the current one, for the legacy default stream.
+    pub fn goes_to(&self, stream: CuStream, context: CuContext) -> bool {
+        let waiting = self.launches.iter().map(|(weight, _)| weight.to);
+        waiting.chain(self.leaving).any(|to| to.concerns(stream, context))
     }
 
     /// One has failed. The first failure in a context is the one that is told.
@@ -125,8 +149,15 @@ mod tests {
 
     const LONGEST: Ns = 1_000_000_000;
 
+    const CONTEXT: CuContext = 0x100;
+
     fn weight(stream: CuStream, bytes: usize, work: Ns) -> Weight {
-        Weight { stream, bytes, work }
+        let to = To {
+            context: CONTEXT,
+            stream,
+            blocking: stream <= LEGACY || stream % 2 == 0,
+        };
+        Weight { to, bytes, work }
     }
 
     fn filled(with: Weight) -> Line<usize> {
@@ -185,13 +216,27 @@ mod tests {
         let mut line = Line::new();
         line.push(weight(7, 1, 1), "first");
         line.push(weight(8, 1, 1), "second");
-        assert!(line.goes_to(7) && line.goes_to(8) && !line.goes_to(9));
+        let to = |line: &Line<&str>, stream| line.goes_to(stream, CONTEXT);
+        assert!(to(&line, 7) && to(&line, 8) && !to(&line, 9));
         assert_eq!(line.pop(), Some("first"));
-        assert!(line.goes_to(7), "the driver has not taken it yet");
+        assert!(to(&line, 7), "the driver has not taken it yet");
         assert_eq!(line.pop(), Some("second"));
-        assert!(!line.goes_to(7) && line.goes_to(8));
+        assert!(!to(&line, 7) && to(&line, 8));
         assert_eq!(line.pop(), None);
-        assert!(!line.goes_to(8));
+        assert!(!to(&line, 8));
+    }
+
+    #[test]
+    fn the_legacy_stream_has_the_work_of_those_that_it_waits_for_in_its_context() {
+        for (stream, has) in [(7, false), (8, true), (0, true), (LEGACY, true)] {
+            let mut line = Line::new();
+            line.push(weight(stream, 1, 1), ());
+            for legacy in [0, LEGACY] {
+                assert_eq!(line.goes_to(legacy, CONTEXT), has, "{stream}");
+                assert!(!line.goes_to(legacy, CONTEXT + 1), "{stream}");
+            }
+            assert_eq!(line.goes_to(8, CONTEXT), stream == 8, "{stream}");
+        }
     }
 
     #[test]

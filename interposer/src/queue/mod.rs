@@ -30,6 +30,8 @@ use std::ffi::c_void;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use weft_broker::protocol::Ns;
+
 pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
@@ -246,20 +248,57 @@ pub fn before(at: usize) -> Option<CuResult> {
 /// Whether a call of this name ends something or gives it back. It is made whatever has failed before: who is refused here would keep for ever what he was about to give back. The
 /// error waits for a call that can answer with it.
 pub fn ends_something(base: &str) -> bool {
-    ["Destroy", "Free", "Unload", "Release", "Reset", "Unregister", "Unmap"]
+    [
+        "Destroy", "Detach", "Free", "Unload", "Release", "Reset", "Unregister", "Unmap",
+    ]
         .iter()
         .any(|end| base.contains(end))
 }
 
-/// Whether work for this stream is in the queue, so that "not ready" is the answer to whoever asks.
+/// What is said to who asks whether a stream's work has ended while some of it is in the queue: "not ready". `None`: there is none of it, and the driver says it. Who asks for as long as others
+/// wait ([`session::longest_wait`]), again and again, is served as they are: all of it goes, and where that has ended soon he hears so, whatever other threads have put in meanwhile.
 #[cold]
-pub fn has_work_for(stream: CuStream) -> bool {
-    guarded(|| issuer::has_work_for(stream)).unwrap_or(true)
+pub fn answer_about(stream: CuStream) -> Option<CuResult> {
+    guarded(|| {
+        let context = held::current().unwrap_or(0);
+        if !issuer::has_work_for(stream, context) {
+            return None;
+        }
+        let (now, longest) = (session::time(), session::longest_wait());
+        let asked = ASKED.get();
+        let again = asked.stream == stream && now.saturating_sub(asked.last) < longest;
+        let first = if again { asked.first } else { now };
+        let served = now.saturating_sub(first) >= longest;
+        let done = served && issuer::is_done(stream, longest);
+        let last = session::time();
+        ASKED.set(Asked {
+            stream,
+            first: if served { last } else { first },
+            last,
+        });
+        Some(if done { CuResult::SUCCESS } else { CuResult::NOT_READY })
+    })
+    .unwrap_or(Some(CuResult::NOT_READY))
+}
+
+/// About which stream a thread has asked last and heard "not ready" from us, when, and when it began to.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    stream: CuStream,
+    first: Ns,
+    last: Ns,
 }
 
 thread_local! {
     // No destructor: usable to the thread's very end.
     static ANSWER: Cell<u32> = const { Cell::new(0) };
+    static ASKED: Cell<Asked> = const {
+        Cell::new(Asked {
+            stream: 0,
+            first: 0,
+            last: 0,
+        })
+    };
 }
 
 /// What a call answers in whose place an error is returned.
@@ -380,6 +419,7 @@ mod tests {
             c"cuModuleUnload",
             c"cuLibraryUnload",
             c"cuCtxDestroy_v2",
+            c"cuCtxDetach",
             c"cuDevicePrimaryCtxRelease_v2",
             c"cuDevicePrimaryCtxReset_v2",
         ] {

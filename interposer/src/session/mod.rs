@@ -365,7 +365,7 @@ pub use behind::{
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
 pub use seat::{Entry, Sight};
-pub use thread::{Uncancelled, uncancelled};
+pub use thread::{Uncancelled, rest, uncancelled};
 
 /// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
