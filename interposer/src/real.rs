@@ -11,7 +11,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{
-    CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuModule, CuResult,
+    CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuLibrary, CuModule, CuResult,
     CuStream, KernelNode, LaunchConfig, Location,
 };
 use crate::table;
@@ -155,6 +155,12 @@ real! {
     fn cuFuncGetName(name: *mut *const c_char, function: CuFunction);
     /// The module a function is of.
     fn cuFuncGetModule(module: *mut CuModule, function: CuFunction);
+    /// How many functions a module has (CUDA 12.4).
+    fn cuModuleGetFunctionCount(count: *mut u32, module: CuModule);
+    /// How many kernels a library has (CUDA 12.4).
+    fn cuLibraryGetKernelCount(count: *mut u32, library: CuLibrary);
+    /// A stream's flags, as it was made with.
+    fn cuStreamGetFlags(stream: CuStream, flags: *mut u32);
     /// A kernel's symbol (CUDA 12.3).
     fn cuKernelGetName(name: *mut *const c_char, kernel: CuKernel);
     /// The function that a kernel is in the current context.

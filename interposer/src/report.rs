@@ -73,6 +73,8 @@ fn level(text: &str) -> LevelFilter {
 
 /// One write a line, so that lines of several processes do not mix.
 fn line(text: &str) {
+    // To write is a cancellation point, and those who say something do so from within calls of the job's.
+    let _whole = crate::session::uncancelled();
     let text = format!("weft[{}]: {text}\n", std::process::id());
     let mut pipe = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();

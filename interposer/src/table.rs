@@ -17,7 +17,7 @@ use weft_symbols::Class;
 
 use crate::abi::CuResult;
 use crate::loader::{self, Driver};
-use crate::session::StreamOp;
+use crate::session::{self, StreamOp};
 use crate::{hooks, queue, trouble};
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
@@ -200,6 +200,8 @@ fn look_up(at: usize, library: &loader::Library) -> Option<*mut ()> {
 
 /// Binds a symbol at its first call and says where to go on. Called by [`binder`] with the caller's arguments saved.
 extern "C" fn bind(at: u32) -> *const () {
+    // The driver is opened here, and files are read for that.
+    let _whole = session::uncancelled();
     let at = at as usize;
     let (Some(slot), Some(entry)) = (SLOTS.get(at), ENTRIES.get(at)) else {
         trouble::count();

@@ -22,10 +22,17 @@ pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said once, no more. Where nothing panics
-/// this costs nothing but that the work's result goes through memory.
+/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said once, no more. Nor is the job's thread cancelled in it ([`session::uncancelled`]).
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let _whole = session::uncancelled();
+    caught(work)
+}
+
+/// The same for the few places that count nanoseconds: nothing in them is a cancellation point, or it sees to that itself. Where nothing panics
+/// this costs nothing but that the work's result goes through memory.
+#[inline(always)]
+pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => Some(done),
         Err(_) => {

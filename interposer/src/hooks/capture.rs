@@ -45,6 +45,21 @@ fn asked(stream: CuStream) -> bool {
     capturing
 }
 
+/// Makes driver calls of ours such that they can not spoil a capture that another thread has begun in the meantime.
+pub fn relaxed<T>(calls: impl FnOnce() -> T) -> T {
+    /// CU_STREAM_CAPTURE_MODE_RELAXED.
+    const RELAXED: u32 = 2;
+    let mut mode = RELAXED;
+    // SAFETY: the pointer is to a local that lives through the call.
+    let changed = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    let done = calls();
+    if changed.ok() {
+        // SAFETY: as above; `mode` now holds what the thread had before.
+        let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    }
+    done
+}
+
 fn began(stream: CuStream) {
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if !streams.contains(&stream) {

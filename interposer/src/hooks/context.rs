@@ -191,6 +191,7 @@ fn current() -> CuContext {
 /// there is still to be told, and its events live.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
+    guarded(session::context_ending);
     guarded(memory::context_ending);
     // What a context takes is memory that changes hands, too.
     let moving = guarded(session::moving_anywhere);
@@ -198,7 +199,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
-        guarded(session::context_ending);
+        guarded(|| session::context_ended(context));
         guarded(|| super::memory::context_ended(context, ends));
     }
     guarded(|| memory::context_ended(ended.then_some(context)));

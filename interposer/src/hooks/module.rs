@@ -126,23 +126,32 @@ unsafe fn look_up(
     result
 }
 
-/// All kernels of a module or library were listed: ask the driver for their names.
+/// Kernels of a module or library were listed: ask the driver for their names.
+///
+/// The client says how many it has room for. What stands in that room behind the last kernel is its own, and no handle: how many there are the driver is asked (by functions as old as
+/// those that list). Where it does not say, nothing is looked at; the names are then asked for at the first launches.
 ///
 /// # Safety
-/// `handles` is the out-parameter of `real`, with room for `count`.
+/// `handles` is the out-parameter of `real`, with room for `room`; `count_of` answers how many kernels the code `code` has.
 unsafe fn enumerate(
     handles: *const usize,
-    count: u32,
+    room: u32,
     kind: Kind,
     code: usize,
+    count_of: unsafe fn(*mut u32, usize) -> CuResult,
     name_of: unsafe fn(*mut *const c_char, usize) -> CuResult,
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let result = real();
     if result.ok() && !handles.is_null() && !capture::any() {
         guarded(|| {
-            for at in 0..count as usize {
-                // SAFETY: the driver wrote up to `count` handles; the client made room for as many.
+            let mut there = 0;
+            // SAFETY: the out-parameter is valid; the driver has just listed this very code.
+            if !unsafe { count_of(&mut there, code) }.ok() {
+                return;
+            }
+            for at in 0..there.min(room) as usize {
+                // SAFETY: the driver wrote as many handles as there are, and no more than the client made room for.
                 let Some(handle) = (unsafe { written(handles.wrapping_add(at)) }) else {
                     break;
                 };
@@ -225,10 +234,14 @@ hooks! {
     }
     fn cuModuleEnumerateFunctions(functions: *mut CuFunction, count: u32, module: CuModule) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { enumerate(functions, count, Kind::Function, module, real::cuFuncGetName, real) }
+        unsafe {
+            enumerate(functions, count, Kind::Function, module, real::cuModuleGetFunctionCount, real::cuFuncGetName, real)
+        }
     }
     fn cuLibraryEnumerateKernels(kernels: *mut CuKernel, count: u32, library: CuLibrary) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { enumerate(kernels, count, Kind::Kernel, library, real::cuKernelGetName, real) }
+        unsafe {
+            enumerate(kernels, count, Kind::Kernel, library, real::cuLibraryGetKernelCount, real::cuKernelGetName, real)
+        }
     }
 }

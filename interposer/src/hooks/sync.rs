@@ -27,8 +27,10 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
 /// Whether a stream's work has ended. What was left behind at the gate has not.
 #[inline(always)]
 fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
-    if queue::busy() && queue::has_work_for(stream) {
-        return CuResult::NOT_READY;
+    if queue::busy()
+        && let Some(answer) = queue::answer_about(stream)
+    {
+        return answer;
     }
     ask(Synced::Stream(stream), real)
 }

@@ -160,8 +160,9 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
         Some(inside.spare.remove(at))
     };
     let spare = inside(other)?;
+    // A capture may begin meanwhile.
     // SAFETY: an event of our own.
-    if unsafe { real::cuEventQuery(spare.event) }.ok() {
+    if capture::relaxed(|| unsafe { real::cuEventQuery(spare.event) }).ok() {
         return Some(spare);
     }
     inside(|inside| inside.spare.push(spare));
@@ -218,14 +219,14 @@ fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
         }
     }
     // SAFETY: our event, the job's stream.
-    let result = unsafe { real::cuEventRecord(event, stream) };
+    let result = capture::relaxed(|| unsafe { real::cuEventRecord(event, stream) });
     if result.ok() {
         return Ok((event, context));
     }
     keep_event(context, event);
     // Another context's stream is no error of the job's.
     // SAFETY: as above.
-    let known = unsafe { real::cuStreamQuery(stream) };
+    let known = capture::relaxed(|| unsafe { real::cuStreamQuery(stream) });
     match known {
         CuResult::SUCCESS | CuResult::NOT_READY => Ok((0, context)),
         _ => Err(result),
@@ -258,7 +259,7 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         }
         // The driver waits for what still uses it.
         // SAFETY: nobody holds the block but we.
-        let _ = unsafe { real::cuMemFree_v2(block.at) };
+        let _ = capture::relaxed(|| unsafe { real::cuMemFree_v2(block.at) });
         session::unbacked(block.at);
     }
     !blocks.is_empty()

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::known;
 use crate::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig};
+use crate::hooks::capture;
 use crate::memory::{self, layout};
 use crate::session::{LaunchInfo, PER_THREAD_STREAM};
 use crate::{real, session};
@@ -149,8 +150,25 @@ pub unsafe fn learn(launch: &Launch) -> Option<()> {
     let attributes = unsafe { attributes(launch) }?;
     let context = current()?;
     let key = key_of(launch, context, &attributes);
-    known::add(launch.function, key, launch.stream, context);
+    let blocking = match known::leads(launch.stream, context) {
+        true => known::blocks(launch.stream),
+        false => is_blocking(launch.stream)?,
+    };
+    known::add(launch.function, key, launch.stream, context, blocking);
     Some(())
+}
+
+/// Whether the legacy default stream waits for this one; `None` if it cannot be asked.
+fn is_blocking(stream: CuStream) -> Option<bool> {
+    /// CU_STREAM_NON_BLOCKING.
+    const NON_BLOCKING: u32 = 1;
+    if stream <= PER_THREAD_STREAM {
+        return Some(true);
+    }
+    let mut flags = 0;
+    // SAFETY: the out-parameter is valid; the client has just launched to the stream.
+    let asked = !capture::any() && unsafe { real::cuStreamGetFlags(stream, &mut flags) }.ok();
+    asked.then_some(flags & NON_BLOCKING == 0)
 }
 
 fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {
@@ -215,7 +233,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
     // SAFETY: the caller's promise.
     let attributes = unsafe { attributes(launch) }?;
     let context = current()?;
-    let succeeds = known::has(launch.function, key_of(launch, context, &attributes));
+    let succeeds = known::has(launch.function, key_of(launch, context, &attributes), context);
     if !succeeds || !known::leads(launch.stream, context) {
         return None;
     }

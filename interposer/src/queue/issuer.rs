@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
 use weft_broker::protocol::Ns;
@@ -12,7 +13,8 @@ use weft_broker::protocol::Ns;
 use super::left::Left;
 use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
-use crate::abi::{CuContext, CuResult, CuStream};
+use crate::abi::{CuContext, CuEvent, CuResult, CuStream};
+use crate::hooks::capture;
 use crate::lock::lock;
 use crate::trouble::guarded;
 use crate::{real, session};
@@ -25,6 +27,15 @@ const NAP: Ns = 100_000_000;
 
 /// Who waits for the queue looks again after this long.
 const LOOK: Ns = 1_000_000;
+
+/// Who has asked about a stream for as long as others wait is held up for this part of that time at most: 31 ms beside a real device.
+const SERVED: Ns = 32;
+
+/// CU_EVENT_DISABLE_TIMING.
+const WITHOUT_TIME: u32 = 2;
+
+/// Between two looks at whether what was on a stream has ended.
+const BETWEEN: Duration = Duration::from_micros(50);
 
 static LINE: Mutex<Line<Left>> = Mutex::new(Line::new());
 
@@ -62,7 +73,7 @@ pub fn push(left: Left) -> bool {
         return false;
     }
     let weight = Weight {
-        stream: left.stream(),
+        to: left.to(),
         bytes: left.bytes(),
         work: left.work(),
     };
@@ -117,14 +128,14 @@ fn work() {
 }
 
 /// A launch on its way out of the queue. However that ends, it counts as in the queue no more.
-struct Going;
+struct Going(CuContext);
 
 impl Drop for Going {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Whatever it was, it shall not come again. The launch itself is not known to have been made.
             BROKEN.store(true, Ordering::Relaxed);
-            fail(CuResult::UNKNOWN);
+            fail(self.0, CuResult::UNKNOWN);
         }
         GONE.fetch_add(1, Ordering::SeqCst);
         STATE.fetch_sub(1, Ordering::AcqRel);
@@ -135,10 +146,12 @@ impl Drop for Going {
     }
 }
 
-/// A launch that was left behind has failed: the next call that empties the queue says so.
-pub(super) fn fail(error: CuResult) {
+/// A launch that was left behind in a context has failed: the next call that empties the queue says so.
+pub(super) fn fail(context: CuContext, error: CuResult) {
     session::held_failed();
-    line().fail(error);
+    let mut inside = line();
+    inside.fail(context, error);
+    // Under the lock, as it is taken back.
     STATE.fetch_or(FAILED, Ordering::AcqRel);
 }
 
@@ -149,11 +162,11 @@ fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
         // No longer than this is the line locked.
         let next = line().pop();
         let Some(left) = next else { break };
-        let going = Going;
+        let going = Going(left.context());
         own.enter(left.context());
         let result = left.go();
         if !result.ok() {
-            fail(result);
+            fail(left.context(), result);
         }
         drop(going);
     }
@@ -272,10 +285,13 @@ fn hurry(hurries: &[Ns]) {
     session::hurry_by(hurries.iter().copied().min().unwrap_or(Ns::MAX));
 }
 
-/// Nobody is to be told: the context ends in which it failed.
-pub fn forgive() {
+/// Nobody is to be told of what failed in a context: it has ended. 0: in any.
+pub fn forgive(context: CuContext) {
     if STATE.load(Ordering::Acquire) & FAILED != 0 {
-        let _ = failure();
+        let mut inside = line();
+        if !inside.forgive(context) {
+            STATE.fetch_and(!FAILED, Ordering::AcqRel);
+        }
     }
 }
 
@@ -285,16 +301,54 @@ pub fn failure() -> Option<CuResult> {
         return None;
     }
     let mut inside = line();
-    STATE.fetch_and(!FAILED, Ordering::AcqRel);
-    inside.failure()
+    let (error, more) = inside.failure();
+    if !more {
+        STATE.fetch_and(!FAILED, Ordering::AcqRel);
+    }
+    error
 }
 
-/// Whether anything in the queue goes to this stream, or may be waited for by it.
-pub fn has_work_for(stream: CuStream) -> bool {
-    // The legacy stream waits for others and others for it.
-    const LEGACY: CuStream = 1;
+/// Whether anything in the queue goes to this stream, or is waited for by it.
+pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
     let inside = line();
-    pending() > 0 && (stream <= LEGACY || inside.goes_to(stream))
+    pending() > 0 && inside.goes_to(stream, context)
+}
+
+/// Somebody has asked about this stream again and again, for as long as who waits for the queue waits, while others went on putting work in. As for him, all of it goes at once. Then he is
+/// told whether that has ended within [`SERVED`] of that time: it is what there was when he asked.
+pub fn is_done(stream: CuStream, longest: Ns) -> bool {
+    wait(0, Ns::MAX, all_gone());
+    if capture::any() {
+        return false;
+    }
+    let mut event = 0;
+    // SAFETY: the out-parameter is valid.
+    if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+        return false;
+    }
+    let done = capture::relaxed(|| behind(event, stream, longest / SERVED));
+    // SAFETY: an event of our own, given back once.
+    let _ = unsafe { real::cuEventDestroy_v2(event) };
+    done
+}
+
+/// Whether what is on a stream by now has ended after so long.
+fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
+    // SAFETY: our event; the client is just asking about this stream itself.
+    if !unsafe { real::cuEventRecord(event, stream) }.ok() {
+        return false;
+    }
+    let begin = session::time();
+    loop {
+        // SAFETY: our event.
+        if unsafe { real::cuEventQuery(event) }.ok() {
+            return true;
+        }
+        if session::time().saturating_sub(begin) >= within {
+            return false;
+        }
+        session::rest(BETWEEN);
+    }
 }
 
 /// Whether nothing is left behind any more. A forked child's locks may be held by threads that are not there: it takes none.

@@ -34,16 +34,22 @@ impl Hasher for AsIs {
 
 #[derive(Debug, Default)]
 struct Known {
-    launches: HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>,
+    /// By context, of its functions.
+    launches: HashMap<CuContext, HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>>,
     /// Launches of all functions.
     count: usize,
-    streams: HashMap<CuStream, CuContext>,
-    /// The context of all of them, and whether there were others.
-    context: Option<CuContext>,
-    several: bool,
+    streams: HashMap<CuStream, Stream>,
     /// What attributes were set to last, of functions, or of kernels on a device. Of one of the two at a time: a kernel and a function may be the same code by two names.
     attributes: HashMap<(Named, u32), i32>,
     of_kernels: bool,
+}
+
+/// What is known of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stream {
+    context: CuContext,
+    /// Whether the legacy default stream waits for it.
+    blocking: bool,
 }
 
 /// Whose attribute it is, by the handle that the job has.
@@ -69,21 +75,28 @@ fn known() -> MutexGuard<'static, Option<Known>> {
 }
 
 impl Known {
-    fn add(&mut self, function: CuFunction, key: u64, stream: CuStream, context: CuContext) {
+    fn add(&mut self, function: CuFunction, key: u64, stream: CuStream, of: Stream) {
         if self.count >= MOST || self.streams.len() >= MOST {
             *self = Known::default();
         }
-        self.count += usize::from(self.launches.entry(function).or_default().insert(key));
-        self.streams.insert(stream, context);
-        self.several |= *self.context.get_or_insert(context) != context;
+        let functions = self.launches.entry(of.context).or_default();
+        self.count += usize::from(functions.entry(function).or_default().insert(key));
+        self.streams.insert(stream, of);
     }
 
-    fn has(&self, function: CuFunction, key: u64) -> bool {
-        self.launches.get(&function).is_some_and(|keys| keys.contains(&key))
+    fn has(&self, function: CuFunction, key: u64, context: CuContext) -> bool {
+        let keys = self.launches.get(&context).and_then(|functions| functions.get(&function));
+        keys.is_some_and(|keys| keys.contains(&key))
+    }
+
+    fn context_ended(&mut self, context: CuContext) {
+        let ended = self.launches.remove(&context).unwrap_or_default();
+        self.count -= ended.values().map(HashSet::len).sum::<usize>();
+        self.streams.retain(|_, of| of.context != context);
     }
 
     fn leads(&self, stream: CuStream, context: CuContext) -> bool {
-        stream <= LEGACY || self.streams.get(&stream) == Some(&context)
+        stream <= LEGACY || self.streams.get(&stream).is_some_and(|of| of.context == context)
     }
 
     fn is_set(&self, named: Named, attribute: u32, value: i32) -> bool {
@@ -105,25 +118,35 @@ impl Known {
         if self.attributes.insert((named, attribute), value) == Some(value) {
             return;
         }
-        if kernel && (self.several || here.is_none()) {
+        if kernel && (self.launches.len() > 1 || here.is_none()) {
             self.launches.clear();
             self.count = 0;
             return;
         }
         for function in [Some(handle), here].into_iter().flatten() {
-            self.count -= self.launches.remove(&function).map_or(0, |keys| keys.len());
+            for functions in self.launches.values_mut() {
+                self.count -= functions.remove(&function).map_or(0, |keys| keys.len());
+            }
         }
     }
 }
 
-/// From now on this launch of a function is known, and that its stream is one of the context.
-pub fn add(function: CuFunction, key: u64, stream: CuStream, context: CuContext) {
-    known().get_or_insert_default().add(function, key, stream, context);
+/// From now on this launch of a function is known, that its stream is one of the context, and whether the legacy default stream waits for that one.
+pub fn add(function: CuFunction, key: u64, stream: CuStream, context: CuContext, blocking: bool) {
+    let of = Stream { context, blocking };
+    known().get_or_insert_default().add(function, key, stream, of);
 }
 
-/// Whether a launch of this function is.
-pub fn has(function: CuFunction, key: u64) -> bool {
-    known().as_ref().is_some_and(|known| known.has(function, key))
+/// Whether the legacy default stream waits for this one. Where nobody knows: yes.
+pub fn blocks(stream: CuStream) -> bool {
+    let known = known();
+    let of = known.as_ref().and_then(|known| known.streams.get(&stream));
+    of.is_none_or(|of| of.blocking)
+}
+
+/// Whether a launch of this function is, in this context.
+pub fn has(function: CuFunction, key: u64, context: CuContext) -> bool {
+    known().as_ref().is_some_and(|known| known.has(function, key, context))
 }
 
 /// Whether work of this context may go to that stream.
@@ -151,6 +174,18 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
+/// A context has ended, with its functions and streams; 0: some context.
+pub fn context_ended(context: CuContext) {
+    match context {
+        0 => clear(),
+        _ => {
+            if let Some(known) = known().as_mut() {
+                known.context_ended(context);
+            }
+        }
+    }
+}
+
 /// None is. Takes no lock: a forked child may find it taken for ever.
 pub fn clear() {
     STALE.store(true, Ordering::Release);
@@ -162,17 +197,25 @@ mod tests {
     use super::*;
 
     const CONTEXT: CuContext = 100;
+    const OF: Stream = Stream {
+        context: CONTEXT,
+        blocking: true,
+    };
+    const OTHER: Stream = Stream {
+        context: CONTEXT + 1,
+        blocking: false,
+    };
 
     #[test]
     fn a_function_with_another_attribute_is_unknown_and_the_same_value_again_changes_nothing() {
         let mut known = Known::default();
         known.changed(Function(1), 8, 4096, None);
-        known.add(1, 11, 7, CONTEXT);
-        known.add(2, 22, 7, CONTEXT);
+        known.add(1, 11, 7, OF);
+        known.add(2, 22, 7, OF);
         known.changed(Function(1), 8, 4096, None);
-        assert!(known.has(1, 11) && known.has(2, 22));
+        assert!(known.has(1, 11, CONTEXT) && known.has(2, 22, CONTEXT));
         known.changed(Function(1), 8, 1024, None);
-        assert!(!known.has(1, 11) && known.has(2, 22));
+        assert!(!known.has(1, 11, CONTEXT) && known.has(2, 22, CONTEXT));
         assert_eq!(known.count, 1);
     }
 
@@ -180,15 +223,16 @@ mod tests {
     fn a_kernel_s_attribute_is_that_of_its_function_here_or_of_who_knows_which() {
         let mut known = Known::default();
         for function in 1..4 {
-            known.add(function, 11, 7, CONTEXT);
+            known.add(function, 11, 7, OF);
         }
         known.changed(Kernel(1, 0), 8, 1024, Some(2));
-        assert!(!known.has(1, 11) && !known.has(2, 11) && known.has(3, 11));
+        assert!(!known.has(1, 11, CONTEXT) && !known.has(2, 11, CONTEXT) && known.has(3, 11, CONTEXT));
         known.changed(Kernel(1, 0), 8, 1024, None);
-        assert!(known.has(3, 11), "the same value again");
-        known.add(3, 12, 8, CONTEXT + 1);
+        assert!(known.has(3, 11, CONTEXT), "the same value again");
+        known.add(3, 12, 8, OTHER);
+        assert!(!known.has(3, 12, CONTEXT), "in the other context");
         known.changed(Kernel(1, 0), 8, 2048, Some(2));
-        assert!(!known.has(3, 11) && !known.has(3, 12));
+        assert!(!known.has(3, 11, CONTEXT) && !known.has(3, 12, CONTEXT + 1));
         assert_eq!(known.count, 0);
     }
 
@@ -212,7 +256,7 @@ mod tests {
     #[test]
     fn a_stream_leads_to_its_own_context() {
         let mut known = Known::default();
-        known.add(1, 11, 7, CONTEXT);
+        known.add(1, 11, 7, OF);
         assert!(known.leads(7, CONTEXT) && !known.leads(7, CONTEXT + 1) && !known.leads(8, CONTEXT));
         assert!(known.leads(0, CONTEXT + 1) && known.leads(LEGACY, CONTEXT));
         known.streams.remove(&7);
@@ -223,11 +267,28 @@ mod tests {
     fn what_is_remembered_has_a_bound() {
         let mut known = Known::default();
         for number in 0..3 * MOST {
-            known.add(number % 5, number as u64, number, CONTEXT);
+            known.add(number % 5, number as u64, number, OF);
             known.changed(Function(number), 8, 1, None);
             assert!(known.count <= MOST && known.streams.len() <= MOST && known.attributes.len() <= MOST);
         }
-        let kept: usize = known.launches.values().map(HashSet::len).sum();
-        assert_eq!(kept, known.count);
+        let kept = |known: &Known| -> usize { known.launches.values().flat_map(HashMap::values).map(HashSet::len).sum() };
+        assert_eq!(kept(&known), known.count);
+        known.add(1, 1, 8, OTHER);
+        known.context_ended(CONTEXT);
+        assert_eq!((kept(&known), known.count), (1, 1));
+    }
+
+    #[test]
+    fn a_context_takes_what_is_known_of_it_along_and_no_more() {
+        let mut known = Known::default();
+        known.add(1, 11, 7, OF);
+        known.add(2, 22, 8, OTHER);
+        known.changed(Function(2), 8, 4096, None);
+        known.add(2, 22, 8, OTHER);
+        known.context_ended(CONTEXT);
+        assert!(!known.has(1, 11, CONTEXT) && known.has(2, 22, CONTEXT + 1));
+        assert!(!known.leads(7, CONTEXT) && known.leads(8, CONTEXT + 1));
+        assert!(known.is_set(Function(2), 8, 4096));
+        assert_eq!(known.count, 1);
     }
 }

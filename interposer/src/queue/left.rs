@@ -5,6 +5,8 @@ use weft_broker::protocol::Ns;
 
 use super::fill::Ready;
 use super::held::{self, Held};
+use super::known;
+use super::line::To;
 use crate::abi::{CuContext, CuResult, CuStream};
 use crate::session;
 
@@ -19,7 +21,17 @@ pub enum Left {
 
 impl Left {
     /// Where it goes.
-    pub fn stream(&self) -> CuStream {
+    pub fn to(&self) -> To {
+        let (context, stream) = (self.context(), self.stream());
+        let blocking = known::blocks(stream);
+        To {
+            context,
+            stream,
+            blocking,
+        }
+    }
+
+    fn stream(&self) -> CuStream {
         match self {
             Left::Launch(held) => held.info.stream,
             Left::Fill(fill) => fill.stream(),

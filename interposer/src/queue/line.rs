@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use weft_broker::protocol::Ns;
 
-use crate::abi::{CuResult, CuStream};
+use crate::abi::{CuContext, CuResult, CuStream};
 
 /// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
 const MOST: usize = 1_024;
@@ -17,11 +17,38 @@ const MOST_BYTES: usize = 4 << 20;
 /// more than 0.8 % of its time, so. 8 ms beside a real device: more than a filler gets through in most gaps.
 const PART: Ns = 128;
 
+/// Contexts of which it is remembered that something failed there.
+const FAILURES: usize = 64;
+
+/// Where a launch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct To {
+    /// The context.
+    pub context: CuContext,
+    /// Its stream.
+    pub stream: CuStream,
+    /// Whether the context's legacy default stream waits for that one.
+    pub blocking: bool,
+}
+
+/// The two names of the legacy default stream, which every context has.
+const LEGACY: CuStream = 1;
+
+impl To {
+    /// Whether who asks about a stream of a context asks about this work: it is on the stream, or on one that the stream waits for.
+    fn concerns(self, stream: CuStream, context: CuContext) -> bool {
+        match stream {
+            ..=LEGACY => self.blocking && self.context == context,
+            _ => self.stream == stream,
+        }
+    }
+}
+
 /// One launch, as the line sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {
     /// Where it goes.
-    pub stream: CuStream,
+    pub to: To,
     /// Memory that it takes.
     pub bytes: usize,
     /// Predicted time on the device.
@@ -37,9 +64,9 @@ pub struct Line<T> {
     bytes: usize,
     work: Ns,
     /// Where the one goes that is being issued.
-    leaving: Option<CuStream>,
-    /// Of the first that failed.
-    error: Option<CuResult>,
+    leaving: Option<To>,
+    /// Of the first that failed in each context.
+    failures: VecDeque<(CuContext, CuResult)>,
 }
 
 impl<T> Line<T> {
@@ -51,7 +78,7 @@ impl<T> Line<T> {
             bytes: 0,
             work: 0,
             leaving: None,
-            error: None,
+            failures: VecDeque::new(),
         }
     }
 
@@ -85,24 +112,34 @@ impl<T> Line<T> {
         let (weight, launch) = self.launches.pop_front()?;
         self.bytes = self.bytes.saturating_sub(weight.bytes);
         self.work = self.work.saturating_sub(weight.work);
-        self.leaving = Some(weight.stream);
+        self.leaving = Some(weight.to);
         Some(launch)
     }
 
-    /// Whether one that is here, or being issued, goes to this stream.
-    pub fn goes_to(&self, stream: CuStream) -> bool {
-        let waiting = self.launches.iter().map(|(weight, _)| weight.stream);
-        waiting.chain(self.leaving).any(|other| other == stream)
+    /// Whether one that is here, or being issued, goes to this stream, or to one that it waits for. `context`: the current one, for the legacy default stream.
+    pub fn goes_to(&self, stream: CuStream, context: CuContext) -> bool {
+        let waiting = self.launches.iter().map(|(weight, _)| weight.to);
+        waiting.chain(self.leaving).any(|to| to.concerns(stream, context))
     }
 
-    /// One has failed. The first failure is the one that is told.
-    pub fn fail(&mut self, error: CuResult) {
-        self.error.get_or_insert(error);
+    /// One has failed. The first failure in a context is the one that is told.
+    pub fn fail(&mut self, context: CuContext, error: CuResult) {
+        let told = self.failures.iter().any(|(of, _)| *of == context);
+        if !told && self.failures.len() < FAILURES {
+            self.failures.push_back((context, error));
+        }
     }
 
-    /// The failure that nobody was told, once.
-    pub fn failure(&mut self) -> Option<CuResult> {
-        self.error.take()
+    /// The first failure that nobody was told, once; and whether there are more.
+    pub fn failure(&mut self) -> (Option<CuResult>, bool) {
+        let first = self.failures.pop_front().map(|(_, error)| error);
+        (first, !self.failures.is_empty())
+    }
+
+    /// What failed in a context (0: in any) is to be told to nobody. Whether any failure is left.
+    pub fn forgive(&mut self, context: CuContext) -> bool {
+        self.failures.retain(|(of, _)| context != 0 && *of != context);
+        !self.failures.is_empty()
     }
 }
 
@@ -112,8 +149,15 @@ mod tests {
 
     const LONGEST: Ns = 1_000_000_000;
 
+    const CONTEXT: CuContext = 0x100;
+
     fn weight(stream: CuStream, bytes: usize, work: Ns) -> Weight {
-        Weight { stream, bytes, work }
+        let to = To {
+            context: CONTEXT,
+            stream,
+            blocking: stream <= LEGACY || stream % 2 == 0,
+        };
+        Weight { to, bytes, work }
     }
 
     fn filled(with: Weight) -> Line<usize> {
@@ -172,22 +216,47 @@ mod tests {
         let mut line = Line::new();
         line.push(weight(7, 1, 1), "first");
         line.push(weight(8, 1, 1), "second");
-        assert!(line.goes_to(7) && line.goes_to(8) && !line.goes_to(9));
+        let to = |line: &Line<&str>, stream| line.goes_to(stream, CONTEXT);
+        assert!(to(&line, 7) && to(&line, 8) && !to(&line, 9));
         assert_eq!(line.pop(), Some("first"));
-        assert!(line.goes_to(7), "the driver has not taken it yet");
+        assert!(to(&line, 7), "the driver has not taken it yet");
         assert_eq!(line.pop(), Some("second"));
-        assert!(!line.goes_to(7) && line.goes_to(8));
+        assert!(!to(&line, 7) && to(&line, 8));
         assert_eq!(line.pop(), None);
-        assert!(!line.goes_to(8));
+        assert!(!to(&line, 8));
     }
 
     #[test]
-    fn the_first_failure_is_told_once() {
+    fn the_legacy_stream_has_the_work_of_those_that_it_waits_for_in_its_context() {
+        for (stream, has) in [(7, false), (8, true), (0, true), (LEGACY, true)] {
+            let mut line = Line::new();
+            line.push(weight(stream, 1, 1), ());
+            for legacy in [0, LEGACY] {
+                assert_eq!(line.goes_to(legacy, CONTEXT), has, "{stream}");
+                assert!(!line.goes_to(legacy, CONTEXT + 1), "{stream}");
+            }
+            assert_eq!(line.goes_to(8, CONTEXT), stream == 8, "{stream}");
+        }
+    }
+
+    #[test]
+    fn the_first_failure_of_a_context_is_told_once_unless_the_context_has_ended() {
         let mut line: Line<()> = Line::new();
-        assert_eq!(line.failure(), None);
-        line.fail(CuResult(700));
-        line.fail(CuResult(1));
-        assert_eq!(line.failure(), Some(CuResult(700)));
-        assert_eq!(line.failure(), None);
+        assert_eq!(line.failure(), (None, false));
+        line.fail(10, CuResult(700));
+        line.fail(10, CuResult(1));
+        line.fail(20, CuResult(719));
+        assert_eq!(line.failure(), (Some(CuResult(700)), true));
+        assert_eq!(line.failure(), (Some(CuResult(719)), false));
+        assert_eq!(line.failure(), (None, false));
+        line.fail(10, CuResult(700));
+        assert!(line.forgive(20), "another's");
+        line.fail(20, CuResult(719));
+        assert!(line.forgive(10));
+        assert_eq!(line.failure(), (Some(CuResult(719)), false));
+        line.fail(10, CuResult(700));
+        assert!(!line.forgive(0));
+        (0..1_000).for_each(|context| line.fail(context, CuResult(1)));
+        assert_eq!(line.failures.len(), FAILURES);
     }
 }

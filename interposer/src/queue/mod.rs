@@ -30,11 +30,13 @@ use std::ffi::c_void;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use weft_broker::protocol::Ns;
+
 pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
 pub use self::known::Named;
-use crate::abi::{CuFunction, CuResult, CuStream};
+use crate::abi::{CuContext, CuFunction, CuResult, CuStream};
 use crate::session::{self, LaunchInfo};
 use crate::table::{ENTRIES, real_bound};
 use crate::trouble::guarded;
@@ -175,10 +177,13 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
-/// A context is about to end, and with it what failed there: who makes a new one is not told of it.
-pub fn context_ending() {
-    known::clear();
-    issuer::forgive();
+/// A context has ended, and with it what failed there: who makes a new one is not told of it. 0: some context, nobody knows which.
+pub fn context_ended(context: CuContext) {
+    if issuer::broken() {
+        return;
+    }
+    known::context_ended(context);
+    issuer::forgive(context);
 }
 
 /// Code is unloaded, or a limit of a context has changed: handles may mean something else from now on, or launches fail that succeeded.
@@ -243,20 +248,57 @@ pub fn before(at: usize) -> Option<CuResult> {
 /// Whether a call of this name ends something or gives it back. It is made whatever has failed before: who is refused here would keep for ever what he was about to give back. The
 /// error waits for a call that can answer with it.
 pub fn ends_something(base: &str) -> bool {
-    ["Destroy", "Free", "Unload", "Release", "Reset", "Unregister", "Unmap"]
+    [
+        "Destroy", "Detach", "Free", "Unload", "Release", "Reset", "Unregister", "Unmap",
+    ]
         .iter()
         .any(|end| base.contains(end))
 }
 
-/// Whether work for this stream is in the queue, so that "not ready" is the answer to whoever asks.
+/// What is said to who asks whether a stream's work has ended while some of it is in the queue: "not ready". `None`: there is none of it, and the driver says it. Who asks for as long as others
+/// wait ([`session::longest_wait`]), again and again, is served as they are: all of it goes, and where that has ended soon he hears so, whatever other threads have put in meanwhile.
 #[cold]
-pub fn has_work_for(stream: CuStream) -> bool {
-    guarded(|| issuer::has_work_for(stream)).unwrap_or(true)
+pub fn answer_about(stream: CuStream) -> Option<CuResult> {
+    guarded(|| {
+        let context = held::current().unwrap_or(0);
+        if !issuer::has_work_for(stream, context) {
+            return None;
+        }
+        let (now, longest) = (session::time(), session::longest_wait());
+        let asked = ASKED.get();
+        let again = asked.stream == stream && now.saturating_sub(asked.last) < longest;
+        let first = if again { asked.first } else { now };
+        let served = now.saturating_sub(first) >= longest;
+        let done = served && issuer::is_done(stream, longest);
+        let last = session::time();
+        ASKED.set(Asked {
+            stream,
+            first: if served { last } else { first },
+            last,
+        });
+        Some(if done { CuResult::SUCCESS } else { CuResult::NOT_READY })
+    })
+    .unwrap_or(Some(CuResult::NOT_READY))
+}
+
+/// About which stream a thread has asked last and heard "not ready" from us, when, and when it began to.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    stream: CuStream,
+    first: Ns,
+    last: Ns,
 }
 
 thread_local! {
     // No destructor: usable to the thread's very end.
     static ANSWER: Cell<u32> = const { Cell::new(0) };
+    static ASKED: Cell<Asked> = const {
+        Cell::new(Asked {
+            stream: 0,
+            first: 0,
+            last: 0,
+        })
+    };
 }
 
 /// What a call answers in whose place an error is returned.
@@ -336,17 +378,32 @@ mod tests {
         let at = |name: &std::ffi::CStr| crate::table::find(name).unwrap();
         let (gives_back, may_fail, harmless) =
             (at(c"cuMemFree_v2"), at(c"cuMemcpyHtoDAsync_v2"), at(c"cuCtxGetCurrent"));
-        issuer::fail(CuResult(719));
+        let (here, elsewhere) = (0x1000, 0x2000);
+        issuer::fail(here, CuResult(719));
         assert!(busy());
         assert_eq!(before(gives_back), None, "what is given back is given back");
         assert_eq!(before(harmless), None);
         assert_eq!(before(may_fail), Some(CuResult(719)));
         assert_eq!(before(may_fail), None, "it is told once");
         assert!(!busy());
-        issuer::fail(CuResult(719));
-        context_ending();
+        issuer::fail(here, CuResult(719));
+        context_ended(here);
         assert_eq!(before(may_fail), None, "a new context knows nothing of it");
         assert!(!busy());
+        issuer::fail(here, CuResult(719));
+        issuer::fail(here, CuResult(700));
+        issuer::fail(elsewhere, CuResult(701));
+        context_ended(here);
+        assert!(busy(), "the other context lives");
+        assert_eq!(before(may_fail), Some(CuResult(701)));
+        assert!(!busy());
+        issuer::fail(here, CuResult(719));
+        issuer::fail(elsewhere, CuResult(701));
+        assert_eq!(before(may_fail), Some(CuResult(719)), "the first one first");
+        assert_eq!(before(may_fail), Some(CuResult(701)));
+        issuer::fail(elsewhere, CuResult(701));
+        context_ended(0);
+        assert!(!busy(), "nobody knows which one ended");
     }
 
     #[test]
@@ -362,6 +419,7 @@ mod tests {
             c"cuModuleUnload",
             c"cuLibraryUnload",
             c"cuCtxDestroy_v2",
+            c"cuCtxDetach",
             c"cuDevicePrimaryCtxRelease_v2",
             c"cuDevicePrimaryCtxReset_v2",
         ] {

@@ -29,6 +29,7 @@ pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *
     // SAFETY: not null, so by the caller's promise it is a C string.
     let name = unsafe { CStr::from_ptr(name) };
     let Ok(name) = name.to_str() else { return };
+    let _whole = crate::session::uncancelled();
     let version = u32::try_from(version).unwrap_or(0);
     match choose(name, version, flags & PROC_ADDRESS_PER_THREAD != 0, answered).and_then(table::export) {
         Some(ours) => {

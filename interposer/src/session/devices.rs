@@ -263,7 +263,7 @@ pub fn of_new(device: i32) -> Option<&'static Session> {
         if clock::now().saturating_sub(begun) > PATIENCE {
             return None;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        super::thread::rest(Duration::from_millis(1));
     }
     let _turn = Turn;
     match place_of(device) {

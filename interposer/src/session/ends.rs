@@ -9,7 +9,7 @@ use weft_broker::protocol::lane::Mode;
 use super::busy::Left;
 use super::state::{Session, own_stream};
 use super::{Stream, Synced, clock};
-use crate::trouble::{guarded, trip, trips};
+use crate::trouble::{caught, trip, trips};
 
 impl Session {
     /// See [`super::synced`].
@@ -49,12 +49,12 @@ impl Session {
     /// A filler's, in code of its own.
     #[inline(never)]
     fn filler_synced(&self, stream: Stream) {
-        guarded(|| self.synced_now(Mode::Filler, Synced::Stream(stream)));
+        caught(|| self.synced_now(Mode::Filler, Synced::Stream(stream)));
     }
 
     #[inline(never)]
     fn synced_in_company(&self, what: Synced) {
-        guarded(|| self.synced_now(self.mode(), what));
+        caught(|| self.synced_now(self.mode(), what));
     }
 
     /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
@@ -129,11 +129,13 @@ impl Session {
         self.report_settled(gained, clock::now());
     }
 
-    /// A context is destroyed: all its events and streams are.
-    pub fn context_ending(&self) {
-        self.settle.forget();
-        self.sampler.forget();
-        let gained = self.streams.settle_all();
-        self.report_settled(gained, clock::now());
+    /// A context was destroyed, and with it all its events and streams. 0: some context.
+    pub fn context_ended(&self, context: usize) {
+        self.sampler.forget(context);
+        // Of another context than that of the events nothing is known: its work settles by its time, as ever.
+        if self.settle.forget(context) {
+            let gained = self.streams.settle_all();
+            self.report_settled(gained, clock::now());
+        }
     }
 }

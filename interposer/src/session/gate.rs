@@ -135,6 +135,7 @@ impl Session {
     /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
+        let _whole = super::uncancelled();
         let ticket = self.turn.take();
         let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == Leave::Now && self.take_credit(want.cost);
         let passed = if self.turn.come(ticket) && goes_on(clock::now()) {
@@ -293,7 +294,7 @@ impl Session {
             std::hint::spin_loop();
         } else {
             // Nobody wakes this sleep; the last of it is spun.
-            std::thread::sleep(std::time::Duration::from_nanos(
+            super::thread::rest(std::time::Duration::from_nanos(
                 wait.saturating_sub(spin).clamp(ASK, SHORTEST_NAP),
             ));
         }

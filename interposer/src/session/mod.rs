@@ -373,6 +373,7 @@ pub use behind::{
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
 pub use seat::{Entry, Sight};
+pub use thread::{Uncancelled, rest, uncancelled};
 
 /// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
@@ -434,7 +435,7 @@ pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
     let fresh = || devices::at(at).is_some_and(|session| session.place.fresh(clock::now()));
     while result == CuResult::OUT_OF_MEMORY && fresh() {
-        std::thread::sleep(Duration::from_millis(5));
+        thread::rest(Duration::from_millis(5));
         result = take();
     }
     result
@@ -677,12 +678,17 @@ pub fn capture_ended(_stream: Stream) {
     }
 }
 
-/// A context is about to end (`cuCtxDestroy`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions): the session forgets what it made there.
+/// A context may end by the call that comes (`cuCtxDestroy`, `cuCtxDetach`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
 pub fn context_ending() {
     trace::context_ending();
-    crate::queue::context_ending();
+}
+
+/// It has ended: the session forgets what it made there. 0: some context, nobody knows which.
+pub fn context_ended(context: usize) {
+    trace::context_ended(context);
+    crate::queue::context_ended(context);
     for session in devices::all() {
-        session.context_ending();
+        session.context_ended(context);
     }
 }
 

@@ -22,7 +22,7 @@ use weft_broker::protocol::{Ns, lane};
 use super::look::Changes;
 use super::state::Session;
 use super::turn::nap;
-use super::{clock, interrupt};
+use super::{clock, interrupt, thread};
 use crate::memory;
 
 /// The broker answers within a millisecond; who hears nothing for so long goes on as without weft.
@@ -400,7 +400,7 @@ impl Session {
             if clock::now().saturating_sub(begun) > ANSWER && !waits {
                 return true;
             }
-            std::thread::sleep(if waits {
+            thread::rest(if waits {
                 Duration::from_millis(5)
             } else {
                 Duration::from_micros(50)

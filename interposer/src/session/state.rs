@@ -26,7 +26,7 @@ use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock, thread};
 use crate::memory;
-use crate::trouble::{guarded, trip, trips};
+use crate::trouble::{caught, guarded, trip, trips};
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -322,7 +322,7 @@ impl Session {
 
     #[inline(never)]
     pub(super) fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
-        guarded(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
+        caught(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
     /// A holder's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the sign), a third where it ends a
@@ -372,12 +372,12 @@ impl Session {
     /// [`Session::fill`] for what is launched most.
     #[inline(never)]
     fn fill_kernel(&self, kernel: u64, stream: Stream) -> Step {
-        guarded(|| self.fill_now(kernel, stream, LaunchKind::Kernel, 0, false)).unwrap_or(Step::NOTHING)
+        caught(|| self.fill_now(kernel, stream, LaunchKind::Kernel, 0, false)).unwrap_or(Step::NOTHING)
     }
 
     #[inline(never)]
     fn fill(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
-        guarded(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
+        caught(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
     }
 
     /// The same for a launch that waits if it must.

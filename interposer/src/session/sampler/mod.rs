@@ -333,9 +333,12 @@ impl Sampler {
         }
     }
 
-    /// The context ends, and all events with it.
-    pub fn forget(&self) {
+    /// A context has ended (0: some context), and all events in it.
+    pub fn forget(&self, context: usize) {
         let Ok(mut inside) = self.inside.lock() else { return };
+        if context != 0 && inside.context.is_some_and(|own| own != context) {
+            return;
+        }
         inside.begun = [None; BEGUN];
         inside.context = None;
         inside.spare.clear();

@@ -143,7 +143,7 @@ fn a_context_that_ends_takes_its_events_along() {
     for hash in 1..20 {
         run(session, hash, 0xd200, 1_000);
     }
-    session.context_ending();
+    session.context_ended(0);
     let calls = fake::calls();
     session.synced(Synced::Context);
     assert_eq!(fake::calls(), calls, "nothing of the old context is asked");

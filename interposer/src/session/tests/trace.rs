@@ -136,7 +136,8 @@ fn a_context_that_ends_takes_times_but_no_calls() {
         timed: Some(stream),
     };
     make(&recorder, call(8), 5_000, true);
-    recorder.forget();
+    recorder.read_on();
+    recorder.forget(0);
     make(&recorder, call(9), 5_000, true);
     fake::reach(stream);
     make(&recorder, wait(), 0, true);

@@ -111,9 +111,16 @@ pub fn device_seen(device: &Device) {
     }
 }
 
-/// A context is about to end, and all events in it.
+/// A context may be about to end, and all events in it: what has happened is read.
 pub fn context_ending() {
     if let Some(recorder) = recorder() {
-        recorder.forget();
+        recorder.read_on();
+    }
+}
+
+/// A context has ended; 0: some context.
+pub fn context_ended(context: usize) {
+    if let Some(recorder) = recorder() {
+        recorder.forget(context);
     }
 }

@@ -237,14 +237,23 @@ impl Recorder {
         }
     }
 
-    /// A context ends, and its events with it.
-    pub fn forget(&self) {
+    /// Reads what the device has passed.
+    pub fn read_on(&self) {
+        self.lock().drain(&self.driver);
+    }
+
+    /// A context has ended (0: some context), and its events with it.
+    pub fn forget(&self, context: Context) {
+        let its = |of: Context| context == 0 || of == context;
         let mut inside = self.lock();
-        inside.drain(&self.driver);
-        inside.spare.clear();
-        inside.last = None;
+        inside.spare.retain(|of, _| !its(*of));
+        if inside.last.is_some_and(|(of, _)| its(of)) {
+            inside.last = None;
+        }
         for pending in &mut inside.pending {
-            pending.pair = None;
+            if pending.pair.is_some_and(|pair| its(pair.context)) {
+                pending.pair = None;
+            }
         }
     }
 

@@ -1,0 +1,154 @@
+"""The launch queue and the hooks around it: what a call of the job's meets there, and what it leaves behind."""
+
+from harness import jobs, paths
+from stage import BOUND, Scene, compiled, finding
+
+
+class Strict:
+    """A driver that follows its handles (programs/strict_driver.c) in the place of a device."""
+
+    simulated = False
+    log = None
+    dilation = 1
+
+    def __init__(self, library):
+        self.library = library
+
+    def environment(self, libraries=()):
+        return {"STRICT": str(self.library)}
+
+    def weft_environment(self):
+        return {"WEFT_CUDA_LIBRARY": str(self.library)}
+
+    def wait_gone(self, bound=10.0):
+        return True
+
+
+class StrictScene(Scene):
+    """A scene whose clients have the strict driver."""
+
+    def open(self):
+        self.device = self.broker.device = Strict(compiled(self, "strict_driver.c", "-shared", "-fPIC"))
+
+    def plain(self, program, *arguments, more=None):
+        """The same program without weft."""
+        environment = {**jobs.clean_environment(), **self.device.environment(), "DRIVER": str(self.device.library), **(more or {})}
+        self.number += 1
+        job = jobs.Job([program, *arguments], environment=environment, folder=self.folder, name=f"plain{self.number}")
+        self.jobs.append(job)
+        return job
+
+    def strict(self, program, *arguments, more=None, **preload):
+        return self.job([program, *arguments], more={"DRIVER": "libcuda.so.1", **(more or {})}, **preload)
+
+
+def ended(scene, job):
+    """What the broker knows of a job that has ended."""
+    found = []
+
+    def there():
+        found[:] = [entry["last"] for entry in (scene.broker.status() or {"ended": []})["ended"] if entry["last"]["pid"] == job.pid]
+        return bool(found)
+
+    assert jobs.wait_until(there, BOUND, step=0.1), f"the broker never saw {job.name} end"
+    return found[0]
+
+
+def beside_holder(scene, pause=0):
+    """A broker, and a job that keeps the device busy and matters more than any other."""
+    scene.broker.start()
+    return scene.companion("holder", priority=0, pause=pause)
+
+
+@finding("clients-F2", scene=StrictScene)
+def who_lists_kernels_may_have_room_for_more_than_there_are(scene):
+    program = compiled(scene, "enumerate.c")
+    plain, under = scene.plain(program), scene.strict(program, more={"WEFT_LOG": "error"})
+    scene.finish(plain)
+    scene.finish(under)
+    assert plain.stdout() == under.stdout() != b"", f"{plain.stdout()} and {under.stdout()}"
+    assert b"others" not in plain.stdout(), plain.stdout()
+
+
+@finding("correctness-13", "clients-F6")
+def a_thread_that_is_cancelled_at_the_gate_ends_alone(scene):
+    program = compiled(scene, "cancel.c", f"-I{paths.CLIENTS / 'guest'}")
+    # A holder without pauses: the thread stands at the gate nearly always.
+    beside_holder(scene)
+    for queue in ("on", "off"):
+        job = scene.job([program, "6"], more={"WEFT_QUEUE": queue})
+        scene.finish(job)
+        assert job.stdout() == b"all cancelled\n", job.stdout()
+        last = ended(scene, job)
+        waited = last["left_behind"] if queue == "on" else last["waits"]
+        assert waited > 5, f"queue {queue}: it hardly ever was at the gate: {waited}"
+        assert last["troubles"] == 0, last["troubles"]
+
+
+@finding("correctness-13", "clients-F6", scene=StrictScene)
+def a_thread_that_is_cancelled_in_the_driver_ends_as_without_weft(scene):
+    program = compiled(scene, "cancel_in_driver.c")
+    wanted = b"cancelled, cleaned up\n" * 3
+    scene.broker.start()
+    for where in ("cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree_v2", "cuLaunchKernel"):
+        more = {"STRICT_WAIT": where}
+        plain = scene.plain(program, more=more)
+        under = scene.strict(program, more=more)
+        traced = scene.strict(program, more=more, mode="trace")
+        for job in (plain, under, traced):
+            scene.finish(job)
+            assert job.stdout() == wanted, f"{job.name}, {where}: {job.stdout()}"
+
+
+def holds(scene, program):
+    """A broker, and a client of the strict driver that launches without pauses and matters more than any other."""
+    scene.broker.start()
+    job = scene.strict(program, "hold", scene.running, priority=0)
+    scene.attached(job)
+    return job
+
+
+@finding("clients-F3", scene=StrictScene)
+def what_failed_in_the_queue_is_told_unless_its_context_has_really_ended(scene):
+    program = compiled(scene, "references.c")
+    holds(scene, program)
+    job = scene.strict(program, "forgive")
+    scene.finish(job)
+    said = dict(line.rsplit(": ", 1) for line in job.stdout().decode().splitlines())
+    assert said == {
+        "one of two references given back": "701",
+        "another context ended": "719",
+        "and then": "0",
+        "the context itself ended": "0",
+    }, said
+    assert ended(scene, job)["left_failed"] >= 3
+
+
+@finding("clients-F4", scene=StrictScene)
+def a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place_in_the_queue(scene):
+    program = compiled(scene, "references.c")
+    holds(scene, program)
+    rounds = 60
+    job = scene.strict(program, "retain", rounds)
+    scene.finish(job)
+    made, gone = map(int, job.stdout().split())
+    # Marks of which as many are kept as can be under way at once.
+    assert made - gone <= 64, f"{made} events were made, {gone} destroyed"
+    # The first launches of a kernel are its own thread's; those of all later rounds may be left behind.
+    left = ended(scene, job)["left_behind"]
+    assert left > rounds, f"{left} launches of {rounds} rounds were left behind"
+
+
+@finding("correctness-14")
+def a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewhere(scene):
+    program = compiled(scene, "poll.c", f"-I{paths.CLIENTS / 'guest'}")
+    beside_holder(scene)
+    elsewhere = scene.job([program, "1"])
+    scene.finish(elsewhere)
+    # On its own stream nothing ever ran. The other one is fed without end, and seen at rest all the same, in the time in which a thread that waits for it would be served.
+    assert elsewhere.stdout() == b"of its own: 4000\nthe other's came to rest: 1\n", elsewhere.stdout()
+    waited_for = scene.job([program, "0"])
+    scene.finish(waited_for)
+    assert waited_for.stdout() == b"what it waits for came to rest: 1\n", waited_for.stdout()
+    for job in (elsewhere, waited_for):
+        assert ended(scene, job)["left_behind"] > 64, "nothing was left behind, so nothing was tested"
