@@ -6,7 +6,7 @@ import signal
 
 from harness import jobs, paths
 from harness.scene import weft
-from stage import BOUND, compiled, finding
+from stage import BOUND, compiled, finding, rust
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -108,5 +108,10 @@ def a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
         job.wait(BOUND)
         assert not job.timed_out, job.explain()
         profile = json.loads(weft(scene, "profile", "show", name, "--json").stdout or "{}")
-        sampled = [kernel for kernel in profile.get("kernels", []) if kernel["samples"] > 0]
+        sampled = [kernel for kernel in profile.get("kernels", []) if kernel["time"]["count"] > 0]
         assert row["samples"] > 0 and len(sampled) == 8, f"{row['samples']} samples, {profile}\n{job.explain()}"
+
+
+@finding("correctness-18")
+def no_claim_sees_a_block_twice(scene):
+    rust("weft-interposer", "session::tests::seat::no_claim_sees_a_block_twice")

@@ -46,6 +46,10 @@ fn counter() -> u64 {
 /// The system's clock: for times that are compared with other processes' to the last.
 #[inline(never)]
 pub fn system() -> Ns {
+    #[cfg(test)]
+    if let Some(now) = played::look() {
+        return now;
+    }
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
@@ -61,6 +65,10 @@ pub fn now() -> Ns {
 /// The same without a call: nothing where the line is not known, or just changes.
 #[inline(always)]
 pub fn at_once() -> Option<Ns> {
+    #[cfg(test)]
+    if let Some(now) = played::look() {
+        return Some(now);
+    }
     let version = LINE.version.load(Ordering::Acquire);
     let rate = LINE.rate.load(Ordering::Relaxed);
     let count = LINE.count.load(Ordering::Relaxed);
@@ -141,6 +149,47 @@ fn set(count: u64, ns: Ns, rate: u64) {
 pub fn forget() {
     // Also a change that the fork cut in two.
     LINE.version.fetch_or(1, Ordering::AcqRel);
+}
+
+/// A time of the calling thread's own, for tests whose figures a busy machine must not change: it passes when the test says so, and a little with each look.
+#[cfg(test)]
+pub mod played {
+    use std::cell::Cell;
+
+    use super::Ns;
+
+    thread_local! {
+        static NOW: Cell<Option<Ns>> = const { Cell::new(None) };
+    }
+
+    /// Two looks are never at one moment.
+    const LOOK: Ns = 25;
+
+    /// As long as this lives.
+    #[derive(Debug)]
+    pub struct Played(());
+
+    impl Drop for Played {
+        fn drop(&mut self) {
+            NOW.set(None);
+        }
+    }
+
+    /// From now on this thread's time is its own.
+    pub fn begin() -> Played {
+        NOW.set(Some(super::system()));
+        Played(())
+    }
+
+    /// So much of it passes; nothing where it is the system's.
+    pub fn pass(time: Ns) {
+        NOW.set(NOW.get().map(|now| now + time));
+    }
+
+    pub(super) fn look() -> Option<Ns> {
+        pass(LOOK);
+        NOW.get()
+    }
 }
 
 #[cfg(test)]

@@ -28,8 +28,12 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
+/// What a call takes where time is played.
+const CALL: u64 = 1_000;
+
 fn events<T>(act: impl FnOnce(&mut HashMap<usize, Event>) -> T) -> T {
     CALLS.set(CALLS.get() + 1);
+    clock::played::pass(CALL);
     act(EVENTS.lock().expect("no panic").get_or_insert_default())
 }
 
@@ -72,6 +76,8 @@ pub fn work(ns: u64) {
 
 /// Waits until all work is done.
 pub fn catch_up() {
+    let left = CLOCK.get().saturating_sub(device_now());
+    clock::played::pass(left * LIVE.get().1);
     while device_now() < CLOCK.get() {
         std::hint::spin_loop();
     }

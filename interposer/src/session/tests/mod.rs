@@ -6,6 +6,7 @@ mod fake;
 mod gate;
 mod modes;
 mod samples;
+mod seat;
 mod trace;
 
 use std::sync::atomic::Ordering;
