@@ -211,6 +211,7 @@ def a_mistyped_option_is_a_mistake_and_no_program(scene):
         line = told(scene, *words)
         assert meant in line and f"(weft {words[0]} --help)" in line, line
     assert "'status'" in told(scene, "statsu")
+    assert "'lst' is none of show, list, keep, delete" in told(scene, "profile", "lst")
     # What comes behind the command is the command's.
     scene.broker.start()
     for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):
