@@ -88,15 +88,17 @@ def weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
 def squatted(scene, command):
     """Another user was first to make this user's folder, or may change the links in it."""
     scene.folder.chmod(0o711)
-    for squatter, mode in ((61001, 0o755), (61002, 0o777)):
-        folder = f"/tmp/weft-{61002}"
+    # Users that this machine does not have, so that no folder is anybody's.
+    user = 2_000_000_000 + os.getpid()
+    for squatter, mode in ((user + 1, 0o755), (user, 0o777)):
+        folder = f"/tmp/weft-{user}"
         os.mkdir(folder, 0o700)
         try:
             os.chmod(folder, mode)
             os.chown(folder, squatter, squatter)
             environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
             shown = ["sh", "-c", "echo ran; dirname $LD_LIBRARY_PATH; rm -r $LD_LIBRARY_PATH; rmdir $(dirname $LD_LIBRARY_PATH)"]
-            job = typed(command, "run", "--", *shown, environment=environment, user=61002, group=61002, extra_groups=[], cwd="/")
+            job = typed(command, "run", "--", *shown, environment=environment, user=user, group=user, extra_groups=[], cwd="/")
             ran, where = job.stdout.splitlines()
             assert ran == "ran" and where.startswith("/tmp/weft-lib-"), job.stdout + job.stderr
         finally:
@@ -211,6 +213,7 @@ def a_mistyped_option_is_a_mistake_and_no_program(scene):
         line = told(scene, *words)
         assert meant in line and f"(weft {words[0]} --help)" in line, line
     assert "'status'" in told(scene, "statsu")
+    assert "'lst' is none of show, list, keep, delete" in told(scene, "profile", "lst")
     # What comes behind the command is the command's.
     scene.broker.start()
     for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):

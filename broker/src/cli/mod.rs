@@ -100,14 +100,27 @@ fn usage(error: &clap::Error) -> ExitCode {
         _ => {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
             let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
-            eprintln!(
-                "weft: {} ({} --help)",
-                in_one_line(&error.to_string()),
-                command_of(&words)
-            );
+            let said = no_action(&words).unwrap_or_else(|| in_one_line(&error.to_string()));
+            eprintln!("weft: {said} ({} --help)", command_of(&words));
             ExitCode::from(2)
         }
     }
+}
+
+/// A word behind `weft profile` that is none of its commands is taken for the job by clap, which then misses the name.
+fn no_action(words: &[&str]) -> Option<String> {
+    use clap::CommandFactory;
+    let [profile, word, ..] = words else { return None };
+    let command = Cli::command();
+    let actions = command.find_subcommand(profile).filter(|_| *profile == "profile")?;
+    if word.starts_with('-') || actions.find_subcommand(word).is_some() {
+        return None;
+    }
+    let names: Vec<&str> = actions.get_subcommands().map(clap::Command::get_name).collect();
+    Some(format!(
+        "'{word}' is none of {}; a job to be learnt goes behind a name: weft profile --name NAME -- {word} ...",
+        names.join(", ")
+    ))
 }
 
 /// What clap says, with what it suggests: its paragraphs but for the usage, which `--help` shows.
@@ -210,6 +223,16 @@ mod tests {
                 panic!("another command");
             };
             assert_eq!(args.command, ["python", "-u", "x.py"]);
+        }
+        let said = no_action(&["profile", "lst"]).expect("no command");
+        assert!(said.starts_with("'lst' is none of show, list, keep, delete"), "{said}");
+        for known in [
+            &["profile", "keep", "x"][..],
+            &["profile", "--nme", "q"],
+            &["profile"],
+            &["statsu", "x"],
+        ] {
+            assert_eq!(no_action(known), None, "{known:?}");
         }
         assert!(Cli::try_parse_from(["weft", "profile", "show", "q"]).is_ok());
         assert!(Cli::try_parse_from(["weft", "profile", "list"]).is_ok());
