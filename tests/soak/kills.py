@@ -249,7 +249,7 @@ def play(folder, options, seconds, seed, figures, progress):
     while clock.left() > 3 or number == 0:
         number += 1
         one = Round(folder, number, plains, figures, rng, options.policy)
-        one.play(max(3.0, min(ROUND, clock.left())), pause=0.8)
+        one.play(max(3.0, min(ROUND, clock.left())), pause=0.5)
         modes |= one.modes
         progress(f"round {number}: {figures.line()}")
     if not {"holder", "filler"} <= modes:
