@@ -140,7 +140,17 @@ class Attack:
         one.close()
 
     def profiles(self):
-        """60 MB as a profile, by a descriptor that all connections share."""
+        """60 MB as a profile: by a descriptor that all connections share, and in pieces, which never end or stop half-way."""
+        kept = []
+        for number in range(12):
+            with contextlib.suppress(*HUNG_UP):
+                one = wire.Client(self.path, profile=f"pieces{number}", timeout=0.5, command="profiles", priority=9)
+                kept.append(one)
+                for _ in range(self.rng.choice((1, 100, 1200))):
+                    piece = self.rng.randbytes(50_000)
+                    one.send(wire.packet(wire.number(wire.PROFILE) + wire.text(piece) + wire.truth(False)))
+        for one in kept:
+            one.close()
         memory = os.memfd_create("profile", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         with open(memory, "wb") as file:
             head = b"weftPROF" + bytes([5]) + bytes(7) + struct.pack("<QQ", (60 << 20), 7)

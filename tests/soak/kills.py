@@ -146,7 +146,7 @@ class Round:
             self.broker_is = "up"
             self.broker_next = now + pause * rng.random()
         else:
-            if rng.random() < 0.3:
+            if rng.random() < 0.6:
                 self.look()
             if rng.random() < 0.2:
                 os.kill(self.broker.job.pid, signal.SIGSTOP)
@@ -158,7 +158,9 @@ class Round:
             if not alive:
                 self.figures.trouble("lost", f"round {self.number}: the broker ended by itself\n{self.broker.job.explain()}")
             elif rng.random() < 0.2:
-                self.broker.job.terminate()
+                self.broker.job.terminate(stage.BOUND / 2)
+                if self.broker.job.timed_out:
+                    self.figures.trouble("hung", f"round {self.number}: the broker does not end when it is told to\n{self.broker.job.explain()}")
             else:
                 self.broker.kill()
             self.figures.broker_kills += 1
@@ -249,7 +251,7 @@ def play(folder, options, seconds, seed, figures, progress):
     while clock.left() > 3 or number == 0:
         number += 1
         one = Round(folder, number, plains, figures, rng, options.policy)
-        one.play(max(3.0, min(ROUND, clock.left())), pause=0.8)
+        one.play(max(3.0, min(ROUND, clock.left())), pause=0.5)
         modes |= one.modes
         progress(f"round {number}: {figures.line()}")
     if not {"holder", "filler"} <= modes:

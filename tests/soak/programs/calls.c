@@ -506,7 +506,12 @@ static void one(Play *play) {
     unsigned what = below(play, 100);
     size_t free_bytes, all;
     if (what < 34) {
-        for (unsigned count = 1 + below(play, 12); count; count--) fill(play, play->module, stream, use(play, stream, buffer), next(play), 1 + below(play, WORDS));
+        // Each leaves something of what was there before, and some are followed by a look at all of it.
+        for (unsigned count = 1 + below(play, 12); count; count--) {
+            unsigned first = below(play, WORDS), words = 1 + below(play, WORDS - first);
+            fill(play, play->module, stream, use(play, stream, buffer) + 4 * first, next(play), words);
+            if (below(play, 3) == 0) witness(play, stream, buffer);
+        }
     } else if (what < 46) move(play, stream);
     else if (what < 54) witness(play, stream, buffer);
     else if (what < 60) set(play, stream, buffer);
