@@ -11,6 +11,7 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use super::said::clean;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::protocol::lane::Mode;
@@ -24,7 +25,7 @@ const HISTORY: usize = 32;
 const NOTES: usize = 8;
 
 /// The longest note that is kept.
-const LONGEST_NOTE: usize = 400;
+pub const LONGEST_NOTE: usize = 400;
 
 /// What is known of one client.
 #[derive(Debug)]
@@ -182,7 +183,7 @@ impl Entry {
         if talk.notes.len() == NOTES {
             talk.notes.pop_front();
         }
-        talk.notes.push_back(line.chars().take(LONGEST_NOTE).collect());
+        talk.notes.push_back(clean(line, LONGEST_NOTE));
     }
 
     /// The device it uses, and whether its profile fits that.
@@ -190,6 +191,7 @@ impl Entry {
         let mut talk = self.talk();
         talk.device = Some(gpu.clone());
         let trouble = self.loaded.as_ref()?.check_gpu(gpu).err()?.to_string();
+        let trouble = clean(&trouble, LONGEST_NOTE);
         talk.trouble = Some(trouble.clone());
         Some(trouble)
     }
@@ -228,7 +230,10 @@ impl Entry {
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
             mode: mode_name(Mode::from_word(read(&self.figures.mode) as u32)).to_string(),
-            profile: self.profile.as_deref().map(|called| store::short(called).to_string()),
+            profile: self
+                .profile
+                .as_deref()
+                .map(|called| clean(store::short(called), LONGEST_NOTE)),
             profile_trouble: talk.trouble.clone(),
             profiling: self.profiling,
             attached_s: self.since.elapsed().as_secs_f64(),

@@ -17,6 +17,9 @@ pub const FILE: &str = "known.json";
 /// Of the format. Another one is not read.
 const FORMAT: u32 = 1;
 
+/// Devices of whose contexts is known what they take.
+const CONTEXTS: usize = 128;
+
 /// No such file is longer: some dozens of devices and jobs.
 const LONGEST: u64 = 4 << 20;
 
@@ -55,6 +58,10 @@ impl Known {
 
     /// A context takes so much there.
     pub fn context(&mut self, uuid: &str, bytes: u64) {
+        if self.page.contexts.len() >= CONTEXTS && !self.page.contexts.contains_key(uuid) {
+            // Who makes devices up has one forgotten that is measured again when it is used next.
+            self.page.contexts.pop_first();
+        }
         if self.page.contexts.insert(uuid.to_string(), bytes) != Some(bytes) {
             self.write();
         }
