@@ -16,8 +16,19 @@ pub fn available() -> u64 {
     system.unwrap_or(u64::MAX / 2).min(group.unwrap_or(u64::MAX / 2))
 }
 
+/// Bytes of the host's memory. Where the system does not say, more than any has.
+pub fn total() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").ok();
+    let total = text.as_deref().and_then(|text| figure(text, "MemTotal:"));
+    total.unwrap_or(1 << 44)
+}
+
 fn mem_available(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    figure(text, "MemAvailable:")
+}
+
+fn figure(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -53,7 +64,7 @@ mod tests {
         let text = "MemTotal:       16 kB\nMemAvailable:   12 kB\n";
         assert_eq!(mem_available(text), Some(12 * 1024));
         assert_eq!(mem_available("MemTotal: 16 kB"), None);
-        assert!(available() > 0);
+        assert!(available() > 0 && total() > available());
     }
 
     #[test]

@@ -142,7 +142,7 @@ fn sample(client: &Client, count: u64) {
     });
     client.say(ToBroker::Device {
         name: "A GPU".to_string(),
-        uuid: "00".to_string(),
+        uuid: "00".repeat(16),
         memory: 1 << 34,
         driver: 13020,
     });
@@ -305,7 +305,7 @@ fn a_profile_of_another_gpu_is_told() {
     client.lane().orders.unknown_cost.store(77, Ordering::Relaxed);
     client.say(ToBroker::Device {
         name: "Another GPU".to_string(),
-        uuid: "11".to_string(),
+        uuid: "11".repeat(16),
         memory: 1 << 35,
         driver: 13020,
     });

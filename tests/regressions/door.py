@@ -59,6 +59,12 @@ class Mean:
         self.lines.close()
 
 
+def stays(say, what):
+    """Says the last word, and keeps all that is open."""
+    say(what)
+    signal.pause()
+
+
 def raise_limits():
     import resource
 
@@ -134,8 +140,7 @@ def slips_in(path, packets, say):
         lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ROW.pack(1, 600 if taken else 0))
         lingers.close()
         kept.append((client, beside))
-    say(len(kept))
-    signal.pause()
+    stays(say, len(kept))
 
 
 class Connection:
@@ -228,7 +233,7 @@ def who_is_let_go_keeps_nothing(scene):
                 client.lane[:8] = b"\0" * 8
             kept.append(client)
         end = time.monotonic() + BOUND
-        say(sum(client.is_let_go(max(end - time.monotonic(), 0.001)) for client in kept))
+        stays(say, sum(client.is_let_go(max(end - time.monotonic(), 0.001)) for client in kept))
 
     with Mean(many) as mean:
         assert mean.heard() == 300, "all of them are told by their connection"
@@ -246,7 +251,7 @@ def a_user_has_so_many_clients_and_others_have_room(scene):
             if not client.welcome():
                 break
             kept.append(client)
-        say(len(kept))
+        stays(say, len(kept))
 
     with Mean(many) as mean:
         count = mean.heard()
@@ -256,3 +261,292 @@ def a_user_has_so_many_clients_and_others_have_room(scene):
         honest = wire.Client(scene.socket, command="honest")
         assert honest.welcome(), honest.refusal
         scene.pings()
+
+
+MB = 1 << 20
+# A device of 80 GB, as the attacker calls it.
+SIZE = 80 << 30
+
+
+@hostile("correctness-7")
+def what_a_client_says_of_its_memory_costs_little(scene):
+    before = wire.resident(scene.pid)
+
+    def says(say):
+        client = wire.Client(scene.socket, command="backed")
+        assert client.welcome(), client.refusal
+        client.send(wire.device("ee" * 16, SIZE))
+        for at in range(400):
+            client.send(wire.backed((at + 1) << 43, 1 << 42))
+        # Many that are small, and forecasts of uses without end.
+        for at in range(20_000):
+            client.send(wire.backed((1 << 52) + (at << 22), 1 << 21))
+        for number in range(10):
+            client.send(wire.forecast(number, 1000, [(at % 1000, (1 << 31) + at, 65_536) for at in range(3000)]))
+        stays(say, len(client.heard()))
+
+    with Mean(says) as mean:
+        mean.heard()
+        # The memory thread has taken all of it when the broker has been quiet for a second.
+        quiet(scene.pid)
+        grown = wire.resident(scene.pid) - before
+        assert grown < 300 * MB, f"{grown / MB:.0f} MiB"
+        scene.pings()
+
+
+def quiet(pid):
+    """Until a process has used next to nothing of a processor for a second."""
+    ticks = lambda: sum(map(int, open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[11:13]))  # noqa: E731
+    end, last = time.monotonic() + BOUND, ticks()
+    while True:
+        time.sleep(1)
+        now = ticks()
+        if now - last < 20:
+            return
+        assert time.monotonic() < end, "it is never quiet"
+        last = now
+
+
+@hostile("correctness-7")
+def names_of_devices_are_those_of_devices(scene):
+    before = wire.resident(scene.pid)
+
+    def says(say):
+        let_go = 0
+        for bad in ("u" * 59_000, "0" * 31, "GPU-" + "0" * 28):
+            for packet in (wire.device(bad, 1), wire.wants(bad, 1)):
+                client = wire.Client(scene.socket, command="uuid")
+                assert client.welcome(), client.refusal
+                client.send(packet)
+                let_go += client.is_let_go()
+        client = wire.Client(scene.socket, command="uuid")
+        assert client.welcome(), client.refusal
+        for at in range(20_000):
+            client.send(wire.device(f"{at:032x}", at + 1))
+        client.send(wire.note("all said"))
+        stays(say, let_go)
+
+    with Mean(says) as mean:
+        assert mean.heard() == 6, "who names a device as no driver does is let go"
+        scene.until("all is heard", lambda: any("all said" in row["notes"] for row in scene.status()["clients"]))
+        grown = wire.resident(scene.pid) - before
+        assert grown < 100 * MB, f"{grown / MB:.0f} MiB"
+        offers = [{"uuid": "u" * 40, "memory": 1, "free": None}]
+        seeker = {"pid": 1, "gang": "", "user": "", "priority": 5, "memory": None, "duration": None, "managed": False, "devices": offers}
+        assert "sorry" in wire.ask(scene.socket, {"place": seeker})
+        scene.pings()
+
+
+class Profiles:
+    """Files of profiles (profiles/src/codec.rs) that are a long name and differ in the GPU's UUID alone: the name is hashed once."""
+
+    K1, K2, K3 = 0x9E3779B97F4A7C15, 0xE4386A8885A308D3, 0x13198A2E03707345
+    TAIL = 64
+
+    def __init__(self, size):
+        self.head = b"\xfc" + struct.pack("<I", size) + b"p" * size
+        self.rest = len(self.head) % 8
+        self.length = len(self.head) + self.TAIL
+        self.state = self.length ^ self.K3
+        for (word,) in struct.iter_unpack("<Q", self.head[: len(self.head) - self.rest]):
+            self.state = self.step(self.state, word)
+
+    @staticmethod
+    def fold(one, other):
+        product = one * other
+        return (product & (1 << 64) - 1) ^ (product >> 64)
+
+    def step(self, state, word):
+        mixed = self.fold(state ^ word, self.K1)
+        return (mixed << 23 | mixed >> 41) & (1 << 64) - 1
+
+    def file(self, number):
+        """The profile of this number."""
+        # Taken, runs, the GPU's name, UUID, memory and driver, and six figures and lists that are empty.
+        uuid = f"{number:0{self.TAIL - 12}d}".encode()
+        tail = b"\0\0\0" + bytes([len(uuid)]) + uuid + bytes(8)
+        assert len(tail) == self.TAIL, len(tail)
+        state = self.state
+        last = self.head[len(self.head) - self.rest :] + tail
+        for (word,) in struct.iter_unpack("<Q", last[: len(last) // 8 * 8]):
+            state = self.step(state, word)
+        if over := last[len(last) // 8 * 8 :]:
+            state = self.step(state, int.from_bytes(over, "little"))
+        body = self.head + tail
+        assert len(body) == self.length
+        return b"weftPROF" + bytes([5]) + bytes(7) + struct.pack("<QQ", len(body), self.fold(state, self.K2) or self.K1) + body
+
+
+def brings(path, content, **said):
+    """A client that brings a profile of this content to a shared broker."""
+    piece = 60 * 1024 - 64
+    client = wire.Client(path, profile="big", **said)
+    with contextlib.suppress(ConnectionError):
+        # Who is told no is not heard to the end.
+        for at in range(0, len(content), piece):
+            client.send(wire.profile(content[at : at + piece], at + piece >= len(content)))
+    return client
+
+
+@hostile("correctness-9")
+def profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
+    before = wire.resident(scene.pid)
+    made = Profiles(3 << 20)
+    equal, others, long = made.file(0), [made.file(number) for number in range(1, 41)], Profiles(5 << 20).file(0)
+
+    def says(say):
+        kept = []
+        for content in [equal] * 100 + others + [long]:
+            kept.append(brings(scene.socket, content, command="big"))
+            assert kept[-1].welcome(), kept[-1].refusal
+        stays(say, len(kept))
+
+    with Mean(says) as mean:
+        assert mean.heard() == 141
+        rows = scene.status()["clients"]
+        trouble = [row["profile_trouble"] for row in sorted(rows, key=lambda row: row["client"])]
+        assert trouble[:100] == [None] * 100, trouble[:100]
+        # The one that a hundred share, and what else there is room for in 64 MiB.
+        assert trouble[100:140].count(None) == 64 // 3 - 1, trouble[100:140]
+        assert "more than 64 MiB" in trouble[139] and "larger than the 4 MiB" in trouble[140], trouble[139:]
+        grown = wire.resident(scene.pid) - before
+        assert grown < 200 * MB, f"{grown / MB:.0f} MiB"
+        # Another user has room of his own.
+        def another(say):
+            one = brings(scene.socket, equal, command="his")
+            stays(say, one.welcome())
+
+        with Mean(another, uid=BEA) as other:
+            assert other.heard()
+            scene.until("he is there", lambda: any(row["command"] == "his" and row["profile_trouble"] is None for row in scene.status()["clients"]))
+        scene.pings()
+
+
+@hostile("correctness-12")
+def who_says_nothing_has_his_own_connections_dropped(scene):
+    def floods(say):
+        kept = []
+        begin = time.monotonic()
+        said = False
+        while time.monotonic() < begin + 60:
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            one.setblocking(False)
+            try:
+                one.connect(str(scene.socket))
+                kept.append(one)
+            except BlockingIOError:
+                one.close()
+                time.sleep(0.001)
+            if len(kept) > 3000:
+                kept.pop(0).close()
+                if not said:
+                    said = True
+                    say("floods")
+
+    with Mean(floods) as mean:
+        assert mean.heard() == "floods"
+        for at in range(20):
+            client = wire.Client(scene.socket, command=f"honest{at}")
+            assert client.welcome(), f"{at}: {client.refusal}"
+            client.close()
+        scene.pings()
+
+
+@hostile("correctness-12")
+def questions_of_a_user_have_few_threads(scene):
+    def asks(say):
+        kept = []
+        for at in range(40):
+            client = wire.Client(scene.socket, command="w" * 1000)
+            assert client.welcome(), client.refusal
+            client.send(wire.wants("ab" * 16, SIZE, memory=70 << 30))
+            kept.append(client)
+        for at in range(1200):
+            one = wire.connected(scene.socket)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            with contextlib.suppress(ConnectionError, BlockingIOError):
+                one.send(wire.question('"queue"'))
+            kept.append(one)
+            if at == 600:
+                say("asks")
+        stays(say, "asked")
+
+    before = wire.threads(scene.pid)
+    with Mean(asks) as mean:
+        assert mean.heard() == "asks"
+        most = wire.threads(scene.pid)
+        scene.pings()
+        assert mean.heard() == "asked"
+        most = max(most, wire.threads(scene.pid))
+        assert most < before + 40, f"{before} threads, then {most}"
+        scene.pings()
+
+
+@hostile("correctness-16")
+def no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the_log(scene):
+    ugly = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u202e\nx"
+    forged = "INFO weft: client 1 (process 1) ended"
+
+    def says(say):
+        client = wire.Client(scene.socket, profile=ugly, command="c" + ugly + forged)
+        client.send(wire.profile(b"garbage" * 40, True))
+        assert client.welcome(), client.refusal
+        client.send(wire.device("ab" * 16, SIZE, name="gpu" + ugly))
+        client.send(wire.note("n" + ugly + forged))
+        client.send(wire.wants("ab" * 16, SIZE, memory=1 << 30, gang="g" + ugly, user="u" + ugly))
+        client.send(wire.note("all said"))
+        stays(say, "said")
+
+    with Mean(says) as mean:
+        assert mean.heard() == "said"
+        scene.until("it is heard", lambda: any("all said" in row["notes"] for row in scene.status()["clients"]))
+        for words in (("status",), ("queue",), ("status", "--json"), ("queue", "--json")):
+            out = scene.weft(0, *words).stdout
+            assert "\x1b" not in out and "\\u001b" not in out and "\u202e" not in out, (words, out)
+        scene.until("the log has it", lambda: "all said" in scene.broker.stderr())
+        log = scene.broker.stderr()
+        assert "\x1b" not in log, log
+        assert all(line.startswith("weft broker: ") for line in log.splitlines() if line), log
+        assert forged in log, "it is there, in the line of whom it is from"
+
+
+@hostile("correctness-24")
+def command_lines_are_their_users_own(scene):
+    job = scene.holder(ANN, "secret-job", "1GiB")
+    waiter = scene.waiter(ANN, "secret-waiter", "7GiB")
+    for uid, sees in ((ANN, True), (BEA, False), (0, True)):
+        for words, kinds in ((("status", "--json"), ("clients",)), (("queue", "--json"), ("running", "waiting"))):
+            answer = json.loads(scene.weft(uid, *words).stdout)
+            rows = [row for kind in kinds for row in answer[kind]]
+            assert len(rows) == 2 and all(row["pid"] in (job.pid, waiter.pid) for row in rows), rows
+            assert all(("secret" in row["command"]) == sees for row in rows), (uid, rows)
+            if not sees:
+                assert "secret" not in json.dumps(rows), rows
+    scene.finish(job)
+    scene.finish(waiter)
+    scene.until("both have ended", lambda: len(scene.status()["ended"]) == 2)
+    for uid, sees in ((ANN, True), (BEA, False), (0, True)):
+        ended = json.loads(scene.weft(uid, "status", "--json").stdout)["ended"]
+        assert len(ended) == 2 and all(("secret" in row["last"]["command"]) == sees for row in ended), (uid, ended)
+
+
+@hostile("correctness-23")
+def a_client_lives_as_long_as_the_process_that_connected(scene):
+    # A child connects, hands its connection to its parent and is gone before the Hello: its number may be anybody's by then.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    child = os.fork()
+    if child == 0:
+        becomes(MEAN)()
+        one = wire.connected(scene.socket)
+        socket.send_fds(theirs, [b"x"], [one.fileno()])
+        os._exit(0)
+    _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    os.waitpid(child, 0)
+    one = socket.socket(fileno=fds[0])
+    one.settimeout(BOUND)
+    with contextlib.suppress(ConnectionError):
+        one.send(wire.hello(command="of nobody"))
+    with contextlib.suppress(ConnectionError):
+        while one.recv(65536):
+            pass
+    scene.until("nobody is there", lambda: scene.status()["clients"] == [])

@@ -123,6 +123,11 @@ def goodbye():
     return say(number(16))
 
 
+def profile(content, last):
+    """A piece of the profile that a client of a shared broker brings after a Hello that names one."""
+    return packet(number(PROFILE) + text(content) + truth(last))
+
+
 def descriptors(fds):
     """Descriptors as they go beside a packet."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []

@@ -11,10 +11,12 @@ use super::admission::Seeker;
 use super::keeper::{Keeper, Tell};
 use super::options::Rights;
 use super::registry::{Registry, identity};
+use super::said::{LONGEST_LABEL, clean};
 use super::scheduler::{Desk, Notice};
-use super::status::{BrokerStatus, DeviceStatus, Status};
+use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
 use crate::protocol::VERSION;
+use crate::protocol::control::is_uuid;
 use crate::transport::server::Asker;
 
 /// What answers are made of.
@@ -68,8 +70,23 @@ impl Answers {
                 protocol: VERSION,
                 version: env!("CARGO_PKG_VERSION").to_string(),
             },
-            Question::Status => Answer::Status(Box::new(self.status())),
-            Question::Queue => Answer::Queue(Box::new(self.admission.queue())),
+            Question::Status => {
+                let mut status = self.status();
+                if let Some(uid) = self.sees_own_alone(asker) {
+                    let ended = status.ended.iter_mut().map(|ended| &mut ended.last);
+                    let others = status.clients.iter_mut().chain(ended);
+                    others.filter(|client| client.uid != uid).for_each(ClientStatus::hide);
+                }
+                Answer::Status(Box::new(status))
+            }
+            Question::Queue => {
+                let mut queue = self.admission.queue();
+                if let Some(uid) = self.sees_own_alone(asker) {
+                    queue.hide_all_but(&uid.to_string());
+                }
+                Answer::Queue(Box::new(queue))
+            }
+            Question::Place(seeker) if !is_sound(&seeker) => Answer::Sorry("no machine has such devices".to_string()),
             Question::Place(seeker) => match self.admission.place(&self.known(*seeker, asker)) {
                 Ok(place) => Answer::Placed(place),
                 Err(why) => Answer::Sorry(why.to_string()),
@@ -125,6 +142,11 @@ impl Answers {
         }
     }
 
+    /// In a shared broker what jobs are is their user's business, and the owner's: this user sees of others that they are there and what they take.
+    fn sees_own_alone(&self, asker: Asker) -> Option<u32> {
+        (self.shared && !asker.is_owner()).then_some(asker.uid)
+    }
+
     /// Of whom somebody may learn: of himself alone, in a shared broker.
     fn whose(&self, asker: Asker) -> Option<String> {
         (self.shared && !asker.is_owner()).then(|| asker.uid.to_string())
@@ -132,7 +154,8 @@ impl Answers {
 
     /// What a job says of itself before it begins, in a shared broker as the kernel says it.
     fn known(&self, seeker: Seeker, asker: Asker) -> Seeker {
-        let (user, gang) = identity(asker.uid, self.shared, &seeker.user, &seeker.gang);
+        let label = |said: &str| clean(said, LONGEST_LABEL);
+        let (user, gang) = identity(asker.uid, self.shared, &label(&seeker.user), &label(&seeker.gang));
         match self.shared {
             true => Seeker {
                 user,
@@ -249,4 +272,12 @@ impl Answers {
             ended: self.registry.ended(),
         }
     }
+}
+
+/// Devices that a job may choose from at most: more than any machine has, instances included.
+const MOST_DEVICES: usize = 128;
+
+/// Whether the devices that a job may use are called as a driver calls them.
+fn is_sound(seeker: &Seeker) -> bool {
+    seeker.devices.len() <= MOST_DEVICES && seeker.devices.iter().all(|device| is_uuid(&device.uuid))
 }

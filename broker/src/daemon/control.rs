@@ -17,7 +17,8 @@ use weft_profiles::Gpu;
 use super::admission;
 use super::keeper::{Keeper, Tell};
 use super::memory::{self, Memory};
-use super::registry::{Entry, Registry};
+use super::registry::{Entry, LONGEST_NOTE, Registry};
+use super::said::{LONGEST_LABEL, clean};
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use crate::protocol::Ns;
@@ -196,8 +197,8 @@ impl Control {
 
     fn hear(&mut self, client: u64, news: News) {
         match news {
-            News::Said(message) => self.said(client, message),
-            News::Nonsense => {
+            News::Said(message) if message.is_sound() => self.said(client, message),
+            News::Said(_) | News::Nonsense => {
                 if let Some(peer) = self.peers.get(&client) {
                     peer.entry.note("sent what is no message");
                     self.end(client, Some(Ending::Detached));
@@ -235,7 +236,7 @@ impl Control {
                 self.desk.tell(Notice::Device(client, uuid.clone()));
                 self.memory.tell(memory::Tell::Device(client, uuid.clone(), memory));
                 let gpu = Gpu {
-                    name,
+                    name: clean(&name, LONGEST_LABEL),
                     uuid,
                     memory,
                     driver,
@@ -280,7 +281,8 @@ impl Control {
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 self.desk.tell(Notice::Device(client, wants.uuid.clone()));
-                let (user, gang) = entry.identity(&wants.user, &wants.gang);
+                let label = |said: &str| clean(said, LONGEST_LABEL);
+                let (user, gang) = entry.identity(&label(&wants.user), &label(&wants.gang));
                 self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
             }
             ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
@@ -291,6 +293,7 @@ impl Control {
                 self.admission.context(client, admission::Look { free, held, own, at });
             }
             ToBroker::Note(line) => {
+                let line = clean(&line, LONGEST_NOTE);
                 log::info!("client {client}: {line}");
                 entry.note(&line);
             }

@@ -18,6 +18,7 @@ use super::control::{Arrival, SETS_TOLD};
 use super::keeper::{Keeper, Tell};
 use super::options::Options;
 use super::registry::{Entry, Newcomer, Registry};
+use super::said::clean;
 use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use super::store;
@@ -63,6 +64,9 @@ const READS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What so many kernels may take goes in one message.
 const TIMES_TOLD: usize = 256;
+
+/// The longest reason that is kept why a client runs without its profile.
+const LONGEST_TROUBLE: usize = 1024;
 
 /// The longest command line that is kept.
 const LONGEST_COMMAND: usize = 1024;
@@ -207,7 +211,10 @@ impl Door {
         let pid = pending.pid.unwrap_or(hello.pid);
         let shared = self.options.door.is_shared();
         let (profile, loaded, trouble) = match shared {
-            true => self.brought(&hello, &pending),
+            true => match self.brought(&hello, &pending) {
+                Ok(knowledge) => knowledge,
+                Err(error) => return self.did_not_come(pid, &error),
+            },
             false => knowledge(hello.profile.as_deref(), hello.profiling),
         };
         let mut lowered = None;
@@ -223,6 +230,8 @@ impl Door {
                 hello.priority = allowed;
             }
         }
+        // It names the profile and the folder that the client said.
+        let trouble = trouble.map(|trouble| clean(&trouble, LONGEST_TROUBLE));
         if let Some(trouble) = &trouble {
             log::warn!("process {pid}: {trouble}");
         }
@@ -247,11 +256,7 @@ impl Door {
         });
         let attached = match attached {
             Ok(attached) => attached,
-            Err(error) => {
-                log::warn!("process {pid} did not come in: {error}");
-                self.registry.refused.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
+            Err(error) => return self.did_not_come(pid, &error),
         };
         // A client that does not read goes by what is charged.
         let end = Instant::now() + READS_WITHIN;
@@ -268,7 +273,7 @@ impl Door {
         let newcomer = Entry::new(Newcomer {
             client,
             pid,
-            command: hello.command.chars().take(LONGEST_COMMAND).collect(),
+            command: clean(&hello.command, LONGEST_COMMAND),
             profile,
             loaded,
             trouble,
@@ -309,25 +314,28 @@ impl Door {
     }
 
     /// What is known of a guest of a shared broker, which opens no file for anybody and writes none.
-    fn brought(&self, hello: &Hello, pending: &Pending) -> Knowledge {
-        let called: Option<String> = hello
-            .profile
-            .as_ref()
-            .map(|called| called.chars().take(LONGEST_NAME).collect());
+    fn brought(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
+        let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
             let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
-            return (called, None, Some(trouble));
+            return Ok((called, None, Some(trouble)));
         }
-        let Some(name) = called else { return (None, None, None) };
-        let bytes = match pending.profile() {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return (Some(name), None, Some("it cannot be read".to_string())),
-            Err(error) => return (Some(name), None, Some(error.to_string())),
+        let Some(name) = called else {
+            return Ok((None, None, None));
         };
-        match self.brought.take(pending.uid, &name, &bytes) {
+        let taken = match pending.profile()? {
+            Ok(bytes) => self.brought.take(pending.uid, &name, &bytes),
+            Err(why) => Err(why.to_string()),
+        };
+        Ok(match taken {
             Ok(profile) => (Some(name), Some(profile), None),
             Err(trouble) => (Some(name), None, Some(trouble)),
-        }
+        })
+    }
+
+    fn did_not_come(&self, pid: u32, why: &Error) {
+        log::warn!("process {pid} did not come in: {why}");
+        self.registry.refused.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -40,6 +40,7 @@ pub mod options;
 pub mod places;
 mod refining;
 mod registry;
+mod said;
 mod scheduler;
 pub mod status;
 pub mod store;

@@ -12,6 +12,7 @@ use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
 use super::admission;
+use super::said::clean;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::protocol::fit::{ENOUGH, Fit};
@@ -27,7 +28,7 @@ const HISTORY: usize = 32;
 const NOTES: usize = 8;
 
 /// The longest note that is kept.
-const LONGEST_NOTE: usize = 400;
+pub const LONGEST_NOTE: usize = 400;
 
 /// What is known of one client.
 #[derive(Debug)]
@@ -205,7 +206,8 @@ impl Entry {
             seen: self.kernels.load(Ordering::Relaxed),
         };
         let judged = launches >= least && fit.is_poor() && profile.kernels.iter().any(|known| known.time.count() > 0);
-        judged.then(|| fit.line(store::short(self.profile.as_deref().unwrap_or_default())))
+        let called = store::short(self.profile.as_deref().unwrap_or_default());
+        judged.then(|| fit.line(&clean(called, LONGEST_NOTE)))
     }
 
     /// Keeps a line that the job's side wants people to see.
@@ -214,7 +216,7 @@ impl Entry {
         if talk.notes.len() == NOTES {
             talk.notes.pop_front();
         }
-        talk.notes.push_back(line.chars().take(LONGEST_NOTE).collect());
+        talk.notes.push_back(clean(line, LONGEST_NOTE));
     }
 
     /// The device it uses, and whether its profile fits that.
@@ -222,6 +224,7 @@ impl Entry {
         let mut talk = self.talk();
         talk.device = Some(gpu.clone());
         let trouble = self.loaded.as_ref()?.check_gpu(gpu).err()?.to_string();
+        let trouble = clean(&trouble, LONGEST_NOTE);
         talk.trouble = Some(trouble.clone());
         Some(trouble)
     }
@@ -265,7 +268,10 @@ impl Entry {
             }
             .to_string(),
             waits_for_memory_s: None,
-            profile: self.profile.as_deref().map(|called| store::short(called).to_string()),
+            profile: self
+                .profile
+                .as_deref()
+                .map(|called| clean(store::short(called), LONGEST_NOTE)),
             profile_trouble: talk.trouble.clone().or_else(|| self.misfit(ENOUGH)),
             profile_known: read(&self.known),
             profiling: self.profiling,

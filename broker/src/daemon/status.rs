@@ -95,7 +95,7 @@ pub struct ClientStatus {
     /// Its user, as the kernel says.
     #[serde(default)]
     pub uid: u32,
-    /// The command line.
+    /// The command line; empty where it is another user's of a shared broker, and so are the profile and the notes then.
     pub command: String,
     /// 0 (most important) to 9.
     pub priority: u8,
@@ -210,6 +210,15 @@ pub struct ClientStatus {
     pub records_lost: u64,
     /// The last lines its side wanted seen.
     pub notes: Vec<String>,
+}
+
+impl ClientStatus {
+    /// What is nobody's business but its user's and the broker's owner's is left out: what it is called, what it serves with, what it has to say.
+    pub fn hide(&mut self) {
+        self.command.clear();
+        self.notes.clear();
+        (self.profile, self.profile_trouble) = (None, None);
+    }
 }
 
 /// How a client ended.

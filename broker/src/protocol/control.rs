@@ -138,6 +138,25 @@ pub enum ToBroker {
     Goodbye,
 }
 
+/// The longest name of a device that makes sense.
+const LONGEST_NAME: usize = 256;
+
+impl ToBroker {
+    /// Whether it could be said by a client of ours. What is not is taken for no message at all: names of devices are keys of what is kept.
+    pub fn is_sound(&self) -> bool {
+        match self {
+            ToBroker::Device { name, uuid, .. } => is_uuid(uuid) && name.len() <= LONGEST_NAME,
+            ToBroker::Wants(wants) => is_uuid(&wants.uuid),
+            _ => true,
+        }
+    }
+}
+
+/// Whether these are the 16 bytes in hexadecimal that `cuDeviceGetUuid` gives of a device or of a MIG instance, or nothing at all.
+pub fn is_uuid(text: &str) -> bool {
+    text.is_empty() || (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// What a job says of itself before it begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wants {
@@ -223,4 +242,33 @@ pub enum Refusal {
     /// A shared broker believes no process id but the kernel's.
     #[error("the shared broker cannot see this process (it is in a pid namespace that is not below the broker's)")]
     Unseen,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_called_as_a_driver_calls_it() {
+        for good in ["", &"0f".repeat(16), &"AB".repeat(16)] {
+            assert!(is_uuid(good), "{good}");
+        }
+        for bad in [
+            "0",
+            "GPU-5e1f",
+            &"0g".repeat(16),
+            &"00".repeat(17),
+            "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}",
+        ] {
+            assert!(!is_uuid(bad), "{bad}");
+        }
+        let wants = |uuid: &str| {
+            ToBroker::Wants(Wants {
+                uuid: uuid.into(),
+                ..Wants::default()
+            })
+        };
+        assert!(wants("").is_sound() && !wants("0").is_sound());
+        assert!(ToBroker::Goodbye.is_sound());
+    }
 }

@@ -33,6 +33,18 @@ pub struct Queue {
     pub freed: Vec<FreedRow>,
 }
 
+impl Queue {
+    /// The command lines of others are left out, and what their jobs took that have ended.
+    pub fn hide_all_but(&mut self, user: &str) {
+        let running = self.running.iter_mut().map(|row| (&row.user, &mut row.command));
+        let waiting = self.waiting.iter_mut().map(|row| (&row.user, &mut row.command));
+        for (_, command) in running.chain(waiting).filter(|(whose, _)| *whose != user) {
+            command.clear();
+        }
+        self.learnt.retain(|row| row.user == user);
+    }
+}
+
 /// A process that ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreedRow {

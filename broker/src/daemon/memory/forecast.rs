@@ -17,6 +17,9 @@ const USES: usize = 1 << 14;
 /// Granules of one use that are looked at one by one: 128 GB.
 const MOST_GRANULES: u32 = 1 << 16;
 
+/// Granules of all uses together, each as often as it is used: a period that goes over 80 GB fifty times. What comes with more is no forecast.
+const MOST_USED: u64 = 1 << 21;
+
 /// A period longer than this is none.
 const LONGEST: Ns = 3_600_000_000_000;
 
@@ -47,7 +50,8 @@ impl Forecast {
         }
         let (number, mut uses) = std::mem::take(&mut self.coming);
         uses.retain(|one| one.at < period && one.count > 0);
-        let sound = (1..=LONGEST).contains(&period);
+        let used: u64 = uses.iter().map(|one| u64::from(one.count.min(MOST_GRANULES))).sum();
+        let sound = (1..=LONGEST).contains(&period) && used <= MOST_USED;
         *self = Forecast {
             number,
             period,
@@ -55,6 +59,11 @@ impl Forecast {
             ..Forecast::default()
         };
         true
+    }
+
+    /// Uses that are kept of it and of the next one.
+    pub fn kept(&self) -> usize {
+        self.uses.len() + self.coming.1.len()
     }
 
     /// Whether there is one.
@@ -171,6 +180,9 @@ mod tests {
         }
         forecast.take(3, 10, Vec::new(), true);
         assert_eq!(forecast.working_set(|range| vec![range]).uses.len(), USES);
+        assert_eq!(forecast.kept(), USES);
+        forecast.take(4, 1000, (0..64).map(|at| one(at, 5, MOST_GRANULES)).collect(), true);
+        assert!(!forecast.is_there(), "nobody uses so much in a period");
     }
 
     #[test]

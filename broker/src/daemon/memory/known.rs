@@ -38,8 +38,12 @@ pub(super) struct Known {
     pub entry: Arc<Entry>,
     pub giver: Giver,
     pub device: Option<String>,
+    /// How large it says that is.
+    pub bytes: Option<u64>,
     /// By start, with sizes and the round in which they were named last.
     pub ranges: BTreeMap<u64, (u64, u64)>,
+    /// Granules of each of them, in sum.
+    pub granules: u64,
     /// Rounds so far.
     pub round: u64,
     /// The ranges that it touches, as the planner was told.
@@ -79,7 +83,9 @@ impl Known {
         Known {
             giver: Giver::default(),
             device: None,
+            bytes: None,
             ranges: BTreeMap::new(),
+            granules: 0,
             round: 0,
             touches: 0,
             confirms: VecDeque::new(),

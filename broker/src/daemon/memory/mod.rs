@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | `thread` | the thread: takes what it is told, keeps the planner, gives errands |
 //! | `known` | what is known of one client |
+//! | `limits` | how much of what clients say is kept |
 //! | `forecast` | what a client says of its period |
 //! | `granules` | from addresses to granules, from orders to errands |
 //! | `residency` | which granules lie on the device, and what came there by faults: an estimate |
@@ -28,6 +29,7 @@ mod faults;
 mod forecast;
 mod granules;
 mod known;
+mod limits;
 mod residency;
 mod room;
 mod thread;

@@ -314,3 +314,53 @@ fn what_the_host_has_to_spare_is_seen_anew() {
         limit(&scene)
     );
 }
+
+#[test]
+fn what_clients_say_of_their_memory_is_kept_within_bounds() {
+    let mut scene = Scene::new(256 * MB, 2);
+    scene.thread.host = 256 * MB;
+    let base = 1u64 << 40;
+    let granules = |thread: &Thread, client: u64| thread.clients[&client].granules;
+    // More than there is on the device and on the host is left to demand paging.
+    scene.thread.take(Tell::Backed(1, base, 1 << 42));
+    assert_eq!(granules(&scene.thread, 1), 0);
+    for range in 0..20 {
+        scene.thread.take(Tell::Backed(1, base + range * 64 * MB, 64 * MB));
+    }
+    assert_eq!(granules(&scene.thread, 1), 256);
+    scene.thread.take(Tell::Unbacked(1, base));
+    assert_eq!(granules(&scene.thread, 1), 256 - 32);
+    // The same range once more, and shorter.
+    scene.thread.take(Tell::Backed(1, base + 64 * MB, 2 * MB));
+    assert_eq!(granules(&scene.thread, 1), 256 - 32 - 31);
+    // Who has no range forecasts nothing.
+    assert_eq!((scene.thread.uses_left(2), scene.thread.uses_left(9)), (0, 0));
+}
+
+#[test]
+fn a_device_is_as_large_as_most_users_say() {
+    let mut scene = Scene::new(256 * MB, 0);
+    let says = |thread: &mut Thread, client, uid, bytes| {
+        let entry = Arc::into_inner(entry(client)).expect("its own").of(uid, None);
+        thread.take(Tell::Joined(Arc::new(entry)));
+        thread.take(Tell::Device(client, "gpu".into(), bytes));
+    };
+    for client in 1..=3 {
+        says(&mut scene.thread, client, 7, MB);
+    }
+    assert_eq!(scene.thread.sizes()["gpu"], MB);
+    says(&mut scene.thread, 4, 8, 80 << 30);
+    assert_eq!(scene.thread.sizes()["gpu"], MB, "one voice each: who came first");
+    says(&mut scene.thread, 5, 9, 80 << 30);
+    assert_eq!(
+        scene.thread.sizes()["gpu"],
+        80 << 30,
+        "two users against one with three clients"
+    );
+    says(&mut scene.thread, 6, 10, u64::MAX);
+    assert_eq!(scene.thread.sizes()["gpu"], 80 << 30);
+    for client in 1..=6 {
+        scene.thread.take(Tell::Left(client));
+    }
+    assert!(scene.thread.sizes().is_empty(), "nothing is kept of who left");
+}

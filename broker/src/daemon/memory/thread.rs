@@ -11,6 +11,7 @@ use rustix::thread::futex;
 use super::carried::{Carried, Way};
 use super::granules::{confirms, errand, granules, joined};
 use super::known::{Known, Out};
+use super::limits::count;
 use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
@@ -19,6 +20,7 @@ use crate::core::Client;
 use crate::core::memory::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
 use crate::daemon::scheduler::{Desk, Notice};
 use crate::daemon::trace::Trace;
+use crate::host;
 use crate::protocol::Ns;
 use crate::protocol::errands::{self, Ended};
 
@@ -37,11 +39,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// A client whose errands were given up gets none for so long.
 pub(super) const PENANCE: Duration = Duration::from_secs(5);
 
-/// Ranges of one client that are kept; an allocator that makes more is left to demand paging.
-const RANGES: usize = 65_536;
-
-/// A range larger than this makes no sense.
-const LARGEST: u64 = 1 << 42;
+/// Devices whose links' rates are remembered.
+const LINKS: usize = 64;
 
 /// See the module above.
 pub(super) struct Thread {
@@ -58,8 +57,8 @@ pub(super) struct Thread {
     pub running: Option<(u64, Instant)>,
     /// When the planner was last told who runs.
     pub switched: Instant,
-    /// Sizes of devices.
-    pub sizes: HashMap<String, u64>,
+    /// Bytes of the host's memory.
+    pub host: u64,
     /// Clients whose contexts the planner's capacity leaves room for, and device memory of clients that is not managed.
     pub beside: (usize, u64),
     pub orders: Vec<Order>,
@@ -84,7 +83,7 @@ impl Thread {
             device: None,
             clients: BTreeMap::new(),
             running: None,
-            sizes: HashMap::new(),
+            host: host::total(),
             beside: (0, 0),
             orders: Vec::new(),
             surveyed: Instant::now(),
@@ -132,32 +131,16 @@ impl Thread {
                 self.clients.insert(entry.client, Known::new(entry));
             }
             Tell::Left(client) => self.left(client),
-            Tell::Device(client, uuid, bytes) => {
-                self.sizes.insert(uuid.clone(), bytes);
-                if let Some(known) = self.clients.get_mut(&client) {
-                    // The first device is the one that its memory is taken for; further ones are left to demand paging.
-                    known.device.get_or_insert(uuid);
-                    known.dirty |= !known.ranges.is_empty();
-                }
-            }
-            Tell::Backed(client, start, bytes) => {
-                if let Some(known) = self.clients.get_mut(&client)
-                    && known.ranges.len() < RANGES
-                    && bytes > 0
-                    && bytes <= LARGEST
-                    && start.checked_add(bytes).is_some()
-                {
-                    known.ranges.insert(start, (bytes, known.round));
-                    known.dirty = true;
-                }
-            }
+            Tell::Device(client, uuid, bytes) => self.uses_device(client, uuid, bytes),
+            Tell::Backed(client, start, bytes) => self.backed(client, start, bytes),
             Tell::Forecast {
                 client,
                 number,
                 period,
-                uses,
+                mut uses,
                 ends,
             } => {
+                uses.truncate(self.uses_left(client));
                 if let Some(known) = self.clients.get_mut(&client) {
                     known.dirty |= known.forecast.take(number, period, uses, ends);
                 }
@@ -212,6 +195,7 @@ impl Thread {
             return;
         };
         known.dirty = true;
+        known.granules -= count(start, bytes);
         let gone = granules(start, bytes);
         // The granules at its ends may be others' too.
         let taken = |granule: u64| {
@@ -375,12 +359,16 @@ impl Thread {
             }
         }
         let (contexts, plain) = self.beside;
+        let sizes = match self.clients.values().any(|known| known.dirty) {
+            true => self.sizes(),
+            false => HashMap::new(),
+        };
         for (client, known) in &mut self.clients {
             if !known.dirty {
                 continue;
             }
             let Some(uuid) = &known.device else { continue };
-            let Some(bytes) = self.sizes.get(uuid) else { continue };
+            let Some(bytes) = sizes.get(uuid) else { continue };
             if self.device.get_or_insert_with(|| uuid.clone()) != uuid {
                 continue;
             }
@@ -448,6 +436,10 @@ impl Thread {
         let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
             return;
         };
+        if self.links.len() >= LINKS && !self.links.contains_key(device) {
+            // A machine has some; who makes more of them up costs no more than what was measured.
+            self.links.clear();
+        }
         let granted = || Carried::new(link(self.settings.dilation));
         let carried = self.links.entry(device.clone()).or_insert_with(granted);
         let now = Instant::now();

@@ -84,24 +84,26 @@ impl Life {
 }
 
 impl Pending {
-    /// The bytes of the profile that a client of a shared broker brings which names one and takes no samples; `None`: it could not read it. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`].
-    pub fn profile(&self) -> Result<Option<Vec<u8>>, Error> {
+    /// The bytes of the profile that a client of a shared broker brings which names one and takes no samples, or why there are none. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`]. An
+    /// error is one of the connection: nothing can be said to this client any more.
+    pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
         let deadline = Instant::now() + HANDSHAKE;
         let mut all = Vec::new();
+        let mut fits = true;
         loop {
-            match fds::receive_plain(&self.socket, self.socket.passes(), "its profile", deadline)? {
-                Packet::Profile { bytes, last } => {
-                    if all.len() + bytes.len() > LARGEST_PROFILE {
-                        return Err(Error::Nonsense(
-                            "it is larger than the 4 MiB that a shared broker takes",
-                        ));
-                    }
-                    all.extend_from_slice(&bytes);
-                    if last {
-                        return Ok((!all.is_empty()).then_some(all));
-                    }
-                }
-                _ => return Err(Error::Nonsense("something else came in its place")),
+            let packet = fds::receive_plain(&self.socket, self.socket.passes(), "a client", deadline)?;
+            let Packet::Profile { bytes, last } = packet else {
+                return Err(Error::Nonsense("a client sent something else than its profile"));
+            };
+            fits &= all.len() + bytes.len() <= LARGEST_PROFILE;
+            if fits {
+                all.extend_from_slice(&bytes);
+            }
+            match (last, fits, all.is_empty()) {
+                (false, ..) => {}
+                (true, false, _) => return Ok(Err("it is larger than the 4 MiB that a shared broker takes")),
+                (true, true, true) => return Ok(Err("it cannot be read")),
+                (true, true, false) => return Ok(Ok(all)),
             }
         }
     }
