@@ -152,3 +152,51 @@ def a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewher
     assert waited_for.stdout() == b"what it waits for came to rest: 1\n", waited_for.stdout()
     for job in (elsewhere, waited_for):
         assert ended(scene, job)["left_behind"] > 64, "nothing was left behind, so nothing was tested"
+
+
+@finding("clients-S3", scene=StrictScene)
+def a_job_that_ends_by_itself_has_made_its_launches(scene):
+    program = compiled(scene, "leave.c")
+    holds(scene, compiled(scene, "references.c"))
+    tally = scene.folder / "tally"
+
+    def played(how, code):
+        tally.write_bytes(bytes(8))
+        job = scene.strict(program, how, more={"STRICT_TALLY": str(tally)})
+        scene.finish(job, code)
+        made, left = map(int, job.stdout().split())
+        assert left > 0, f"{how}: nothing was in the queue"
+        return made, int.from_bytes(tally.read_bytes(), "little")
+
+    for how in ("_exit", "_Exit", "quick_exit", "exit"):
+        made, arrived = played(how, 7)
+        assert made == arrived, f"{how}: {arrived} of {made} launches reached the driver"
+    # Where nobody can do it any more: the process ends all the same, and by its own code.
+    made, arrived = played("handler", 7)
+    assert arrived >= made, f"in a handler: {arrived} of {made} launches reached the driver"
+    # A child that shares the memory makes none of its parent's launches, and does not stop the queue.
+    made, arrived = played("vfork", -9)
+    assert arrived < made, f"after a child's end {arrived} of {made} launches reached the driver"
+
+
+@finding("correctness-19", scene=StrictScene)
+def no_call_of_a_function_newer_than_weft_overtakes_a_launch(scene):
+    program = compiled(scene, "newer.c")
+    holds(scene, compiled(scene, "references.c"))
+    for how in ("dlsym", "lookup"):
+        job = scene.strict(program, how)
+        scene.finish(job)
+        assert job.stdout() == b"overtaken: 0\novertaken later: 0\n", f"{how}: {job.stdout()}"
+        assert job.stderr().count("cuStrictNews is newer than this weft") == 1, job.explain()
+
+
+@finding("correctness-20", scene=StrictScene)
+def a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(scene):
+    program = compiled(scene, "shut_in.c")
+    plain = scene.plain(program, "plain")
+    scene.finish(plain)
+    holds(scene, compiled(scene, "references.c"))
+    job = scene.strict(program, "filler")
+    scene.finish(job)
+    assert job.stdout() == plain.stdout() == b"0 left\n", f"{job.stdout()} and {plain.stdout()}"
+    assert ended(scene, job)["left_behind"] > 0

@@ -23,7 +23,10 @@ use crate::{real, session};
 const STACK: usize = 256 << 10;
 
 /// Without a word from anybody it looks again after this long, ns.
-const NAP: Ns = 100_000_000;
+const NAP: Ns = 10_000_000_000;
+
+/// The process ends: for who does not get it out of the driver's hands within this nobody waits.
+const AT_EXIT: Ns = 2_000_000_000;
 
 /// Who waits for the queue looks again after this long.
 const LOOK: Ns = 1_000_000;
@@ -57,8 +60,14 @@ static WAITERS: AtomicU32 = AtomicU32::new(0);
 /// From when on each of them is in a hurry.
 static HURRIES: Mutex<Vec<Ns>> = Mutex::new(Vec::new());
 
-/// Whether the thread was started. One that could not be is not tried again.
-static STARTED: AtomicBool = AtomicBool::new(false);
+/// The process that has the thread; 0: none.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+/// The thread that issues ([`session::mark`]); 0: none.
+static ISSUER: AtomicU32 = AtomicU32::new(0);
+
+/// The process ends: the gate is open.
+static LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// Nothing is left behind any more: the thread could not be had, or something of ours has failed.
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -69,7 +78,7 @@ fn line() -> MutexGuard<'static, Line<Left>> {
 
 /// Puts a call at the end. False if it has to be made directly.
 pub fn push(left: Left) -> bool {
-    if BROKEN.load(Ordering::Relaxed) || !started() {
+    if BROKEN.load(Ordering::Relaxed) || STARTED.load(Ordering::Acquire) == 0 {
         return false;
     }
     let weight = Weight {
@@ -88,6 +97,10 @@ pub fn push(left: Left) -> bool {
             return false;
         }
     }
+    // Whoever stops the queue empties it next, under this lock.
+    if BROKEN.load(Ordering::Relaxed) {
+        return false;
+    }
     inside.push(weight, left);
     // Under the lock, so that whoever takes it out counts it down after this.
     let before = STATE.fetch_add(1, Ordering::AcqRel) & !FAILED;
@@ -99,19 +112,20 @@ pub fn push(left: Left) -> bool {
     true
 }
 
-fn started() -> bool {
-    if STARTED.load(Ordering::Acquire) {
-        return true;
+/// Starts the thread, with the session and not with the first launch that is left behind: by then the job may have shut itself in (seccomp), on just the thread that launches.
+pub fn start() {
+    if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
+        return;
     }
-    if STARTED.swap(true, Ordering::AcqRel) {
-        return true;
+    if !session::spawn("weft-queue", STACK, work) {
+        stop();
+        log::info!("launches are not left behind at the gate: no thread could be had for them");
     }
-    let begun = session::spawn("weft-queue", STACK, work);
-    if !begun {
-        BROKEN.store(true, Ordering::Relaxed);
-        log::warn!("launches are not left behind at the gate: no thread could be had for them");
-    }
-    begun
+}
+
+/// From now on nothing is left behind.
+pub fn stop() {
+    BROKEN.store(true, Ordering::SeqCst);
 }
 
 /// The thread.
@@ -157,6 +171,7 @@ pub(super) fn fail(context: CuContext, error: CuResult) {
 
 /// Issues until something holds or the queue is empty. Only whoever holds [`ISSUING`].
 fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
+    let _this = This::new();
     let mut own = Own::default();
     while !holds() {
         // No longer than this is the line locked.
@@ -169,6 +184,22 @@ fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
             fail(left.context(), result);
         }
         drop(going);
+    }
+}
+
+/// This thread issues.
+struct This;
+
+impl This {
+    fn new() -> This {
+        ISSUER.store(session::mark(), Ordering::Release);
+        This
+    }
+}
+
+impl Drop for This {
+    fn drop(&mut self) {
+        ISSUER.store(0, Ordering::Release);
     }
 }
 
@@ -212,9 +243,31 @@ pub fn empty() {
     wait(session::longest_wait(), Ns::MAX, all_gone());
 }
 
-/// The process ends: all of it goes at once, and for who does not get it out of the driver's hands in two seconds nobody waits.
+/// The process ends: all of it goes at once, or what of it the driver takes within [`AT_EXIT`].
 pub fn empty_at_once() {
-    wait(0, 2_000_000_000, all_gone());
+    wait(0, AT_EXIT, all_gone());
+}
+
+/// The same for who may hold any lock of the process, and may be within any call: in a signal's handler, say. Our thread does it, or whoever is at it; should that be the very thread that calls
+/// this, nobody can, and nothing waits. Nor does a child that shares the parent's memory: the launches are the parent's.
+pub fn leave_at_once() {
+    let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+    if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == session::mark() {
+        return;
+    }
+    stop();
+    LEAVING.store(true, Ordering::SeqCst);
+    session::hurry_by(0);
+    CALLED.fetch_add(1, Ordering::AcqRel);
+    let _ = futex::wake(&CALLED, Flags::PRIVATE, 1);
+    WAITERS.fetch_add(1, Ordering::SeqCst);
+    let begin = session::time();
+    while pending() > 0 && session::time().saturating_sub(begin) < AT_EXIT {
+        let seen = LEFT.load(Ordering::SeqCst);
+        if pending() > 0 {
+            let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&session::pause(LOOK)));
+        }
+    }
 }
 
 /// Whether all that is in the queue at this moment has left it.
@@ -282,7 +335,8 @@ fn hurries() -> MutexGuard<'static, Vec<Ns>> {
 
 /// The gate opens when the first of those who wait has waited long enough, and shuts again when he has what he waited for.
 fn hurry(hurries: &[Ns]) {
-    session::hurry_by(hurries.iter().copied().min().unwrap_or(Ns::MAX));
+    let first = hurries.iter().copied().min().unwrap_or(Ns::MAX);
+    session::hurry_by(if LEAVING.load(Ordering::SeqCst) { 0 } else { first });
 }
 
 /// Nobody is to be told of what failed in a context: it has ended. 0: in any.

@@ -11,7 +11,8 @@
 //!   could make it fail ([`known`]), with parameters whose layout the driver told ([`held`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]);
 //!   to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that waits for the queue returns its error; not one that gives something back.
 //! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. What others put in meanwhile
-//!   he does not wait for. A job that ends in good order, and one whose broker dies, issues what is left without waiting.
+//!   he does not wait for. A job that ends by itself (`exit`, `_exit`), and one whose broker dies, issues what is left without waiting. What a signal kills takes it along.
+//! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's table does not know, nothing is left behind any more.
 //! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
 //! * A job that is no filler, or whose gate is open, pays one load a call.
 //!
@@ -27,8 +28,8 @@ mod line;
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Once, OnceLock};
 
 use weft_broker::protocol::Ns;
 
@@ -119,6 +120,7 @@ unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
         session::left_behind();
         Offered::Taken
     } else {
+        say_why_not();
         Offered::Declined
     }
 }
@@ -322,10 +324,54 @@ pub fn failed(error: CuResult) -> *const () {
     answer as *const ()
 }
 
-/// The process ends: what is left goes at once.
+/// The session has begun: what the queue needs is had now. Later a job may have shut itself in, and a thread begun then would be its death.
+pub fn start() {
+    if on() {
+        guarded(issuer::start);
+    }
+}
+
+/// The process ends: what is left goes at once, and what is launched from now on by others' last acts goes without the queue.
 pub fn at_exit() {
+    issuer::stop();
     if busy() {
         guarded(issuer::empty_at_once);
+    }
+}
+
+/// The same where nothing may be locked: in `_exit`, which may be called anywhere.
+pub fn at_once() {
+    if pending() > 0 {
+        issuer::leave_at_once();
+    }
+}
+
+/// The job was given a function of the driver's that weft's table does not know. Calls of it pass weft by, and with it what is in the queue, whatever their place among the launches. So what
+/// is there goes, and nothing is left behind any more.
+pub fn passed_by(name: &str) {
+    if !on() || issuer::broken() {
+        return;
+    }
+    issuer::stop();
+    guarded(|| {
+        issuer::empty();
+        PASSED_BY.get_or_init(|| name.to_owned());
+    });
+}
+
+/// The function by which the queue was given up.
+static PASSED_BY: OnceLock<String> = OnceLock::new();
+
+/// A launch is not left behind that would have been: why that is never done in this process is said, once.
+#[cold]
+fn say_why_not() {
+    static SAID: Once = Once::new();
+    if let Some(name) = PASSED_BY.get() {
+        SAID.call_once(|| {
+            log::warn!(
+                "launches are not left behind at the gate: {name} is newer than this weft, and calls of it would pass them by"
+            );
+        });
     }
 }
 

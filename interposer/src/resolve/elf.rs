@@ -56,6 +56,54 @@ pub fn after_us(name: &CStr) -> Option<*mut ()> {
     search.after.or(search.before)
 }
 
+/// What the dynamic linker keeps of a loaded object, as far as debuggers may read it (`struct link_map` in link.h). A handle of `dlopen` is the address of one.
+#[repr(C)]
+struct LinkMap {
+    base: u64,
+    name: *const c_char,
+    dynamic: *const Dynamic,
+    next: *const LinkMap,
+}
+
+/// Where the linker's list begins (`struct r_debug` in link.h); from version 2 on with the list of the next namespace.
+#[repr(C)]
+struct Debug {
+    version: c_int,
+    first: *const LinkMap,
+    changed: u64,
+    state: c_int,
+    linker: u64,
+    more: *const Debug,
+}
+
+unsafe extern "C" {
+    static _r_debug: Debug;
+    /// Our own dynamic section.
+    static _DYNAMIC: Dynamic;
+}
+
+/// As [`after_us`], without the dynamic linker's lock, which another thread, or one that a fork has left behind, may hold for ever: of the objects that the program was started with, which are
+/// never unloaded and stand first in the linker's list.
+pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
+    let own = &raw const _DYNAMIC;
+    // SAFETY: the linker's own record, which lives as long as the process.
+    let mut at = unsafe { _r_debug.first };
+    let mut passed_us = false;
+    loop {
+        // SAFETY: null, or an object that is never unloaded.
+        let map = unsafe { at.as_ref() }?;
+        if passed_us {
+            // SAFETY: the linker's record of a loaded object says where its dynamic section is.
+            let found = unsafe { define(map.base, map.dynamic, name) };
+            if found.is_some() {
+                return found;
+            }
+        }
+        passed_us |= map.dynamic == own;
+        at = map.next;
+    }
+}
+
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr hands over a valid record.
     let info = unsafe { &*info };
@@ -110,13 +158,6 @@ unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut
 /// # Safety
 /// `handle` came from `dlopen` and is open.
 pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
-    /// The public part of what the dynamic linker keeps of an object (glibc's `struct link_map`), which its handle points at.
-    #[repr(C)]
-    struct LinkMap {
-        base: u64,
-        name: *const c_char,
-        dynamic: *const Dynamic,
-    }
     if handle.is_null() {
         return Vec::new();
     }
@@ -286,6 +327,8 @@ mod tests {
         let getpid = unsafe { dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
         assert_eq!(getpid as usize, libc::getpid as *const () as usize);
         assert!(after_us(c"weft has no such function").is_none());
+        assert_eq!(after_us_at_once(c"dlsym"), Some(found));
+        assert!(after_us_at_once(c"weft has no such function").is_none());
     }
 
     #[test]

@@ -221,6 +221,7 @@ fn begin() {
             devices::begin(session);
             SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
             helper::start(session, weft_broker::transport::path::socket());
+            crate::queue::start();
         }
         Err(why) => log::warn!("this job runs as without weft: {why}"),
     }
@@ -373,7 +374,7 @@ pub use behind::{
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
 pub use seat::{Entry, Sight};
-pub use thread::{Uncancelled, rest, uncancelled};
+pub use thread::{Uncancelled, mark, rest, uncancelled};
 
 /// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {

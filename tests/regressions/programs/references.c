@@ -5,28 +5,7 @@
 #include <sys/stat.h>
 #include "strict.h"
 
-static Handle context, function, stream;
-static long made;
-
-static void launch(void) {
-    unsigned long long memory = 0;
-    void *arguments[] = {&memory};
-    check(call(cuLaunchKernel, function, 1, 1, 1, 32, 1, 1, 0, stream, (Handle)arguments, (Handle)0));
-    made++;
-}
-
-// Launches that were made and have neither reached the driver nor failed there.
-static long left(void) { return made - strict_count("launches") - strict_count("failed"); }
-
-// Launches until one is left behind. What others do meanwhile may let it go at once, so again.
-static void leave_behind(void) {
-    for (int tries = 0; tries < 100000; tries++) {
-        launch();
-        if (left() > 0) return;
-    }
-    fprintf(stderr, "nothing is left behind\n");
-    _exit(5);
-}
+static Handle context;
 
 // A launch that is left behind, and fails. None is made meanwhile that could fail by itself.
 static void fail(int error) {
@@ -40,11 +19,8 @@ static void fail(int error) {
 static int told(void) { return call(cuCtxSynchronize); }
 
 int main(int count, char **words) {
-    Handle module, other;
+    Handle other;
     context = open_strict();
-    check(call(cuModuleLoadData, &module, "code"));
-    check(call(cuModuleGetFunction, &function, module, "one"));
-    check(call(cuStreamCreate, &stream, 1));
     if (!strcmp(words[1], "hold")) {
         struct stat about;
         while (!stat(words[2], &about)) {
