@@ -15,7 +15,7 @@ use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
 use crate::protocol::board;
 use crate::protocol::credit::Lease;
-use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells};
+use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells, flags};
 use crate::protocol::{Ns, VERSION};
 
 /// A ring costs a holder some 2 us (a system call that wakes another core): 0.2 % of its time at most.
@@ -64,6 +64,8 @@ pub enum Seen {
 pub struct Found {
     /// Records read.
     pub records: usize,
+    /// Launches among them, transfers too: what raises a holder's sign.
+    pub launches: bool,
     /// Anything new at all.
     pub news: bool,
     /// A launch waits at the gate.
@@ -89,6 +91,8 @@ pub struct LaneWatch {
     told_early: bool,
     /// When the client was last asked to ring for its idleness.
     naps_since: Option<Ns>,
+    /// Its launches are timed because the core wants it.
+    timed: bool,
 }
 
 impl LaneWatch {
@@ -104,6 +108,7 @@ impl LaneWatch {
             told_at: 0,
             told_early: false,
             naps_since: None,
+            timed: false,
         }
     }
 
@@ -146,6 +151,7 @@ impl LaneWatch {
             && let Some(record) = self.reader.next(&lane)
         {
             found.records += 1;
+            found.launches |= matches!(record.kind, Kind::Launch | Kind::Graph | Kind::Transfer | Kind::Stir);
             self.take(record, now, events, seen, trace);
             if most == RECORDS && self.reader.lost() != lost {
                 most = found.records + OF_A_FAST_LANE;
@@ -199,11 +205,19 @@ impl LaneWatch {
                         beside: Beside::Others,
                     };
                     seen.push(Seen::Served(timed, record.at));
-                } else {
+                } else if self.entry.profiling {
                     seen.push(Seen::Sample(kernel, time, gap));
                 }
                 self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
-                events.push((at, Event::Sampled { client, kernel, time }));
+                events.push((
+                    at,
+                    Event::Sampled {
+                        client,
+                        kernel,
+                        time,
+                        at,
+                    },
+                ));
                 return;
             }
         };
@@ -393,6 +407,16 @@ impl LaneWatch {
     pub fn let_out(&self, lease: Option<Lease>) {
         self.entry.lane.orders.let_out(lease);
         self.ring();
+    }
+
+    /// Has launches timed by the device now and then, or no more. A broker that refines profiles has all of them timed all the time.
+    pub fn time_launches(&mut self, wanted: bool) {
+        let flags = &self.entry.lane.orders.flags;
+        if wanted {
+            self.timed = flags.fetch_or(flags::SAMPLE, Ordering::Release) & flags::SAMPLE == 0;
+        } else if std::mem::take(&mut self.timed) {
+            flags.fetch_and(!flags::SAMPLE, Ordering::Release);
+        }
     }
 
     /// Takes back what is left.

@@ -560,6 +560,10 @@ impl Scheduler {
                 self.lane(client)?.let_out(lease);
                 None
             }
+            Decision::Times(client, wanted) => {
+                self.lane(client)?.time_launches(wanted);
+                None
+            }
             Decision::Revoke(client) => {
                 let lane = self.lane(client)?;
                 let left = lane.revoke();
