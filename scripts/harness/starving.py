@@ -34,10 +34,10 @@ JOBS = (1, 2, 3)
 BOUND = 60.0
 
 
-def program(folder):
-    """The background job, built there."""
+def program(folder, kernels=KERNELS):
+    """The background job, built there, which reads its kernels from that file."""
     built = folder / "starving"
-    command = ["cc", "-O1", "-o", built, PROGRAM, f'-DKERNELS="{KERNELS}"', "-ldl"]
+    command = ["cc", "-O1", "-o", built, PROGRAM, f'-DKERNELS="{kernels}"', "-ldl"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)

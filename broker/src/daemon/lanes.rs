@@ -64,7 +64,7 @@ pub enum Seen {
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// Launches among them, transfers too: what raises a holder's sign.
+    /// A launch among them: what raises a holder's sign.
     pub launches: bool,
     /// Anything new at all.
     pub news: bool,
@@ -151,7 +151,7 @@ impl LaneWatch {
             && let Some(record) = self.reader.next(&lane)
         {
             found.records += 1;
-            found.launches |= matches!(record.kind, Kind::Launch | Kind::Graph | Kind::Transfer | Kind::Stir);
+            found.launches |= matches!(record.kind, Kind::Launch | Kind::Graph);
             self.take(record, now, events, seen, trace);
             if most == RECORDS && self.reader.lost() != lost {
                 most = found.records + OF_A_FAST_LANE;
