@@ -41,13 +41,12 @@ def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
     turn = 0
     for shape in ((1, 1_000, 1), (1, 1_000, 3)):
         seen = []
-        while len(seen) < TRIES:
+        for _ in range(TRIES):
             turn += 1
             seen.append(rates(scene, program, shape, turn))
-            if seen[-1]["weft"] >= LEAST * seen[-1]["fikit"]:
-                break
-        else:
-            raise AssertionError(f"kernels a step, us of host work, jobs {shape}: steps/s {seen}")
+        # A learnt fault comes and goes with what was learnt first: the middle one of three.
+        ratios = sorted(one["weft"] / one["fikit"] for one in seen)
+        assert ratios[TRIES // 2] >= LEAST, f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
 
 
 class Users(users.Scene):
@@ -61,37 +60,37 @@ class Users(users.Scene):
             kernels.chmod(0o644)
             self.program = starving.program(self.bin, kernels)
             self.program.chmod(0o755)
+            self.companion = self.bin / "companion"
+            shutil.copy(starving.COMPANION, self.companion)
 
     def close(self):
         if os.geteuid() == 0:
             super().close()
 
     def steps(self, uid, name, priority, *words):
-        """Starts the job as this user. Its steps come from `told`."""
-        command = [self.bin / "weft", "run", "--priority", priority, "--", self.program, *words]
+        """Starts the job as this user."""
+        command = [self.bin / "weft", "run", "--priority", priority, "--", *words]
         environment = {**self.environment(uid), "WEFT_QUEUE": "off"}
         job = jobs.Job(command, environment=environment, folder=self.folder, name=name, limits=users.becomes(uid), cwd="/")
         self.jobs.append(job)
         return job
 
-    def told(self, job):
-        code = job.wait(BOUND)
-        assert code == 0, job.explain()
-        return json.loads(job.stdout())["steps"]
-
     def beside(self, uid, turn):
         """The steps of a filler of this user beside a holder of Ann's that launches every 2 ms."""
-        holder = self.steps(users.ANN, f"holder{turn}-{uid}", 5, 1, 2_000, 0.1, 3)
-        assert jobs.wait_until(lambda: self.attached(users.ANN) >= 1 or not holder.running(), BOUND)
-        filler = self.steps(uid, f"filler{turn}-{uid}", 7, 1, 0, 0.3, 1)
-        steps = self.told(filler)
-        self.told(holder)
-        assert jobs.wait_until(lambda: self.attached(users.ANN) == 0, BOUND)
-        return steps
+        running = self.folder / f"running{turn}-{uid}"
+        running.touch()
+        holder = self.steps(users.ANN, f"holder{turn}-{uid}", 5, self.companion, "--while", running, "--burst", 1, "--pause", 2_000)
+        assert jobs.wait_until(lambda: self.launches(holder) > 100 or not holder.running(), BOUND) and holder.running(), holder.explain()
+        filler = self.steps(uid, f"filler{turn}-{uid}", 7, self.program, 1, 0, 0.2, 0.8)
+        code = filler.wait(BOUND)
+        running.unlink()
+        holder.wait(BOUND)
+        assert code == 0, filler.explain()
+        return json.loads(filler.stdout())["steps"]
 
-    def attached(self, uid):
-        status = json.loads(self.weft(uid, "status", "--json").stdout)
-        return len(status["clients"])
+    def launches(self, job):
+        clients = json.loads(self.weft(users.ANN, "status", "--json").stdout)["clients"]
+        return next((row["launches"] for row in clients if row["pid"] == job.pid), 0)
 
 
 @finding("correctness-2", scene=Users)
@@ -102,5 +101,5 @@ def a_filler_of_another_user_gets_about_what_one_of_the_same_gets(scene):
     while len(seen) < TRIES:
         seen.append((scene.beside(users.BEA, len(seen)), scene.beside(users.ANN, len(seen))))
         if seen[-1][0] >= LEAST * seen[-1][1]:
-            return None
+            return f"{seen}"
     raise AssertionError(f"steps of another user's filler, and of the same user's: {seen}")
