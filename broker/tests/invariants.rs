@@ -159,7 +159,7 @@ impl World {
                 (lane.bound, lane.signs) = (bound, above);
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::Lease(..) => None,
+            Decision::Lease(..) | Decision::Times(..) => None,
             Decision::Revoke(client) => {
                 let lane = &mut self.lanes[client.0 as usize];
                 assert!(lane.attached);

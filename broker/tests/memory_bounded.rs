@@ -58,7 +58,7 @@ impl World {
                 at,
             });
             let time = 9 * US;
-            self.tell(Event::Sampled { client, kernel, time });
+            self.tell(Event::Sampled { client, kernel, time, at: self.now });
         }
     }
 

@@ -3,6 +3,8 @@
 //! The ledger knows what was seen to end; that news comes late. Here work also ends as time passes, so that the next kernel can be on its way when the
 //! one before it ends. The delay bound is kept by the ledger all the same: a clock that is wrong costs a little idle time or a little delay, never the bound.
 
+use std::collections::VecDeque;
+
 use super::queue::Slot;
 use crate::protocol::Ns;
 
@@ -109,9 +111,58 @@ impl Device {
     }
 }
 
+/// Stretches of holders' work that are remembered.
+const STRETCHES: usize = 256;
+
+/// Between two stretches that are told apart.
+const APART: Ns = 20_000;
+
+/// When holders lately had work on the device, as far as it is known: from the first launch to the end as predicted or seen. With several holders a little too much of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Worked(VecDeque<(Ns, Ns)>);
+
+impl Worked {
+    /// A holder launched work that ends then.
+    pub(super) fn launched(&mut self, at: Ns, end: Ns) {
+        match self.0.back_mut() {
+            Some(last) if at <= last.1.saturating_add(APART) => last.1 = last.1.max(end),
+            _ => {
+                if self.0.len() >= STRETCHES {
+                    self.0.pop_front();
+                }
+                self.0.push_back((at, end));
+            }
+        }
+    }
+
+    /// Nothing of holders was left there, as was seen then.
+    pub(super) fn ended(&mut self, at: Ns) {
+        if let Some(last) = self.0.back_mut().filter(|last| last.0 <= at) {
+            last.1 = at;
+        }
+    }
+
+    /// How much of so long a time from `at` on passed without a holder's work there, before one came back: what began there was at work for as long at least.
+    pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
+        let end = at.saturating_add(time);
+        let mut begin = at;
+        for (first, last) in &self.0 {
+            if *last <= begin {
+                continue;
+            }
+            if *first > begin {
+                return end.min(*first).saturating_sub(begin);
+            }
+            // It was there first.
+            begin = *last;
+        }
+        end.saturating_sub(begin)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::config::US;
+    use super::super::config::{MS, US};
     use super::*;
 
     #[test]
@@ -128,6 +179,26 @@ mod tests {
         assert_eq!(device.remaining(40 * US, 500 * US), 40 * US, "it may have waited");
         device.launched(2, 10 * US, 500 * US, 40 * US);
         assert_eq!(device.remaining(50 * US, 500 * US), 50 * US);
+    }
+
+    #[test]
+    fn when_holders_worked_is_remembered_as_stretches() {
+        let mut worked = Worked::default();
+        assert_eq!(worked.without(7, 900 * US), 900 * US);
+        worked.launched(100 * US, 130 * US);
+        worked.launched(120 * US, 150 * US);
+        worked.ended(170 * US);
+        worked.launched(300 * US, 320 * US);
+        assert_eq!(worked.without(0, 100 * US), 100 * US, "it ended when the first one began");
+        assert_eq!(worked.without(40 * US, 61 * US), 60 * US);
+        assert_eq!(worked.without(160 * US, US), 0, "it was there already");
+        assert_eq!(worked.without(160 * US, 30 * US), 20 * US, "and went");
+        assert_eq!(worked.without(170 * US, 130 * US), 130 * US, "between two");
+        assert_eq!(worked.without(120 * US, 900 * US), 130 * US, "between two, and through both");
+        worked.ended(310 * US);
+        assert_eq!(worked.without(310 * US, MS), MS, "it ended sooner than predicted");
+        (0..2 * STRETCHES as Ns).for_each(|turn| worked.launched(1_000 * US + turn * 100 * US, 0));
+        assert_eq!(worked.0.len(), STRETCHES);
     }
 
     #[test]

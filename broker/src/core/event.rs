@@ -105,6 +105,8 @@ pub enum Event {
         kernel: u64,
         /// Its time, ns.
         time: Ns,
+        /// When it was launched.
+        at: Ns,
     },
     /// Time passed.
     Tick,
@@ -131,6 +133,8 @@ pub enum Decision {
         /// Void as soon as a more important holder launches.
         bound: bool,
     },
+    /// Have launches of a client timed by the device now and then ([`Event::Sampled`]), or no more: its ends are seen too late to say how long its kernels take, and no profile does.
+    Times(Client, bool),
     /// Swap a filler's credit word to zero, then tell the core what was in it: [`Event::Revoked`].
     Revoke(Client),
 }

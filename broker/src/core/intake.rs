@@ -1,6 +1,12 @@
 //! Taking events in: what clients say is checked, bounded and entered in the books.
 
-use super::{Client, Core, Decision, Ns, client::Wait, queue::Slot, state::State};
+use super::{
+    Client, Core, Decision, Ns,
+    client::{ClientState, Wait},
+    pace::Sight,
+    queue::Slot,
+    state::State,
+};
 use crate::protocol::{PRIORITIES, lane::Mode};
 
 impl Core {
@@ -83,6 +89,10 @@ impl Core {
                 client.pace.forget();
                 client.lease = None;
             }
+            let timed = |client: &mut ClientState| client.pace.ends_to_be_timed();
+            if old == Mode::Filler && self.state.get_mut(slot).is_some_and(timed) {
+                out.push(Decision::Times(id, false));
+            }
             out.push(Decision::Mode(id, new));
         }
         self.bar(out);
@@ -115,6 +125,10 @@ impl Core {
                     return false;
                 };
                 client.timeline.launch(kernel, cost, at, behind, longest);
+                if foresees {
+                    let end = client.timeline.end_if_launched().unwrap_or(at);
+                    self.state.worked.launched(at, end);
+                }
                 self.holder_is_back(out);
                 false
             }
@@ -126,6 +140,7 @@ impl Core {
                 if foresees {
                     let time = client.pace.of_next(kernel).map_or(cost, |forecast| forecast.middle);
                     client.pace.launched(kernel, cost, at, passed);
+                    client.pace.takes(time);
                     let granted_at = client.granted_at;
                     if passed {
                         self.state.device.order_took(at.saturating_sub(granted_at));
@@ -245,7 +260,7 @@ impl Core {
             client.ended_at = now;
         }
         if change.settled > 0 && self.state.foresees() {
-            self.settled(slot, change.settled);
+            self.settled(slot, change.settled, out);
         }
         let (bound, whole) = (self.state.config.delay_bound, self.state.config.starving_after);
         let Some(client) = self.state.get_mut(slot) else {
@@ -281,13 +296,33 @@ impl Core {
     }
 
     /// Work of a filler was seen to end: it teaches how long it took, and how much is left on the device.
-    fn settled(&mut self, slot: Slot, settled: Ns) {
+    fn settled(&mut self, slot: Slot, settled: Ns, out: &mut Vec<Decision>) {
         let now = self.now;
         let undisturbed = self.undisturbed_since(slot);
         let outstanding = self.state.outstanding();
+        let unknown = self.state.config.delay_bound;
         self.state.device.seen(outstanding, now);
         if let Some(client) = self.state.get_mut(slot) {
-            client.pace.ended(settled, now, undisturbed);
+            let sight = Sight {
+                now,
+                undisturbed_since: undisturbed,
+                waits_since: client.wait.map(|wait| wait.since),
+                unknown,
+            };
+            client.pace.ended(settled, &sight);
+            if client.mode == Mode::Filler && client.pace.begins_to_be_timed() {
+                out.push(Decision::Times(client.id, true));
+            }
+        }
+    }
+
+    /// The device told how long a kernel took that was launched at `at`.
+    pub(super) fn sampled(&mut self, slot: Slot, kernel: u64, time: Ns, at: Ns) {
+        let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
+        let alone = self.state.worked.without(at, time);
+        let unknown = self.state.config.delay_bound;
+        if let Some(client) = self.state.get_mut(slot) {
+            client.pace.measured(kernel, time, at, alone, unknown);
         }
     }
 

@@ -175,6 +175,10 @@ impl Core {
                 {
                     client.foresight.ended(at);
                     client.slack.waited(at);
+                    // Of several the others may have work there.
+                    if let [_] = self.state.holders[..] {
+                        self.state.worked.ended(at);
+                    }
                 }
             }
             Event::Stirred(client, at) => {
@@ -238,12 +242,15 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 self.revoked(slot, left);
             }
-            Event::Sampled { client, kernel, time } => {
+            Event::Sampled {
+                client,
+                kernel,
+                time,
+                at,
+            } => {
                 let Some(slot) = self.known(client) else { return };
-                let time = time.min(self.state.config.longest_cost);
-                let foresees = self.state.foresees();
-                if let Some(client) = self.state.get_mut(slot).filter(|_| foresees) {
-                    client.pace.measured(kernel, time);
+                if self.state.foresees() {
+                    self.sampled(slot, kernel, time, at);
                 }
                 return self.decide_soon();
             }

@@ -8,7 +8,7 @@ use std::{collections::HashMap, hash::BuildHasherDefault};
 use super::{
     Client, Config, Counters, PolicyName,
     client::{ClientState, Wait},
-    device::Device,
+    device::{Device, Worked},
     ledger::Ledger,
     queue::{Entry, Queue, Slot},
     timeline::Phase,
@@ -37,6 +37,8 @@ pub(super) struct State {
     pub waiting: usize,
     /// What fillers have on the device by the clock, under `weft`.
     pub device: Device,
+    /// When holders had work there lately, under `weft`.
+    pub worked: Worked,
     /// Last sign of work of any filler of a class.
     pub class_active_at: [Ns; PRIORITIES],
     slots: Vec<Option<ClientState>>,
@@ -56,6 +58,7 @@ impl State {
             order: Vec::new(),
             waiting: 0,
             device: Device::default(),
+            worked: Worked::default(),
             class_active_at: [0; PRIORITIES],
             slots: Vec::new(),
             free: Vec::new(),
@@ -234,10 +237,10 @@ impl State {
         let Some(client) = self.get(slot) else { return wait.cost };
         match client.pace.of_next(wait.kernel) {
             Some(forecast) if client.pace.is_profiled() => forecast.high.max(client.pace.may_take(wait.kernel)),
-            // Ends are seen late, so what was learnt of them is rather too long.
+            // Ends are seen a little late, so what was learnt of them is rather too long.
             Some(forecast) => forecast.middle,
             None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
-            None => wait.cost.max(self.config.delay_bound),
+            None => wait.cost.max(self.config.delay_bound.min(client.pace.bound(wait.kernel))),
         }
     }
 

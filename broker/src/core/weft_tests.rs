@@ -2,6 +2,7 @@
 
 mod equals;
 mod refined;
+mod starving;
 
 use std::sync::Arc;
 
@@ -108,6 +109,11 @@ impl Bench {
 
     /// What it was granted is issued, and has ended.
     fn done(&mut self, time: Ns) {
+        self.done_while(time, false);
+    }
+
+    /// The same; `waits`: its host comes to the gate with the next kernel at once, and so looks when this one ends.
+    fn done_while(&mut self, time: Ns, waits: bool) {
         let at = self.now;
         let cost = self
             .core
@@ -121,6 +127,14 @@ impl Bench {
             at,
         });
         self.issued += cost;
+        if waits {
+            self.tell(Event::Progress {
+                client: TRAINING,
+                issued: self.issued,
+                settled: self.issued - cost,
+            });
+            self.waits(20 * US);
+        }
         self.now += time;
         self.tell(Event::Progress {
             client: TRAINING,
@@ -227,7 +241,8 @@ fn of_a_filler_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
             Some(20 * US),
             "kernel {kernel}: what it is charged, and no more"
         );
-        bench.done(700 * US);
+        bench.done_while(700 * US, true);
+        bench.tell(Event::Passed(TRAINING));
         bench.now += 19 * MS;
     }
     let times = bench.core.snapshot().client(TRAINING).expect("attached").times;

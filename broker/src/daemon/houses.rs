@@ -77,12 +77,21 @@ impl Houses {
         row.and_then(|row| row.get(priority)).copied().unwrap_or(0)
     }
 
-    /// A holder of this house has launched: the others' fillers are told.
-    pub fn relay(&self, house: Option<&Arc<House>>, sign: usize) {
+    /// A holder of this house has launched: the others' fillers are told. What is decided in this turn is decided with knowledge of that launch, so the sign counts as read: credit bound to
+    /// the sums from before would be void when it is given.
+    pub fn relay(&mut self, house: Option<&Arc<House>>, sign: usize) {
         let Some(house) = house else { return };
-        for (other, _) in &self.guests {
-            if !Arc::ptr_eq(other, house) {
-                other.board.raise(sign);
+        for (other, read) in &mut self.guests {
+            if Arc::ptr_eq(other, house) {
+                continue;
+            }
+            other.board.raise(sign);
+            for (row, signs) in read.iter_mut().enumerate() {
+                for (priority, signs) in signs.iter_mut().enumerate() {
+                    if (board::sign(row, 0)..board::sign(row, priority)).contains(&sign) {
+                        *signs = signs.wrapping_add(1);
+                    }
+                }
             }
         }
     }
@@ -117,7 +126,10 @@ mod tests {
         assert_eq!(houses.above(Some(&ann), 0, 5), 1);
         assert_eq!(houses.above(Some(&bea), 0, 5), 0);
         houses.relay(Some(&ann), sign);
+        let told = houses.above(Some(&bea), 0, 5);
+        assert_eq!(told, 1, "what is decided now knows of it");
         houses.read(1);
+        assert_eq!(houses.above(Some(&bea), 0, 5), told, "so credit given for it holds");
         assert_eq!(houses.above(Some(&ann), 0, 5), 1, "not twice");
         assert_eq!(houses.above(Some(&bea), 0, 5), 1);
         assert_eq!(houses.above(Some(&bea), 0, 2), 0, "its own priority is not above it");

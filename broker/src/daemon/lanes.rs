@@ -15,7 +15,7 @@ use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
 use crate::protocol::board;
 use crate::protocol::credit::Lease;
-use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells};
+use crate::protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells, flags};
 use crate::protocol::{Ns, VERSION};
 
 /// A ring costs a holder some 2 us (a system call that wakes another core): 0.2 % of its time at most.
@@ -67,6 +67,8 @@ pub enum Seen {
 pub struct Found {
     /// Records read.
     pub records: usize,
+    /// A launch among them: what raises a holder's sign.
+    pub launches: bool,
     /// Anything new at all.
     pub news: bool,
     /// A launch waits at the gate.
@@ -94,6 +96,8 @@ pub struct LaneWatch {
     naps_since: Option<Ns>,
     /// What it told at a rate that it did not know yet.
     guessed: Vec<Record>,
+    /// Its launches are timed because the core wants it.
+    timed: bool,
 }
 
 impl LaneWatch {
@@ -110,6 +114,7 @@ impl LaneWatch {
             told_early: false,
             naps_since: None,
             guessed: Vec::new(),
+            timed: false,
         }
     }
 
@@ -152,6 +157,7 @@ impl LaneWatch {
             && let Some(record) = self.reader.next(&lane)
         {
             found.records += 1;
+            found.launches |= matches!(record.kind, Kind::Launch | Kind::Graph);
             self.take(record, now, events, seen, trace);
             if most == RECORDS && self.reader.lost() != lost {
                 most = found.records + OF_A_FAST_LANE;
@@ -209,7 +215,15 @@ impl LaneWatch {
                 samples.fetch_add(1, Ordering::Relaxed);
                 seen.push(self.sample(record));
                 let time = record.a;
-                events.push((at, Event::Sampled { client, kernel, time }));
+                events.push((
+                    at,
+                    Event::Sampled {
+                        client,
+                        kernel,
+                        time,
+                        at,
+                    },
+                ));
                 return;
             }
             Kind::Guess => {
@@ -427,6 +441,16 @@ impl LaneWatch {
     pub fn let_out(&self, lease: Option<Lease>) {
         self.entry.lane.orders.let_out(lease);
         self.ring();
+    }
+
+    /// Has launches timed by the device now and then, or no more. A broker that refines profiles has all of them timed all the time.
+    pub fn time_launches(&mut self, wanted: bool) {
+        let flags = &self.entry.lane.orders.flags;
+        if wanted {
+            self.timed = flags.fetch_or(flags::SAMPLE, Ordering::Release) & flags::SAMPLE == 0;
+        } else if std::mem::take(&mut self.timed) {
+            flags.fetch_and(!flags::SAMPLE, Ordering::Release);
+        }
     }
 
     /// Takes back what is left.

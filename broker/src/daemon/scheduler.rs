@@ -383,7 +383,8 @@ impl Scheduler {
                     turn.filler_waits |= found.waits && lane.mode() == Mode::Filler;
                     if found.records > 0 {
                         self.last_record = now;
-                        if lane.mode() == Mode::Holder {
+                        // Its idleness is no launch: others' credit is given for that very moment.
+                        if found.launches && lane.mode() == Mode::Holder {
                             self.houses.relay(lane.entry().house.as_ref(), lane.sign());
                         }
                     }
@@ -572,6 +573,10 @@ impl Scheduler {
             }
             Decision::Lease(client, lease) => {
                 self.lane(client)?.let_out(lease);
+                None
+            }
+            Decision::Times(client, wanted) => {
+                self.lane(client)?.time_launches(wanted);
                 None
             }
             Decision::Revoke(client) => {

@@ -299,7 +299,7 @@ impl World {
                         self.tell(vec![Event::Revoked { client, left }]);
                     }
                 }
-                Decision::Lease(..) => {}
+                Decision::Lease(..) | Decision::Times(..) => {}
                 Decision::Revoke(client) => {
                     let left = std::mem::take(&mut self.processes[client.0 as usize].credit);
                     self.tell(vec![Event::Revoked { client, left }]);

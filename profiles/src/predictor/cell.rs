@@ -119,6 +119,11 @@ impl Cell {
         self.middle
     }
 
+    /// Mean distance of values from what the next shorter context said of them.
+    pub(super) fn shorter(&self) -> f32 {
+        self.shorter
+    }
+
     pub(super) fn seen(&self) -> u8 {
         self.seen
     }

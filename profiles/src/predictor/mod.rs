@@ -235,6 +235,33 @@ impl Predictor {
         }
     }
 
+    /// What came of this context was no more than this, and how much less is not known: contexts that say more come down towards it, the others stay.
+    pub fn at_most(&mut self, context: &Context, value: Ns) {
+        self.bounded(context, value, |middle| middle > value as f32);
+    }
+
+    /// The same where it was no less.
+    pub fn at_least(&mut self, context: &Context, value: Ns) {
+        self.bounded(context, value, |middle| middle < value as f32);
+    }
+
+    fn bounded(&mut self, context: &Context, value: Ns, refuted: impl Fn(f32) -> bool) {
+        let best = self.best(context).map(|(order, _)| order);
+        for (order, hash) in context.hashes().into_iter().enumerate() {
+            let Some(at) = self.table.find(hash) else { continue };
+            // What the job's kernels take all together is another matter, unless it is what is believed of this one.
+            if order == 0 && best != Some(0) {
+                continue;
+            }
+            let cell = self.table.at_mut(at);
+            if refuted(cell.middle()) {
+                // What shorter contexts would have said is not judged by a value that nobody saw.
+                let shorter = cell.shorter();
+                cell.learn(value, shorter);
+            }
+        }
+    }
+
     fn judge(&mut self, order: usize, cell: &Cell, forecast: &Forecast, value: Ns) {
         let quality = &mut self.quality;
         quality.forecasts += 1;

@@ -121,6 +121,7 @@ impl Books {
             let client = match decision {
                 Decision::Mode(client, _)
                 | Decision::Lease(client, _)
+                | Decision::Times(client, _)
                 | Decision::Grant { client, .. }
                 | Decision::Revoke(client) => client,
             };

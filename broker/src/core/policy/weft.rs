@@ -79,6 +79,12 @@ impl Policy for Weft {
             true => calm(state, now),
             false => calm(state, now).min(client.pace.in_progress()),
         };
+        // Kernels that take longer than they are charged get so much less of it.
+        let longer = match client.pace.is_profiled() {
+            true => 1,
+            false => (client.pace.slowest() / client.pace.longest().max(1)).max(1),
+        };
+        let calm = calm / longer;
         let slow = slow(state, client, now, 2 * lead);
         let most = most_ahead(state, client).min(calm.max(slow));
         if due > 0 && most > remaining {
@@ -266,8 +272,10 @@ fn calm(state: &State, now: Ns) -> Ns {
 /// ends it. As long as the holder is not due.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
+    // Whether it launches more slowly is told of what is charged: not of one whose kernels take much longer than that.
+    let long = !client.pace.is_profiled() && client.pace.slowest() > state.config.delay_bound / 4;
     match client.pace.spread(1) {
-        Ns::MAX if !due => Ns::MAX,
+        Ns::MAX if !due && !long => Ns::MAX,
         _ => 0,
     }
 }

@@ -114,7 +114,7 @@ impl World {
                         let left = at.map_or(0, |at| std::mem::take(&mut self.jobs[at].credit));
                         events.push_back(Event::Revoked { client, left });
                     }
-                    Decision::Lease(..) => {}
+                    Decision::Lease(..) | Decision::Times(..) => {}
                 }
             }
         }

@@ -14,6 +14,7 @@ fn sampled(samples: usize) -> Bench {
             client: TRAINING,
             kernel: 99,
             time: TRUE,
+            at: bench.now,
         });
     }
     bench

@@ -134,6 +134,11 @@ impl Sampler {
             return Step::NOTHING;
         }
         let driver = &session.driver;
+        if !driver.has_times() {
+            // A job that serves is not asked about each launch for nothing.
+            self.rated.store(true, Ordering::Relaxed);
+            self.skip.store(u32::MAX, Ordering::Relaxed);
+        }
         if launch.kernel_hash == 0 || session.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
             return Step::NOTHING;
         }

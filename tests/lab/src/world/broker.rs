@@ -330,6 +330,8 @@ impl World {
                 self.bell(job);
                 None
             }
+            // What a timed launch tells is not modelled: jobs here see their ends at the gate.
+            Decision::Times(..) => None,
             Decision::Revoke(client) => {
                 let job = client.0 as usize;
                 self.processes[job].lane.lease = None;

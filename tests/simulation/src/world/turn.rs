@@ -74,6 +74,7 @@ impl World {
             Decision::Revoke(_) => self.count("revocations"),
             Decision::Mode(..) => self.count("modes"),
             Decision::Lease(..) => self.count("leases"),
+            Decision::Times(..) => self.count("timings"),
         }
     }
 

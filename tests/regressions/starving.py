@@ -1,0 +1,105 @@
+"""Who starves though there is room: background jobs that nothing is known of, those of other users, those with many streams."""
+
+import json
+import os
+import shutil
+
+import users
+from stage import BOUND, finding, rust
+
+from harness import jobs, paths, starving
+
+# Of what another policy, or the same with one user, gives in the same run. Before they were mended these were 0.06, 0.3 and 0.01; a machine that is busy moves them by a fifth.
+LEAST = 0.5
+TRIES = 3
+
+
+@finding("clients-F1")
+def late_ends_starve_nobody_in_virtual_time(scene):
+    rust(
+        "weft-broker",
+        "core::pace::tests::an_end_that_nobody_looked_for_is_no_time_of_a_kernel",
+        "core::weft_tests::starving::who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it",
+        "core::weft_tests::starving::a_long_kernel_whose_end_is_seen_late_is_found_to_be_long",
+    )
+
+
+def rates(scene, program, shape, turn):
+    """Steps a second under each policy, one right after the other."""
+    told = {}
+    for policy in ("weft", "fikit"):
+        folder = scene.folder / f"turn{turn}"
+        folder.mkdir(exist_ok=True)
+        with starving.Stage(folder, policy, program) as stage:
+            told[policy] = stage.play(*shape, warmup=0.6, seconds=0.8)["rate"]
+    return told
+
+
+@finding("clients-F1")
+def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
+    program = starving.program(scene.folder)
+    turn = 0
+    for shape in ((1, 1_000, 1), (1, 1_000, 3)):
+        seen = []
+        for _ in range(TRIES):
+            turn += 1
+            seen.append(rates(scene, program, shape, turn))
+        # A learnt fault comes and goes with what was learnt first: the middle one of three.
+        ratios = sorted(one["weft"] / one["fikit"] for one in seen)
+        assert ratios[TRIES // 2] >= LEAST, f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
+
+
+class Users(users.Scene):
+    """Several users, and a program that all of them may start."""
+
+    def open(self):
+        if os.geteuid() == 0:
+            super().open()
+            kernels = self.bin / "kernels.ptx"
+            shutil.copy(starving.KERNELS, kernels)
+            kernels.chmod(0o644)
+            self.program = starving.program(self.bin, kernels)
+            self.program.chmod(0o755)
+            self.companion = self.bin / "companion"
+            shutil.copy(starving.COMPANION, self.companion)
+
+    def close(self):
+        if os.geteuid() == 0:
+            super().close()
+
+    def steps(self, uid, name, priority, *words):
+        """Starts the job as this user."""
+        command = [self.bin / "weft", "run", "--priority", priority, "--", *words]
+        environment = {**self.environment(uid), "WEFT_QUEUE": "off"}
+        job = jobs.Job(command, environment=environment, folder=self.folder, name=name, limits=users.becomes(uid), cwd="/")
+        self.jobs.append(job)
+        return job
+
+    def beside(self, uid, turn):
+        """The steps of a filler of this user beside a holder of Ann's that launches every 2 ms."""
+        running = self.folder / f"running{turn}-{uid}"
+        running.touch()
+        holder = self.steps(users.ANN, f"holder{turn}-{uid}", 5, self.companion, "--while", running, "--burst", 1, "--pause", 2_000)
+        assert jobs.wait_until(lambda: self.launches(holder) > 100 or not holder.running(), BOUND) and holder.running(), holder.explain()
+        filler = self.steps(uid, f"filler{turn}-{uid}", 7, self.program, 1, 0, 0.2, 0.8)
+        code = filler.wait(BOUND)
+        running.unlink()
+        holder.wait(BOUND)
+        assert code == 0, filler.explain()
+        return json.loads(filler.stdout())["steps"]
+
+    def launches(self, job):
+        clients = json.loads(self.weft(users.ANN, "status", "--json").stdout)["clients"]
+        return next((row["launches"] for row in clients if row["pid"] == job.pid), 0)
+
+
+@finding("correctness-2", scene=Users)
+def a_filler_of_another_user_gets_about_what_one_of_the_same_gets(scene):
+    if os.geteuid() != 0:
+        return "skipped: jobs of other users need root"
+    seen = []
+    while len(seen) < TRIES:
+        seen.append((scene.beside(users.BEA, len(seen)), scene.beside(users.ANN, len(seen))))
+        if seen[-1][0] >= LEAST * seen[-1][1]:
+            return f"{seen}"
+    raise AssertionError(f"steps of another user's filler, and of the same user's: {seen}")
