@@ -52,6 +52,17 @@ pub struct Arrival {
     pub life: Life,
 }
 
+/// The thread that [`start`] started.
+#[derive(Debug)]
+pub struct Started {
+    /// Where newcomers go.
+    pub arrivals: Sender<Arrival>,
+    /// The thread.
+    pub thread: JoinHandle<()>,
+    /// How often it has gone round: that it lives.
+    pub rounds: Arc<AtomicU64>,
+}
+
 /// Starts the thread. It ends when the returned sender is dropped and `stop` is set.
 pub fn start(
     registry: Arc<Registry>,
@@ -61,9 +72,9 @@ pub fn start(
     admission: admission::Desk,
     unknown_cost: Ns,
     stop: Arc<AtomicBool>,
-    rounds: Arc<AtomicU64>,
-) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
+) -> Result<Started, crate::transport::Error> {
     let (arrivals, incoming) = channel();
+    let rounds = Arc::new(AtomicU64::new(0));
     let inbox = Inbox::make()?;
     let control = Control {
         inbox,
@@ -76,7 +87,7 @@ pub fn start(
         unknown_cost,
         all_heard: true,
         looks: 0,
-        rounds,
+        rounds: Arc::clone(&rounds),
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
@@ -85,7 +96,11 @@ pub fn start(
             what: "starting a thread",
             source,
         })?;
-    Ok((arrivals, thread))
+    Ok(Started {
+        arrivals,
+        thread,
+        rounds,
+    })
 }
 
 struct Peer {

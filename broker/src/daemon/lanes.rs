@@ -213,7 +213,7 @@ impl LaneWatch {
                 let samples = &self.entry.figures.samples;
                 samples.fetch_sub(guesses as u64, Ordering::Relaxed);
                 samples.fetch_add(1, Ordering::Relaxed);
-                seen.push(self.sample(record));
+                seen.extend(self.sample(record));
                 let time = record.a;
                 events.push((
                     at,
@@ -246,11 +246,11 @@ impl LaneWatch {
         });
     }
 
-    fn sample(&self, record: Record) -> Seen {
+    fn sample(&self, record: Record) -> Option<Seen> {
         let gap = (record.b != NO_GAP).then_some(record.b);
         let (kernel, time) = (record.kernel, record.a);
         if !self.entry.refines {
-            return Seen::Sample(kernel, time, gap);
+            return self.entry.profiling.then_some(Seen::Sample(kernel, time, gap));
         }
         let timed = Timed {
             kernel,
@@ -258,13 +258,13 @@ impl LaneWatch {
             gap,
             beside: Beside::Others,
         };
-        Seen::Served(timed, record.at)
+        Some(Seen::Served(timed, record.at))
     }
 
     /// The client is gone: what it had only guessed will not be known any better.
     pub fn takes_guesses(&mut self, seen: &mut Vec<Seen>) {
         let guessed = std::mem::take(&mut self.guessed);
-        seen.extend(guessed.into_iter().map(|record| self.sample(record)));
+        seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
     }
 
     /// What stands beside the ring. Told when it changed.

@@ -10,7 +10,7 @@
 //! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -99,8 +99,11 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         admission.weigh(&uid.to_string(), *weight);
     }
     let control_stop = Arc::new(AtomicBool::new(false));
-    let rounds = Arc::new(AtomicU64::new(0));
-    let (control, control_thread) = control::start(
+    let control::Started {
+        arrivals: control,
+        thread: control_thread,
+        rounds,
+    } = control::start(
         Arc::clone(&registry),
         desk.clone(),
         keeper.clone(),
@@ -108,7 +111,6 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         admission.clone(),
         options.core.unknown_cost,
         Arc::clone(&control_stop),
-        Arc::clone(&rounds),
     )?;
     let beat = beat::start(Arc::clone(&registry), rounds).context("cannot start a thread")?;
     let answers = answers::Answers {

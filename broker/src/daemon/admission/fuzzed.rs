@@ -1,8 +1,6 @@
 //! Admission as bytes from outside reach it, for `tests/soak/fuzz`: a ledger, a `known.json`, what clients say. Nothing of the broker uses it.
 #![forbid(unsafe_code)]
 
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use super::book::Book;
@@ -72,7 +70,9 @@ pub fn a_ledger() -> Vec<u8> {
         family: Job(job),
         asked: GB,
         user: "u".into(),
+        uid: 0,
         stated: true,
+        timed: true,
         managed: false,
         processes: 1,
         members: vec![(Process::of(std::process::id()), "a b".into())],
@@ -106,7 +106,7 @@ impl Room {
     /// With nobody who runs or waits. `None`: the system gives no memory to share.
     pub fn open() -> Option<Room> {
         // To somebody who is gone: what is sent is dropped.
-        let sender = ToTheClient::Packets(Arc::new(OwnedFd::from(UnixStream::pair().ok()?.0)));
+        let sender = ToTheClient::nobody();
         let lane = || Some(Arc::new(SharedLane::lane().ok()?));
         let clients: Option<Vec<_>> = (1..=CLIENTS).map(|client| Some(entry(client, lane()?))).collect();
         Some(Room {
@@ -128,7 +128,7 @@ impl Room {
             ToBroker::NoMore => self.desk.no_more(client),
             ToBroker::OnDevice => self.desk.on_device(client),
             ToBroker::WaitsNoMore | ToBroker::Goodbye => self.desk.gone(client),
-            ToBroker::Context { free, held, at } => self.desk.context(client, Look { free, held, at }),
+            ToBroker::Context { free, held, own, at } => self.desk.context(client, Look { free, held, own, at }),
             ToBroker::Note(line) => entry.note(&line),
             _ => {}
         }

@@ -26,7 +26,7 @@ pub enum ToTheClient {
 
 impl ToTheClient {
     /// To nobody.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "by-hand"))]
     pub fn nobody() -> ToTheClient {
         ToTheClient::Ipc(ipc_channel::ipc::channel().expect("a channel").0)
     }
