@@ -1,4 +1,4 @@
-"""What is counted as a job's device memory, what a context takes along, and what of a job's samples outlives it."""
+"""What is counted as a job's device memory, what a context takes along, what samples outlive a job."""
 
 import json
 import os

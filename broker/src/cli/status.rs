@@ -297,7 +297,7 @@ mod tests {
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",
-            "client 2: took 10.00 GiB of managed memory by itself",
+            "client 2: took 10.0 GiB of managed memory by itself",
             "client 2: 9 launches in the middle of bursts",
             "vanished",
         ] {

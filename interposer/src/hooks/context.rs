@@ -124,7 +124,8 @@ enum Ends {
 }
 
 impl Ends {
-    /// The context that may end; 0 where nobody knows. Asked before the call: after it the handle may be another context's.
+    /// The context that may end; 0 where nobody knows. Asked before the call: after it the handle
+    /// may be another context's.
     fn context(self) -> CuContext {
         match self {
             Ends::Made(context) | Ends::Attached(context) => context,
@@ -137,7 +138,8 @@ impl Ends {
         result.ok()
             && match self {
                 Ends::Made(_) | Ends::Primary(_) => true,
-                // It has to be the current one, and is nobody's current one any more when it has ended.
+                // It has to be the current one, and is nobody's current one any more when it has
+                // ended.
                 Ends::Attached(_) => current() != context,
                 Ends::Retained(device) => !is_active(device),
             }
@@ -158,7 +160,8 @@ fn primary(device: CuDevice) -> CuContext {
     if known != 0 || capture::any() || !is_active(device) {
         return known;
     }
-    // It came to be past us. To retain once more what lives, and to let it go again, changes nothing.
+    // It came to be past us. To retain once more what lives, and to let it go again, changes
+    // nothing.
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
     if !unsafe { real::cuDevicePrimaryCtxRetain(&mut context, device) }.ok() {
@@ -172,7 +175,8 @@ fn primary(device: CuDevice) -> CuContext {
     context
 }
 
-/// Whether a device's primary context lives; not where the driver does not say it. Asked also while somebody captures: it is a question about a device, which no capture hears of.
+/// Whether a device's primary context lives; not where the driver does not say it. Asked also while
+/// somebody captures: it is a question about a device, which no capture hears of.
 fn is_active(device: CuDevice) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both out-parameters are valid.
@@ -187,7 +191,8 @@ fn current() -> CuContext {
     if asked.ok() { context } else { 0 }
 }
 
-/// A call that may end a context. What weft keeps of it is forgotten when it really has ended, and not where others still retain it or the driver refused: its memory is held then, what failed
+/// A call that may end a context. What weft keeps of it is forgotten when it really has ended, and
+/// not where others still retain it or the driver refused: its memory is held then, what failed
 /// there is still to be told, and its events live.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);

@@ -1,10 +1,13 @@
 //! Device memory that a process takes and gives back.
 //!
 //! Counted where the driver hands it out: allocations of every kind and physical memory for mapping, not address ranges (clients
-//! reserve tens of gigabytes of those) and not host memory. What a context takes with it when it ends is given back then; physical memory is
-//! when nobody has its handle any more and it is mapped nowhere. The oldest versions of these functions have 32-bit device addresses, which no device of today gives out.
+//! reserve tens of gigabytes of those) and not host memory. What a context takes with it when it
+//! ends is given back then; physical memory is
+//! when nobody has its handle any more and it is mapped nowhere. The oldest versions of these
+//! functions have 32-bit device addresses, which no device of today gives out.
 //!
-//! What the job itself takes as managed memory is no device memory: the driver moves it away where others want the room. It is counted apart.
+//! What the job itself takes as managed memory is no device memory: the driver moves it away where
+//! others want the room. It is counted apart.
 //!
 //! For a job on managed memory (see [`crate::memory`]) these calls take and free managed memory instead, and answer as the driver would.
 
@@ -30,7 +33,8 @@ use crate::trouble::guarded;
 enum Kind {
     /// Device memory. It ends with its context.
     Plain,
-    /// Device memory of a pool, taken in stream order. Pools are the device's: whether it ends with a context the driver says.
+    /// Device memory of a pool, taken in stream order. Pools are the device's: whether it ends with
+    /// a context the driver says.
     Ordered,
     /// Managed memory that a job on managed memory got in its place.
     Backed,
@@ -66,7 +70,8 @@ struct Physical {
     uses: u32,
 }
 
-/// What is behind each handle of physical memory. The memory lives, and its handle is no other's, as long as anybody uses it.
+/// What is behind each handle of physical memory. The memory lives, and its handle is no other's,
+/// as long as anybody uses it.
 static HANDLES: LazyLock<DashMap<u64, Physical>> = LazyLock::new(DashMap::new);
 
 /// Where physical memory is mapped: how many bytes of which handle.
@@ -119,7 +124,8 @@ pub fn context_ending() -> u64 {
     ENDS.fetch_add(1, Ordering::AcqRel)
 }
 
-/// A context has ended: the driver has the memory again that was taken there before [`context_ending`] said `ends`.
+/// A context has ended: the driver has the memory again that was taken there before
+/// [`context_ending`] said `ends`.
 pub fn context_ended(context: CuContext, ends: u64) {
     if context == 0 {
         return;
@@ -262,7 +268,9 @@ unsafe fn allocate(
     })
 }
 
-/// Takes memory there if the job may have so much more; else there is none, as CUDA says it. `count` counts what was taken, together with the claim that it was taken by: no other thread's claim is
+/// Takes memory there if the job may have so much more; else there is none, as CUDA says it.
+/// `count` counts what was taken, together with the claim that it was taken by: no other thread's
+/// claim is
 /// to see it twice. False if it did not.
 fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
     if memory::settled() {

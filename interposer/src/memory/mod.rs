@@ -72,7 +72,8 @@ pub fn context_ending() {
     }
 }
 
-/// The call has returned. `ended`: the context that has ended by it, whose managed memory is nobody's any more; 0 = one that is not known.
+/// The call has returned. `ended`: the context that has ended by it, whose managed memory is
+/// nobody's any more; 0 = one that is not known.
 pub fn context_ended(ended: Option<CuContext>) {
     if !managed() {
         return;

@@ -96,7 +96,8 @@ pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// A context may be about to end: waits, bounded, until no call of the thread is under way, and keeps it from making more.
+/// A context may be about to end: waits, bounded, until no call of the thread is under way, and
+/// keeps it from making more.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);

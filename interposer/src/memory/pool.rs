@@ -1,8 +1,10 @@
 //! Stream-ordered allocation on managed memory.
 //!
 //! The driver has no stream-ordered managed allocation before CUDA 13, and freeing managed memory waits for the whole context. So what a stream frees is
-//! kept for the next that asks: at once for the same stream, whose own order makes that right; for another stream once an event behind the free was reached. A stream that is gone
-//! is the same as no other: the driver's work on it may still run when its handle, or its thread's place, is another's.
+//! kept for the next that asks: at once for the same stream, whose own order makes that right; for
+//! another stream once an event behind the free was reached. A stream that is gone
+//! is the same as no other: the driver's work on it may still run when its handle, or its thread's
+//! place, is another's.
 //! What is kept does not count as the job's (its `cuMemGetInfo` does not show it) and goes back to the driver when the job asks for more than there is, trims a
 //! pool, or frees more blocks than are worth keeping. The driver's own free waits for what still uses a block, so a block without an event is safe, too.
 
@@ -201,7 +203,8 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     Some(CuResult::SUCCESS)
 }
 
-/// An event behind what is on the stream, 0 where none can be had, and the calling thread's context, whose event it is.
+/// An event behind what is on the stream, 0 where none can be had, and the calling thread's
+/// context, whose event it is.
 fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
     let context = backing::here().map_or(0, |(_, context)| context);
     if capture::any() || context == 0 {
@@ -308,13 +311,15 @@ pub fn stream_ending(stream: CuStream) {
     });
 }
 
-/// A context has ended, and with it its events and streams. 0 = nobody knows which: then it may be any.
+/// A context has ended, and with it its events and streams. 0 = nobody knows which: then it may be
+/// any.
 pub fn context_ended(context: CuContext) {
     let its = |of: CuContext| context == 0 || of == context;
     inside(|inside| {
         inside.events.retain(|(of, _)| !its(*of));
         for spare in &mut inside.spare {
-            // A stream with an event behind it is of that event's context, one without may be of any.
+            // A stream with an event behind it is of that event's context, one without may be of
+            // any.
             if its(spare.of) || spare.event == 0 {
                 spare.line = Line::Gone;
             }

@@ -151,7 +151,8 @@ pub fn forget() {
     LINE.version.fetch_or(1, Ordering::AcqRel);
 }
 
-/// A time of the calling thread's own, for tests whose figures a busy machine must not change: it passes when the test says so, and a little with each look.
+/// A time of the calling thread's own, for tests whose figures a busy machine must not change: it
+/// passes when the test says so, and a little with each look.
 #[cfg(test)]
 pub mod played {
     use std::cell::Cell;

@@ -353,7 +353,8 @@ pub fn device_seen(ordinal: i32, device: &Device) {
     }
 }
 
-/// Memory of a device was taken (`delta` > 0) or given back, bytes. `claimed`: so much of what [`claim`] had booked is over with it.
+/// Memory of a device was taken (`delta` > 0) or given back, bytes. `claimed`: so much of what
+/// [`claim`] had booked is over with it.
 pub fn memory_changed(at: Where, delta: i64, claimed: u64) {
     if let Some(session) = devices::at(at) {
         session.memory_changed(delta, claimed);
@@ -425,7 +426,8 @@ pub fn looked(at: Where, look: Looking, free: u64) {
     }
 }
 
-/// May the job take so much memory there? Every yes is followed by one [`memory_changed`] that says `claimed`, or by [`unclaim`], when the driver has answered.
+/// May the job take so much memory there? Every yes is followed by one [`memory_changed`] that says
+/// `claimed`, or by [`unclaim`], when the driver has answered.
 pub fn claim(at: Where, bytes: u64) -> bool {
     devices::at(at).is_none_or(|session| session.claim(bytes))
 }

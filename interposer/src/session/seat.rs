@@ -89,7 +89,8 @@ pub struct Place {
     entered: AtomicBool,
     /// One thread asks, the others wait for it.
     asking: AtomicU32,
-    /// Bytes held, and bytes on their way to the driver: one word, so that what becomes held is at no moment seen as both, or as neither, by another thread's claim.
+    /// Bytes held, and bytes on their way to the driver: one word, so that what becomes held is at
+    /// no moment seen as both, or as neither, by another thread's claim.
     wanted: AtomicI64,
     /// One thread at a time asks for more.
     growing: AtomicBool,

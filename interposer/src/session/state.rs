@@ -503,7 +503,8 @@ impl Session {
         }
     }
 
-    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and is not any more.
+    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
+    /// is not any more.
     pub fn memory_changed(&self, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.place.settled(delta, claimed);

@@ -1,7 +1,8 @@
 // Memory that contexts take along when they end.
 //
-//   memory_contexts ROUNDS READY RUNNING     contexts that end with all their memory, again and again; ROUNDS is created, reset or released
-//   memory_contexts held                     what is counted after each end; for a job with a figure
+//   memory_contexts ROUNDS READY RUNNING     contexts that end with all their memory, again and
+//                                            again; ROUNDS is created, reset or released
+//   memory_contexts                          what is counted after each end; for a job with a figure
 #include "memory_driver.h"
 
 static handle open_one(int primary) {

@@ -1,4 +1,5 @@
-// What the programs about memory have in common: the driver's functions by their names, and checks that say where they failed.
+// What the programs about memory have in common: the driver's functions by their names, and checks
+// that say where they failed.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +11,12 @@
 
 typedef unsigned long long ptr;
 typedef void *handle;
-typedef struct { int type, handle_types, place, device; void *metadata; unsigned char flags[8 + 32]; } properties;
+// CUmemAllocationProp.
+typedef struct {
+    int type, handle_types, place, device;
+    void *metadata;
+    unsigned char flags[8];
+} properties;
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
@@ -53,14 +59,16 @@ static void begin(void) {
     OK(cuDeviceGet(&device, 0));
 }
 
-// What weft counts as held by a job with a figure: it is told its share as the total, and what is left of that as free.
+// What weft counts as held by a job with a figure: it is told its share as the total, and what is
+// left of that as free.
 static inline size_t held(void) {
     size_t free_bytes = 0, total = 0;
     OK(cuMemGetInfo_v2(&free_bytes, &total));
     return total - free_bytes;
 }
 
-// Says that it is as far as this, and goes on when the file `running` is gone, a minute later at most.
+// Says that it is as far as this, and goes on when the file `running` is gone, a minute later at
+// most.
 static inline void stand(const char *ready, const char *running) {
     FILE *file = fopen(ready, "w");
     if (file) fclose(file);

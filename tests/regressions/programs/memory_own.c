@@ -1,4 +1,5 @@
-// A program that takes managed memory itself, more than the device has, and then a little device memory.
+// A program that takes managed memory itself, more than the device has, and then a little device
+// memory.
 //
 //   memory_own RESIDENT READY RUNNING      RESIDENT MiB of it are brought to the device
 #include "memory_driver.h"

@@ -1,4 +1,5 @@
-// Which stream gets a block that another one has freed in stream order while its own work still runs. For a job on managed memory.
+// Which stream gets a block that another one has freed in stream order while its own work still
+// runs. For a job on managed memory.
 #include "memory_driver.h"
 
 #define BYTES (64 * MIB)

@@ -1,4 +1,5 @@
-// A training job that synchronises rarely: once at its beginning, then it launches until it is killed.
+// A training job that synchronises rarely: once at its beginning, then it launches until it is
+// killed.
 //
 //   memory_rarely LAUNCHES READY      says so after so many launches
 #include "memory_driver.h"

@@ -69,7 +69,8 @@ pub struct Look {
     pub free: u64,
     /// Bytes that it held itself.
     pub held: u64,
-    /// Bytes of managed memory that it had taken by itself: they lie on the device as far as the driver likes, and leave it where others want the room.
+    /// Bytes of managed memory that it had taken by itself: they lie on the device as far as the
+    /// driver likes, and leave it where others want the room.
     pub own: u64,
     /// When it began to look.
     pub at: Ns,

@@ -26,7 +26,8 @@ pub enum Kind {
     Stir = 7,
     /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a holder or alone.
     Counted = 8,
-    /// As [`Kind::Sample`], at a rate of the device's clock that is only the likeliest. All of them come again as samples when the rate is known; they are what is learnt of a client that is
+    /// As [`Kind::Sample`], at a rate of the device's clock that is only the likeliest. All of them
+    /// come again as samples when the rate is known; they are what is learnt of a client that is
     /// killed before.
     Guess = 9,
 }

@@ -35,7 +35,8 @@ const AT_ONCE: Ns = 50_000;
 const SAME_CLOCK: f64 = 0.05;
 
 /// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1. Where the broker was told
-/// how slow its device is, that is the rate from the beginning. Meanwhile the broker is told what they are at the likeliest rate ([`Kind::Guess`]): a job that is killed tells nothing more.
+/// how slow its device is, that is the rate from the beginning. Meanwhile the broker is told what
+/// they are at the likeliest rate ([`Kind::Guess`]): a job that is killed tells nothing more.
 const KEPT_BACK: usize = 512;
 
 /// What is kept of it. As many as there are threads that launch at a time.

@@ -76,7 +76,8 @@ enum Worth {
     Nothing,
     /// A sample: a big gap may follow.
     Tail,
-    /// A sample: its identity has hardly any, or it goes onto an idle device, which tells the rate of the device's clock while that is not known.
+    /// A sample: its identity has hardly any, or it goes onto an idle device, which tells the rate
+    /// of the device's clock while that is not known.
     Rare,
     /// The beginning of a full window.
     Window,

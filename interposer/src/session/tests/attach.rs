@@ -190,7 +190,8 @@ fn a_refusal_for_good_is_not_asked_about_again() {
     let starter = start(session, &path);
     let mut asked = 0;
     let (mut begin, mut first) = (Instant::now(), true);
-    // It looks for a broker once a second, if it does: so long after the first refusal, however late that was.
+    // It looks for a broker once a second, if it does: so long after the first refusal, however
+    // late that was.
     while begin.elapsed() < if first { PATIENCE } else { Duration::from_millis(2_500) } {
         if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).expect("accepting goes on")
         {

@@ -339,7 +339,8 @@ fn a_burst_that_times_new_code_is_not_split() {
     let (session, broker) = attached(Mode::Filler);
     session.costs.set(7, 1_000_000);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
-    // A burst is one within a time after the load: not in the system's, which a busy machine may take from it.
+    // A burst is one within a time after the load: not in the system's, which a busy machine may
+    // take from it.
     let time = clock::played::begin();
     session.tuning.code_loaded(clock::now());
     broker.grant(1_000_000);
