@@ -99,7 +99,8 @@ fn killed_clients_leave_nothing() {
             })
             .collect();
         for (number, child) in children.iter_mut().enumerate() {
-            // Half of them at any moment, from before the attach on; the others when they have attached, however long that takes here.
+            // Half of them at any moment, from before the attach on; the others when they have
+            // attached, however long that takes here.
             if number % 2 == 0 {
                 let said = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
                 let attached = said.map_while(Result::ok).any(|line| line.contains("attached"));

@@ -48,7 +48,8 @@ pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> i
     Ok(())
 }
 
-/// Whether a file could be put at `path` now, found out by making one beside it. Nothing of it is left.
+/// Whether a file could be put at `path` now, found out by making one beside it. Nothing of it is
+/// left.
 pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());

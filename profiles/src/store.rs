@@ -104,7 +104,8 @@ impl Store {
         Ok(path)
     }
 
-    /// Makes the directory where it is missing and finds out whether a profile of this name could be written: for who is about to run a job for it. Says what is wrong; changes no profile.
+    /// Makes the directory where it is missing and finds out whether a profile of this name could
+    /// be written: for who is about to run a job for it. Says what is wrong; changes no profile.
     pub fn ready(&self, name: &str) -> Result<(), Error> {
         let path = self.path(name)?;
         fs::create_dir_all(&self.directory).map_err(|source| Error::Io {
@@ -119,7 +120,8 @@ impl Store {
         })
     }
 
-    /// Keeps what there is under this name as `NAME.old`, in the place of an older one, before it is replaced. Returns what it is called then; `None` where there was none.
+    /// Keeps what there is under this name as `NAME.old`, in the place of an older one, before it
+    /// is replaced. Returns what it is called then; `None` where there was none.
     pub fn set_aside(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.path(name)?;
         if !path.exists() {

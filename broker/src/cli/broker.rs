@@ -256,7 +256,8 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A job that only wants a broker (`--quiet`) has one. Who types this wants his own, with what he said of it, and that one does not run.
+/// A job that only wants a broker (`--quiet`) has one. Who types this wants his own, with what he
+/// said of it, and that one does not run.
 fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
     if args.quiet {
         return Ok(ExitCode::SUCCESS);

@@ -21,7 +21,8 @@ pub struct Environment {
     pub set: Vec<(&'static str, OsString)>,
     /// What the person should know before the job starts.
     pub warnings: Vec<String>,
-    /// A directory that was made for this job alone, because the user's own place cannot be used. Who outlives the job has it removed ([`Environment::tidy`]).
+    /// A directory that was made for this job alone, because the user's own place cannot be used.
+    /// Who outlives the job has it removed ([`Environment::tidy`]).
     pub made: Option<PathBuf>,
 }
 
@@ -109,8 +110,9 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     Ok(environment)
 }
 
-/// A directory in which the driver's names lead to weft: the one that was laid out beside it, else one in this user's own place, else a fresh one, which is returned once more. On a machine of several users anybody
-/// may have been first to make the place (`/tmp/weft-UID`).
+/// A directory in which the driver's names lead to weft: the one that was laid out beside it, else
+/// one in this user's own place, else a fresh one, which is returned once more. On a machine of
+/// several users anybody may have been first to make the place (`/tmp/weft-UID`).
 fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(beside) = libraries::links_beside(weft) {
         return Ok((beside, None));

@@ -116,7 +116,8 @@ pub fn links_beside(weft: &Path) -> Option<PathBuf> {
     names.all(|name| same_file(&beside.join(name), weft)).then_some(beside)
 }
 
-/// A directory in which both driver names lead to weft's library, made under `scratch`, which nobody else may change. Fails as well where the directory is there and somebody else's: he could
+/// A directory in which both driver names lead to weft's library, made under `scratch`, which
+/// nobody else may change. Fails as well where the directory is there and somebody else's: he could
 /// have the job load what he likes.
 pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     let (device, inode) = identity(weft).ok_or(io::ErrorKind::NotFound)?;
@@ -142,7 +143,8 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// A fresh directory of this user's alone, for links where his own place cannot be used. It is never met again: who outlives the job removes it.
+/// A fresh directory of this user's alone, for links where his own place cannot be used. It is
+/// never met again: who outlives the job removes it.
 pub fn fresh_directory() -> io::Result<PathBuf> {
     /// Each name is a new one, so one that is taken is somebody's intent.
     const TRIES: u32 = 64;

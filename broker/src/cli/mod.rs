@@ -107,7 +107,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// A word behind `weft profile` that is none of its commands is taken for the job by clap, which then misses the name.
+/// A word behind `weft profile` that is none of its commands is taken for the job by clap, which
+/// then misses the name.
 fn no_action(words: &[&str]) -> Option<String> {
     use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };

@@ -1,6 +1,7 @@
 //! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them; shows and lists what was learnt.
 //!
-//! What holds: what could not be written is said before the job starts; a profile that is replaced is kept as `NAME.old`; where nothing came of it the exit code is not 0 ([`NOTHING`]).
+//! What holds: what could not be written is said before the job starts; a profile that is replaced
+//! is kept as `NAME.old`; where nothing came of it the exit code is not 0 ([`NOTHING`]).
 //!
 //! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. It ends as the job did.
 #![forbid(unsafe_code)]
@@ -23,7 +24,9 @@ use crate::daemon::places::Places;
 use crate::daemon::status::Sampled;
 use crate::daemon::store;
 
-/// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that was well and no profile (or trace) came of it. A profile that had the name before is kept as NAME.old
+/// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that
+/// was well and no profile (or trace) came of it. A profile that had the name before is kept as
+/// NAME.old
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -85,7 +88,8 @@ enum Action {
     },
 }
 
-/// The exit code where the job ended well and there is no profile, or trace, of it: `EX_CANTCREAT` of sysexits.h, which a job itself hardly has.
+/// The exit code where the job ended well and there is no profile, or trace, of it: `EX_CANTCREAT`
+/// of sysexits.h, which a job itself hardly has.
 pub const NOTHING: u8 = 73;
 
 /// How long after the job's end its last samples may take to arrive.
@@ -188,7 +192,8 @@ fn learn(args: Args) -> Result<ExitCode> {
     Ok(end(status, learnt))
 }
 
-/// Ends as the job did. One that ended well and of which nothing came is no success all the same: a script would go on to serve with a profile that is not there.
+/// Ends as the job did. One that ended well and of which nothing came is no success all the same: a
+/// script would go on to serve with a profile that is not there.
 pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
     match status.success() && !learnt {
         true => ExitCode::from(NOTHING),

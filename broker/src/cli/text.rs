@@ -115,7 +115,8 @@ pub fn why(error: &std::io::Error) -> String {
     without_numbers(error)
 }
 
-/// An error and what it came from, in one line: nothing is said twice, nor are the system's numbers.
+/// An error and what it came from, in one line: nothing is said twice, nor are the system's
+/// numbers.
 pub fn told(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(without_numbers) {
@@ -153,7 +154,8 @@ pub fn priority(text: &str) -> Result<u8, String> {
     priority.ok_or_else(|| "a priority is a whole number from 0 (matters most) to 9".to_string())
 }
 
-/// A command line in at most `width` characters: what people know the job by is its script and what that was told, not where its interpreter lies.
+/// A command line in at most `width` characters: what people know the job by is its script and what
+/// that was told, not where its interpreter lies.
 pub fn command(line: &str, width: usize) -> String {
     let plain = cut(line, usize::MAX);
     if plain.chars().count() <= width {
@@ -183,7 +185,8 @@ fn end_of(path: &str, parts: usize) -> &str {
     slashes.nth(parts - 1).and_then(|at| path.get(at + 1..)).unwrap_or(path)
 }
 
-/// The interpreter, if the program is Python, and the words from the script on; the options between tell nobody anything.
+/// The interpreter, if the program is Python, and the words from the script on; the options between
+/// tell nobody anything.
 fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
     let Some((program, rest)) = words.split_first() else {
         return (None, words);

@@ -196,7 +196,8 @@ impl Entry {
         }
     }
 
-    /// That its profile is of other code, once it has launched `least`. A profile without kernels says what the job takes of memory and claims nothing else.
+    /// That its profile is of other code, once it has launched `least`. A profile without kernels
+    /// says what the job takes of memory and claims nothing else.
     pub fn misfit(&self, least: u64) -> Option<String> {
         let profile = self.loaded.as_ref()?;
         let counters = &self.lane.counters;

@@ -1,7 +1,9 @@
-//! Whether a job's profile is of the code that the job runs: how many of the kernels that it launched the profile knows. The job's side says it, the broker shows it; both go by this.
+//! Whether a job's profile is of the code that the job runs: how many of the kernels that it
+//! launched the profile knows. The job's side says it, the broker shows it; both go by this.
 #![forbid(unsafe_code)]
 
-/// After so many launches it is judged. Before, a job makes ready with kernels that it never launches again; a model's first requests or steps are over by then.
+/// After so many launches it is judged. Before, a job makes ready with kernels that it never
+/// launches again; a model's first requests or steps are over by then.
 pub const ENOUGH: u64 = 512;
 
 /// How much of a job its profile knows.

@@ -16,7 +16,8 @@ pub const SHARED: &str = "/run/weft/broker.sock";
 
 /// The socket of the broker that this process is to use: `WEFT_SOCKET`; else the shared one ([`SHARED`]) if a socket is there, whether somebody listens or not; else the user's own ([`own`]).
 ///
-/// One that is relative counts from the folder in which this process is now, so that whoever it is handed on to finds the same one.
+/// One that is relative counts from the folder in which this process is now, so that whoever it is
+/// handed on to finds the same one.
 pub fn socket() -> PathBuf {
     let socket = socket_from(|name| set(name).map(PathBuf::from), own, is_socket);
     std::path::absolute(&socket).unwrap_or(socket)

@@ -410,7 +410,8 @@ impl Helper {
             .wait(if mem::take(&mut self.asked) { SOON } else { nap });
     }
 
-    /// Says once how much of the job its profile knows: that of another job is used as readily as its own.
+    /// Says once how much of the job its profile knows: that of another job is used as readily as
+    /// its own.
     fn judge(&mut self) {
         let (session, counters) = (self.session, &self.session.lane.counters);
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);

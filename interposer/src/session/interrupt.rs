@@ -4,8 +4,10 @@
 //! waits, the handlers of SIGINT and SIGTERM are ours: they note the signal too, then do what the program's own would have done. With no handler of
 //! the program's nothing is changed: the signal ends the process as ever.
 //!
-//! A Python script that waits for its first context is ended by Ctrl-C as a program without a handler is ([`Watch::ends_script`]). Its interpreter would hear of the signal and of the error of the call that was
-//! broken off at the same time, and fall over both: it prints neither properly and ends with code 1, and a shell's loop goes on to the next round.
+//! A Python script that waits for its first context is ended by Ctrl-C as a program without a
+//! handler is ([`Watch::ends_script`]). Its interpreter would hear of the signal and of the error
+//! of the call that was broken off at the same time, and fall over both: it prints neither properly
+//! and ends with code 1, and a shell's loop goes on to the next round.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -92,7 +94,9 @@ impl Watch {
         CAME.load(Ordering::Acquire)
     }
 
-    /// Ends the process by the SIGINT that came, if it is a Python script whose interpreter has the handler. Somebody at a prompt (a notebook) goes on with it, and a program with a handler of its own does as that says.
+    /// Ends the process by the SIGINT that came, if it is a Python script whose interpreter has the
+    /// handler. Somebody at a prompt (a notebook) goes on with it, and a program with a handler of
+    /// its own does as that says.
     pub fn ends_script(&self) {
         let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
         if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
@@ -138,7 +142,8 @@ fn set(signal: libc::c_int, action: &libc::sigaction) {
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
-/// Ends the process as this signal does that nobody handles, so that whoever waits for it sees that.
+/// Ends the process as this signal does that nobody handles, so that whoever waits for it sees
+/// that.
 fn die_of(signal: libc::c_int) -> ! {
     // SAFETY: zeros are an action: the default one, without flags.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };

@@ -1,6 +1,7 @@
 //! Whether this process is a Python script, and the interpreter's own handler has a signal.
 //!
-//! Asked of `/proc` alone: the linker's lock (`dladdr`) may be held by a thread that waits for this one, and the environment may be changed by others meanwhile.
+//! Asked of `/proc` alone: the linker's lock (`dladdr`) may be held by a thread that waits for this
+//! one, and the environment may be changed by others meanwhile.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -44,7 +45,8 @@ fn names(path: &str, known: &[&str]) -> bool {
     known.iter().any(|known| name.contains(known))
 }
 
-/// Whether the file that is mapped at this address is an interpreter, by its name. `maps`: as proc(5) has it.
+/// Whether the file that is mapped at this address is an interpreter, by its name. `maps`: as
+/// proc(5) has it.
 fn is_interpreters(maps: &str, address: usize) -> bool {
     maps.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();

@@ -2,7 +2,8 @@
 //!
 //! * A job that fits begins at once; one question to the broker and its answer, before the first context, is all it notices.
 //! * Waiting is only for the call that would make the first context, or (the job was let in and suspended at once) for its first memory. It ends when the job is admitted, when `WEFT_WAIT` is over, when the person presses
-//!   Ctrl-C (a Python script ends by it), and when the broker is gone or keeps no queue any more (then the job goes on as without weft).
+//!   Ctrl-C (a Python script ends by it), and when the broker is gone or keeps no queue any more
+//!   (then the job goes on as without weft).
 //! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so that nothing it wrote is lost; its exit code becomes 75. One that goes on
 //!   nevertheless is ended.
 //! * Without a broker nothing waits and nothing is refused.

@@ -25,7 +25,8 @@ fn sockets(places: &Places) -> Row {
     let directory = places.directory();
     let shown = directory.display().to_string();
     if places.is_shared() {
-        // It is another user's by intent. What counts is that nobody but root can have put it there.
+        // It is another user's by intent. What counts is that nobody but root can have put it
+        // there.
         return match path::trusted(places.socket()) {
             Ok(owner) => Row::ok(
                 "sockets",
@@ -75,7 +76,8 @@ fn broker(places: &Places) -> Row {
     }
 }
 
-/// A simulated GPU that is slower than it pretends: a broker that does not know of it takes each of its kernels for a long one, and protects nobody.
+/// A simulated GPU that is slower than it pretends: a broker that does not know of it takes each of
+/// its kernels for a long one, and protects nobody.
 fn dilation(places: &Places) -> Option<Row> {
     let said = std::env::var("SIMGPU_DILATION").ok()?;
     let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;

@@ -43,7 +43,8 @@ impl Process {
     }
 }
 
-/// Whether the process of this number is stopped now, as [`Process::suspended`]; false where it cannot be looked at.
+/// Whether the process of this number is stopped now, as [`Process::suspended`]; false where it
+/// cannot be looked at.
 pub fn is_stopped(pid: u32) -> bool {
     look(pid).is_some_and(|found| matches!(found.state, 'T' | 't'))
 }
