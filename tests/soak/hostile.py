@@ -241,6 +241,12 @@ class Attack:
         """Nothing: what is measured then is the measurement."""
         time.sleep(0.1)
 
+    def spins(self):
+        """CPU time alone, and no word to the broker: what an attack costs by that."""
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+
     def crowd(self):
         """As many attached clients as there may be, for some seconds."""
         kept = []
@@ -252,7 +258,7 @@ class Attack:
             one.close()
 
 
-# All but `rest`.
+# All but `rest` and `spins`, with which the measurement is measured.
 KINDS = ("lingers", "silent", "questions", "nonsense", "lanes", "profiles", "ranges", "names", "grows", "looks", "escapes", "crowd")
 
 

@@ -249,7 +249,7 @@ impl Reader {
         }
         let oldest = self.written.saturating_sub(RECORDS as u64);
         if self.next < oldest {
-            self.lost += oldest - self.next;
+            self.lost = self.lost.saturating_add(oldest - self.next);
             self.next = oldest;
         }
         self.next < self.written
@@ -261,7 +261,7 @@ impl Reader {
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
         let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);
-        self.lost += next - self.next;
+        self.lost = self.lost.saturating_add(next - self.next);
         self.next = next;
     }
 
@@ -269,7 +269,7 @@ impl Reader {
     pub fn leave_all_but(&mut self, lane: &Lane, keep: usize) {
         self.written = lane.written();
         let next = self.written.saturating_sub(keep as u64).max(self.next);
-        self.lost += next - self.next;
+        self.lost = self.lost.saturating_add(next - self.next);
         self.next = next;
     }
 
@@ -406,6 +406,18 @@ mod tests {
         reader.leave_all_but(&lane, 10);
         assert_eq!(reader.next(&lane), Some(launch(90)));
         assert_eq!(reader.lost(), 90);
+    }
+
+    #[test]
+    fn a_head_that_leaps_to_and_fro_is_survived() {
+        let lane = Box::<Lane>::default();
+        let mut reader = Reader::default();
+        for head in [u64::MAX, 1, u64::MAX, 1, u64::MAX - 1] {
+            lane.ring.head.0.store(head, Ordering::Relaxed);
+            while reader.next(&lane).is_some() {}
+        }
+        assert_eq!(reader.lost(), u64::MAX);
+        assert_eq!(reader.malformed(), 2);
     }
 
     #[test]

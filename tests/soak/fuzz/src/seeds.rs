@@ -98,6 +98,7 @@ fn messages() -> Vec<ToBroker> {
         ToBroker::OnDevice,
         ToBroker::WaitsNoMore,
         ToBroker::Context {
+            own: 0,
             free: 7 * GB,
             held: GB,
             at: 5,
@@ -118,6 +119,7 @@ fn desk() -> Vec<Vec<u8>> {
         patience: 1 << 36,
     };
     let look = ToBroker::Context {
+        own: 0,
         free: 2 * GB,
         held: 5 * GB,
         at: 9,
