@@ -478,7 +478,7 @@ def questions_of_a_user_have_few_threads(scene):
         scene.pings()
         assert mean.heard() == "asked"
         most = max(most, wire.threads(scene.pid))
-        assert most < before + 40, f"{before} threads, then {most}"
+        assert most < before + 30, f"{before} threads, then {most}"
         scene.pings()
 
 
