@@ -25,7 +25,7 @@ use crate::transport::{Error, HANDSHAKE, client, fds, path, peer};
 const HALF_OPEN: usize = 1024;
 
 /// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he wants at once, so hundreds who start together are seldom here.
-const HALF_OPEN_OF_A_GUEST: usize = 64;
+const HALF_OPEN_OF_A_GUEST: usize = 256;
 
 /// Connections of a guest altogether: those of his clients, of the questions that wait for an answer, those above, and what is not closed in truth ([`super::callers`]).
 pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
