@@ -444,7 +444,7 @@ mod tests {
                 let (sender, silent) = lingering();
                 let socket = client::tests_connect(&path);
                 if number == 1 {
-                    assert_eq!(listener.accept(Duration::ZERO).expect("accepted").is_some(), false);
+                    assert!(listener.accept(Duration::ZERO).expect("accepted").is_none());
                 }
                 send(&socket, &Packet::Question("bad".into()), sender.as_fd()).expect("sent");
                 (socket, silent)
@@ -463,10 +463,8 @@ mod tests {
             listener.callers.count_of(uid) >= 2,
             "their connections are not closed yet"
         );
-        let sockets: Vec<_> = ends
-            .into_iter()
-            .map(|(socket, silent)| (socket, drop(silent)).0)
-            .collect();
+        let (sockets, silent): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+        drop(silent);
         let begin = Instant::now();
         while listener.callers.count_of(uid) > 0 {
             assert!(begin.elapsed() < PATIENCE, "what hangs no more is closed");
