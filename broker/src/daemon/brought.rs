@@ -15,10 +15,13 @@ pub const OF_A_USER: usize = 64 << 20;
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Brought {
-    users: Mutex<BTreeMap<u32, Arc<Mutex<Vec<One>>>>>,
+    users: Mutex<BTreeMap<u32, His>>,
     /// Of this process alone: nobody makes two contents that look the same to it.
     state: RandomState,
 }
+
+/// What a user has.
+type His = Arc<Mutex<Vec<One>>>;
 
 #[derive(Debug)]
 struct One {

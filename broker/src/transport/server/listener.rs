@@ -25,7 +25,7 @@ use crate::transport::{Error, HANDSHAKE, client, fds, path, peer};
 const HALF_OPEN: usize = 1024;
 
 /// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he wants at once, so hundreds who start together are seldom here.
-const HALF_OPEN_OF_A_GUEST: usize = 64;
+const HALF_OPEN_OF_A_GUEST: usize = 256;
 
 /// Connections of a guest altogether: those of his clients, of the questions that wait for an answer, those above, and what is not closed in truth ([`super::callers`]).
 pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
@@ -463,10 +463,8 @@ mod tests {
             listener.callers.count_of(uid) >= 2,
             "their connections are not closed yet"
         );
-        let sockets: Vec<_> = ends
-            .into_iter()
-            .map(|(socket, silent)| (socket, drop(silent)).0)
-            .collect();
+        let (sockets, silent): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+        drop(silent);
         let begin = Instant::now();
         while listener.callers.count_of(uid) > 0 {
             assert!(begin.elapsed() < PATIENCE, "what hangs no more is closed");
