@@ -2,7 +2,7 @@
 //!
 //! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run, some of those who wait are due and one holds a reservation. Measured are, one thread, the middle
 //! and the longest of some events each: a job comes (and waits), one that runs ends (and others are let in), time goes by. Every one of them decides for the whole queue. Also one forecast, which
-//! `weft queue` asks for; it holds up nobody.
+//! `weft queue` asks for; it holds up nobody. Then the same where small jobs run by the hundred and a few wait: there each who waits asks something of all who run.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -27,6 +27,9 @@ const WAIT: [usize; 5] = [200, 500, 1_000, 3_000, 10_000];
 
 /// The aim, and the queue that it is for: a decision for 200 who wait takes no longer than the broker's control thread sleeps between two looks.
 const AIM: (usize, Duration) = (200, Duration::from_millis(20));
+
+/// Jobs that run, and that wait, where many run.
+const RUN: [(usize, usize); 4] = [(100, 24), (300, 24), (1_000, 24), (500, 500)];
 
 /// No event is measured more often, and none for longer than this in all.
 const ROUNDS: usize = 60;
@@ -110,6 +113,33 @@ impl Bench {
     }
 }
 
+/// Many run, each of a little, and some wait that are large; an hour later they are due.
+fn many(run: usize, wait: usize) -> Bench {
+    let mut bench = Bench::new();
+    bench.under(Policy::Fifo);
+    for number in 0..run + wait {
+        bench.next += 1;
+        let (peak, seconds) = match number < run {
+            true => (79 * GB / run as u64, 3_600 + bench.chance.below(36_000)),
+            false => ((2 + bench.chance.below(38)) * GB, 60 << bench.chance.below(8)),
+        };
+        let ask = Ask {
+            job: Job(bench.next),
+            user: User(bench.chance.below(20) as u32),
+            priority: 5,
+            need: Need::plain(peak, seconds * S),
+            devices: Vec::new(),
+        };
+        bench.tell(Event::Asks(ask));
+        bench.now += S / 10;
+    }
+    assert_eq!(bench.machine.count(), (wait, run));
+    bench.under(Policy::Weft);
+    bench.now += 3_600 * S;
+    bench.tell(Event::Tick);
+    bench
+}
+
 fn measure(mut event: impl FnMut() -> Duration) -> (Duration, Duration) {
     let begin = Instant::now();
     let mut took = Vec::new();
@@ -183,6 +213,31 @@ fn main() -> ExitCode {
             us(ends.0),
             us(tick.0),
             forecast.map_or("null".to_string(), |time| format!("{:.1}", us(time) / 1e3))
+        ));
+    }
+    println!(
+        "{:>7} {:>7} {:>24} {:>24}",
+        "run", "wait", "time goes by", "more is asked for"
+    );
+    for (run, wait) in RUN {
+        let mut bench = many(run, wait);
+        let tick = measure(|| {
+            bench.now += S;
+            bench.tell(Event::Tick)
+        });
+        let more = measure(|| {
+            let job = bench.running.first().copied().unwrap_or(Job(1));
+            let asked = bench.tell(Event::Grows(job, 80 * GB));
+            asked + bench.tell(Event::Has(job, 0))
+        });
+        let us = |time: Duration| time.as_nanos() as f64 / 1e3;
+        let pair =
+            |(middle, longest): (Duration, Duration)| format!("{:.0} us, at most {:.0}", us(middle), us(longest));
+        println!("{run:>7} {wait:>7} {:>24} {:>24}", pair(tick), pair(more));
+        rows.push(format!(
+            "{{\"run\": {run}, \"wait\": {wait}, \"tick_us\": {:.1}, \"more_us\": {:.1}}}",
+            us(tick.0),
+            us(more.0)
         ));
     }
     asked.end(&format!("[{}]\n", rows.join(",\n ")), &missed)

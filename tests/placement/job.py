@@ -16,8 +16,8 @@ import time
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "": 1}
-# However long the one who holds FILE forgets us.
-BOUND = 120.0
+# However long the one who holds FILE forgets us: longer than a case waits for anything.
+BOUND = 3600.0
 
 
 def amount(text):

@@ -17,8 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from harness import cases, jobs, paths  # noqa: E402
 
 JOB = Path(__file__).resolve().parent / "job.py"
-# How long anything may take that takes a second on an idle machine.
+# A wait fails when for so long nothing has happened in the scene: no job came, said a line or ended. How long all of it takes is the machine's business.
 BOUND = 90.0
+# But not even a scene in which something happens all the time is waited for longer.
+LONGEST = 20 * BOUND
 # The larger one first, so that to take the first is not the rule by chance.
 TWO = "16GiB,8GiB"
 DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
@@ -73,11 +75,12 @@ class Scene:
     def ends(self, name):
         self.release(name)
         job = next(job for job in self.jobs if job.name == name)
-        code = job.wait(BOUND)
+        self.comes_true(lambda: not job.running())
+        code = job.wait(0.1)
         assert not job.timed_out and code == 0, f"{name}: {job.explain()}"
 
     def ask(self, *words):
-        done = subprocess.run([str(paths.WEFT), *words, "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+        done = subprocess.run([str(paths.WEFT), *words, "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=BOUND, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def clients(self, name):
@@ -89,8 +92,33 @@ class Scene:
     def client(self, name):
         return next(iter(self.clients(name)), None)
 
+    def happened(self):
+        """Anything that differs from what it was when something has happened in between."""
+
+        def size(path):
+            try:
+                return path.stat().st_size
+            except OSError:
+                return 0
+
+        each = [(job.process.poll(), size(job.stdout_path), size(job.stderr_path), size(self.folder / f"{job.name}.json")) for job in self.jobs]
+        return [*each, size(self.broker.job.stderr_path)]
+
+    def comes_true(self, condition, bound=BOUND):
+        """Waits for it for as long as things happen."""
+        begun = time.monotonic()
+        seen, since = self.happened(), begun
+        while not condition():
+            now, new = time.monotonic(), self.happened()
+            if new != seen:
+                seen, since = new, now
+            if now - since > bound or now - begun > LONGEST:
+                return False
+            time.sleep(0.02)
+        return True
+
     def until(self, what, condition, bound=BOUND):
-        assert jobs.wait_until(condition, bound), f"{what}: not within {bound:.0f} s\n{json.dumps(self.ask('queue'), indent=1)}\n" + "\n".join(
+        assert self.comes_true(condition, bound), f"{what}: nothing has happened for {bound:.0f} s\n{json.dumps(self.ask('queue'), indent=1)}\n" + "\n".join(
             f"{job.name}: {job.stderr()[-600:]}" for job in self.jobs
         )
 

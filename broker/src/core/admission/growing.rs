@@ -83,7 +83,8 @@ impl Admission {
                 fits
             };
             let here = self.running.iter().filter(|(_, running)| running.device == device);
-            let (stay, mut leave): (Vec<_>, Vec<_>) = here.map(|(job, it)| (waits(job), it)).partition(|(waits, _)| *waits);
+            let (stay, mut leave): (Vec<_>, Vec<_>) =
+                here.map(|(job, it)| (waits(job), it)).partition(|(waits, _)| *waits);
             leave.sort_unstable_by_key(|(_, running)| (running.end(self.now), running.number));
             let with = |load: Load, running: &Running| load.with(&running.ask.need, running.share);
             let stay = stay.iter().fold(Load::default(), |load, (_, it)| with(load, it));
@@ -93,7 +94,11 @@ impl Admission {
                 after.extend(after.last().map(|load| with(*load, running)));
             }
             after.reverse();
-            if let Some(at) = after.iter().skip(1).position(|load| has(*load).fits(about, elsewhere, &self.config).is_ok()) {
+            if let Some(at) = after
+                .iter()
+                .skip(1)
+                .position(|load| has(*load).fits(about, elsewhere, &self.config).is_ok())
+            {
                 enough(after.get(at + 1).copied().unwrap_or(stay));
             }
             // Each that may end before all others.
@@ -132,7 +137,9 @@ impl Admission {
 
     /// When somebody's time to keep others out is used up.
     pub(super) fn guards_until(&self) -> Option<Ns> {
-        let left = self.guards().map(|(_, user)| self.people.may_guard(user, self.config.guard));
+        let left = self
+            .guards()
+            .map(|(_, user)| self.people.may_guard(user, self.config.guard));
         left.min().map(|left| self.now.saturating_add(left.max(1)))
     }
 
@@ -161,7 +168,10 @@ impl Admission {
             }
         }
         let guard = self.config.guard;
-        let left = self.running.get(&job).map(|it| self.people.may_guard(it.ask.user, guard));
+        let left = self
+            .running
+            .get(&job)
+            .map(|it| self.people.may_guard(it.ask.user, guard));
         let guards = left.is_some_and(|left| left > guard / WORTH || guarded && left > 0);
         self.growing.push(Growing { job, bytes, guards });
         // Nor does it wait where somebody who waits already would then wait for ever.
@@ -296,7 +306,10 @@ mod tests {
         assert!(asks(&mut machine, 1, 2 * GB) && asks(&mut machine, 2, 3 * GB) && asks(&mut machine, 3, 6 * GB));
         // Five are free. Either end is enough for him: with that of 2 there are 8, one more than he wants, with that of 3 four more.
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
-        assert!(!asks(&mut machine, 4, 2 * GB), "2 may end first, and then it would be too little");
+        assert!(
+            !asks(&mut machine, 4, 2 * GB),
+            "2 may end first, and then it would be too little"
+        );
         tell(&mut machine, Event::Ends(Job(4)));
         assert!(asks(&mut machine, 4, GB));
         assert!(!asks(&mut machine, 5, GB));

@@ -248,7 +248,9 @@ impl Admission {
             let Some(waiter) = self.waiting.get(at) else { continue };
             let mut nearest: Option<(u64, u64, Option<Lack>)> = None;
             for device in self.allowed(&waiter.ask) {
-                let Some(carried) = self.carried(device.id) else { continue };
+                let Some(carried) = self.carried(device.id) else {
+                    continue;
+                };
                 let before = carried.load;
                 let load = before.with(&waiter.ask.need, waiter.ask.need.fixed(device));
                 let lack = load.fits(device, carried.elsewhere, &self.config).err();

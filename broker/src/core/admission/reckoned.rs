@@ -55,6 +55,8 @@ impl Admission {
     }
 
     fn reckon(&self) -> Reckoned {
+        #[cfg(test)]
+        tests::RECKONED.with(|count| count.set(count.get() + 1));
         let mut all = Reckoned {
             longest: self.running.values().map(|running| running.ask.need.expected).max(),
             devices: self.devices.keys().map(|id| (*id, Carried::default())).collect(),
@@ -99,6 +101,38 @@ mod tests {
 
     const GB: u64 = 1_000_000_000;
 
+    thread_local! {
+        /// How often this thread has looked at all who run.
+        pub(super) static RECKONED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    #[test]
+    fn an_event_reckons_a_few_times_however_many_wait() {
+        let mut machine = Admission::new(Config::default());
+        let mut out = Vec::new();
+        machine.handle(0, Event::Device(Device::new(DeviceId(0), 80 * GB)), &mut out);
+        for number in 0..700 {
+            let peak = if number < 500 { GB / 10 } else { 40 * GB };
+            let ask = Ask {
+                job: Job(number),
+                user: User(number as u32 % 20),
+                priority: 5,
+                need: Need::plain(peak, (3_600 + number % 7) * 1_000_000_000),
+                devices: Vec::new(),
+            };
+            machine.handle(number, Event::Asks(ask), &mut out);
+        }
+        assert_eq!(machine.count(), (200, 500));
+        for now in [1, 3_000, 9_000, 90_000] {
+            RECKONED.set(0);
+            machine.handle(now * 1_000_000_000, Event::Tick, &mut out);
+            machine.next_wake();
+            machine.view();
+            // One for the event; what people and the clock ask between events is reckoned once, too.
+            assert!(RECKONED.get() <= 2, "{} times after {now} s", RECKONED.get());
+        }
+    }
+
     /// By looking at all who run for each end.
     fn foreseen_plainly(machine: &Admission, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
         let when = |device: &Device| {
@@ -108,7 +142,8 @@ mod tests {
             let fits_after = |end: &Ns| {
                 let left = machine.load_of(device.id, |running| running.end(machine.now) > *end);
                 let load = left.with(&waiter.ask.need, waiter.ask.need.fixed(device));
-                load.fits(device, machine.host_elsewhere(device.id), &machine.config).is_ok()
+                load.fits(device, machine.host_elsewhere(device.id), &machine.config)
+                    .is_ok()
             };
             ends.into_iter().find(fits_after).map(|end| (end, device.id))
         };

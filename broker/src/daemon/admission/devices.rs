@@ -101,7 +101,8 @@ impl Book {
         let named = |id: &DeviceId| self.said.get(id).map(|said| said.by);
         let unlisted = || {
             let all = self.devices.iter().zip(0..).map(|(uuid, at)| (uuid, DeviceId(at)));
-            all.filter(|(uuid, _)| !self.listed.contains_key(*uuid)).map(|(_, id)| id)
+            all.filter(|(uuid, _)| !self.listed.contains_key(*uuid))
+                .map(|(_, id)| id)
         };
         let own = unlisted().filter(|id| named(id) == Some(uid)).count();
         if unlisted().count() < MOST && (own < EACH || self.is_owner(uid)) {
@@ -128,17 +129,31 @@ impl Book {
         let Some(about) = self.about(device).copied() else {
             return;
         };
-        let listed = self.devices.get(device.0 as usize).and_then(|uuid| self.listed.get(uuid));
+        let listed = self
+            .devices
+            .get(device.0 as usize)
+            .and_then(|uuid| self.listed.get(uuid));
         let listed = listed.copied();
         let believed = |bytes: u64| listed.is_none_or(|most| (most - most / BELOW..=most).contains(&bytes));
         let said = self.said.get(&device);
-        let words = || said.into_iter().flat_map(|said| &said.sizes).filter(|(_, bytes)| believed(**bytes));
-        let owners = words().filter(|(uid, _)| self.is_owner(**uid)).map(|(_, bytes)| *bytes).max();
+        let words = || {
+            said.into_iter()
+                .flat_map(|said| &said.sizes)
+                .filter(|(_, bytes)| believed(**bytes))
+        };
+        let owners = words()
+            .filter(|(uid, _)| self.is_owner(**uid))
+            .map(|(_, bytes)| *bytes)
+            .max();
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
         for (_, bytes) in words() {
             *votes.entry(*bytes).or_default() += 1;
         }
-        let most = votes.into_iter().map(|(bytes, users)| (users, bytes)).max().map(|(_, bytes)| bytes);
+        let most = votes
+            .into_iter()
+            .map(|(bytes, users)| (users, bytes))
+            .max()
+            .map(|(_, bytes)| bytes);
         let size = owners.or(most).or(listed).unwrap_or(about.memory);
         if size != about.memory {
             log::info!("device {} has {size} bytes and not {}", device.0, about.memory);

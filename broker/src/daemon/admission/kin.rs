@@ -167,23 +167,34 @@ impl Book {
             let share = (row.device, row.share);
             held.entry(family(&row.ask.job)).or_default().push(share);
         }
-        // Whose job it is, what it waits for where, since when, and who hears of it.
-        let mut waits: Vec<(Job, Option<(DeviceId, u64)>, Ns, Tied)> = Vec::new();
+        let mut waits: Vec<Wait> = Vec::new();
         for row in &view.waiting {
             let device = row.ask.devices.first().and_then(|device| self.about(*device));
             let needs = device.map(|device| (device.id, row.ask.need.fixed(device)));
-            waits.push((family(&row.ask.job), needs, row.came, Tied::Begins(row.ask.job)));
+            waits.push(Wait {
+                family: family(&row.ask.job),
+                needs,
+                since: row.came,
+                who: Tied::Begins(row.ask.job),
+            });
         }
         for grower in &self.growers {
             let needs = self.machine.share(grower.job).map(|(device, _)| (device, grower.lacks));
-            waits.push((family(&grower.job), needs, grower.since, Tied::Grows(grower.client)));
+            waits.push(Wait {
+                family: family(&grower.job),
+                needs,
+                since: grower.since,
+                who: Tied::Grows(grower.client),
+            });
         }
-        let mut stuck: BTreeSet<Job> = waits.iter().map(|(family, ..)| *family).collect();
+        let mut stuck: BTreeSet<Job> = waits.iter().map(|wait| wait.family).collect();
         // Who waits for nothing ends in time. Who then has room does so, too.
         while let Some(freed) = stuck.iter().copied().find(|job| {
-            let mut needs = waits.iter().filter(|(family, ..)| family == job);
-            needs.all(|(_, needs, ..)| {
-                let known = needs.and_then(|(device, bytes)| Some((self.about(device)?, bytes)));
+            let mut needs = waits.iter().filter(|wait| wait.family == *job);
+            needs.all(|wait| {
+                let known = wait
+                    .needs
+                    .and_then(|(device, bytes)| Some((self.about(device)?, bytes)));
                 known.is_none_or(|(device, bytes)| {
                     let shares = stuck.iter().filter_map(|job| held.get(job)).flatten();
                     let taken = shares.filter(|(at, _)| *at == device.id).map(|(_, share)| *share);
@@ -194,9 +205,21 @@ impl Book {
         }) {
             stuck.remove(&freed);
         }
-        let tied = waits.into_iter().filter(|(family, ..)| stuck.contains(family) && held.contains_key(family));
-        tied.max_by_key(|(_, _, since, tied)| (*since, *tied)).map(|(.., tied)| tied)
+        let tied = waits
+            .iter()
+            .filter(|wait| stuck.contains(&wait.family) && held.contains_key(&wait.family));
+        tied.max_by_key(|wait| (wait.since, wait.who)).map(|wait| wait.who)
     }
+}
+
+/// A wait for memory of a device.
+#[derive(Debug)]
+struct Wait {
+    family: Job,
+    /// Where, and how much; `None`: nothing is known of the device.
+    needs: Option<(DeviceId, u64)>,
+    since: Ns,
+    who: Tied,
 }
 
 /// Who waits no more, so that others can go on.

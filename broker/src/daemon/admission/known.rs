@@ -153,6 +153,10 @@ mod tests {
         }
         assert_eq!(known.page.contexts.len(), MOST);
         assert_eq!(known.context_on("here"), Some(1));
-        assert_eq!(known.context_on(&format!("{:032x}", 10 * MOST - 1)), Some(2), "the last one");
+        assert_eq!(
+            known.context_on(&format!("{:032x}", 10 * MOST - 1)),
+            Some(2),
+            "the last one"
+        );
     }
 }

@@ -323,23 +323,23 @@ impl Book {
         };
         let mut believed = self.believed.remove(&before.id).unwrap_or_default();
         believed.looks.retain(|look| look.uid != uid);
-        let recent = believed.looks.iter().filter(|look| at.saturating_sub(look.at) <= CONFIRMS);
+        let recent = believed
+            .looks
+            .iter()
+            .filter(|look| at.saturating_sub(look.at) <= CONFIRMS);
         let confirmed = recent.map(|look| look.foreign).max().unwrap_or(0);
         if believed.looks.len() >= BELIEVED {
             believed.looks.remove(0);
         }
-        believed.looks.push(Seeing {
-            uid,
-            foreign: says,
-            at,
-        });
+        believed.looks.push(Seeing { uid, foreign: says, at });
         let mut foreign = says;
         if says <= before.foreign.max(confirmed) {
             if says > before.foreign {
                 believed.doubted.retain(|doubted| *doubted != uid);
             }
             believed.alone = believed.alone.filter(|alone| says > alone.before);
-        } else if self.asks_others(before.id, uid) || believed.doubted.contains(&uid) && self.waits_for(before.id, uid) {
+        } else if self.asks_others(before.id, uid) || believed.doubted.contains(&uid) && self.waits_for(before.id, uid)
+        {
             foreign = before.foreign.max(confirmed);
         } else {
             believed.alone.get_or_insert(Alone {
@@ -354,15 +354,23 @@ impl Book {
 
     /// Has other users' jobs on a device look at it. False where there are none.
     fn asks_others(&self, device: DeviceId, uid: u32) -> bool {
-        let others = self.gangs.values().filter(|gang| gang.device == device && gang.uid != uid);
-        let seated = others.flat_map(|gang| gang.members.values()).filter(|it| it.seated.since() > 0);
+        let others = self
+            .gangs
+            .values()
+            .filter(|gang| gang.device == device && gang.uid != uid);
+        let seated = others
+            .flat_map(|gang| gang.members.values())
+            .filter(|it| it.seated.since() > 0);
         let asked = seated.map(|member| member.entry.lane.seat.looks.fetch_add(1, Ordering::Release));
         asked.count() > 0
     }
 
     /// Whether a job of another user waits for this device.
     fn waits_for(&self, device: DeviceId, uid: u32) -> bool {
-        let others = self.gangs.iter().filter(|(_, gang)| gang.device == device && gang.uid != uid);
+        let others = self
+            .gangs
+            .iter()
+            .filter(|(_, gang)| gang.device == device && gang.uid != uid);
         others.into_iter().any(|(job, _)| self.machine.waits(*job))
     }
 
@@ -387,7 +395,10 @@ impl Book {
         if !believed.doubted.contains(&alone.uid) && believed.doubted.len() < BELIEVED {
             believed.doubted.push(alone.uid);
         }
-        log::info!("nobody else saw what user {} says that others hold of a device", alone.uid);
+        log::info!(
+            "nobody else saw what user {} says that others hold of a device",
+            alone.uid
+        );
         before.foreign.min(alone.before)
     }
 

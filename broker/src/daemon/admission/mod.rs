@@ -227,9 +227,7 @@ impl Desk {
         book.look_at_the_growing();
         let waited_for = book.machine.count().0 > 0 || !book.growers.is_empty();
         let looks = waited_for || !book.door.is_empty() || !book.unseen.is_empty();
-        if looks
-            && let Some(reading) = self.watch.last(book.read)
-        {
+        if looks && let Some(reading) = self.watch.last(book.read) {
             book.reads(&reading);
         }
         if !book.door.is_empty() {
@@ -277,10 +275,17 @@ impl Desk {
         let growers = book.growers.iter().map(|grower| (grower.client, grower.since));
         let queued = book.machine.view().waiting;
         let queued = queued.iter().flat_map(|row| {
-            let members = book.gangs.get(&row.ask.job).into_iter().flat_map(|gang| gang.members.keys());
+            let members = book
+                .gangs
+                .get(&row.ask.job)
+                .into_iter()
+                .flat_map(|gang| gang.members.keys());
             members.map(|client| (*client, row.came))
         });
-        door.chain(growers).chain(queued).map(|(client, since)| (client, seconds(since))).collect()
+        door.chain(growers)
+            .chain(queued)
+            .map(|(client, since)| (client, seconds(since)))
+            .collect()
     }
 
     /// For people.

@@ -16,7 +16,7 @@ use crate::protocol::control::Wants;
 use crate::transport::server::ToTheClient;
 
 /// How long somebody stays at the door. A client goes on by itself after a second (`ANSWER` in `interposer/src/session/seat.rs`).
-const HOLDS: Ns = 700_000_000;
+pub const HOLDS: Ns = 700_000_000;
 
 /// Somebody at the door.
 #[derive(Debug)]
@@ -32,6 +32,10 @@ impl Book {
     pub fn comes(&mut self, newcomer: (&Arc<Entry>, &ToTheClient, Wants), told: bool, reading: Option<&Reading>) {
         let (entry, sender, wants) = newcomer;
         let now = clock::now();
+        // It has asked before.
+        if self.clients.contains_key(&entry.client) {
+            return;
+        }
         // Of some devices it does not tell: it names them otherwise.
         let of_this = |it: &Reading| it.free.iter().any(|(uuid, _)| *uuid == wants.uuid);
         let told = told && reading.is_none_or(of_this);
@@ -58,11 +62,17 @@ impl Book {
 
     /// Whoever has been at the door for long enough, or whose device somebody has seen, goes on, in the order they came.
     pub fn open_the_door(&mut self, told: bool) {
-        let now = clock::now();
+        self.open_the_door_at(clock::now(), told);
+    }
+
+    /// The same at this time.
+    pub fn open_the_door_at(&mut self, now: Ns, told: bool) {
         let mut kept = Vec::new();
         for newcomer in std::mem::take(&mut self.door) {
             let device = self.known_device(&newcomer.wants.uuid);
-            let seen = device.and_then(|it| self.seen.get(&it)).is_some_and(|at| *at >= newcomer.since);
+            let seen = device
+                .and_then(|it| self.seen.get(&it))
+                .is_some_and(|at| *at >= newcomer.since);
             let late = now.saturating_sub(newcomer.since) >= HOLDS;
             if told && !seen && !late {
                 kept.push(newcomer);

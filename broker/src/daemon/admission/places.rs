@@ -151,9 +151,16 @@ impl Book {
             stated: seeker.memory.is_some(),
         };
         let placed = machine.best_place(now, &candidate, &promises, &strangers)?;
-        let uuid = numbers.into_iter().find(|(_, id)| *id == placed.device).map(|(uuid, _)| uuid);
+        let uuid = numbers
+            .into_iter()
+            .find(|(_, id)| *id == placed.device)
+            .map(|(uuid, _)| uuid);
         let uuid = uuid.unwrap_or_default();
-        let own = self.promised.iter().filter(|it| it.ask.user == candidate.ask.user).count();
+        let own = self
+            .promised
+            .iter()
+            .filter(|it| it.ask.user == candidate.ask.user)
+            .count();
         if own >= EACH || self.promised.len() >= MOST {
             // His oldest promise goes; where that is none of his, he has none.
             let oldest = self.promised.iter().position(|it| it.ask.user == candidate.ask.user);

@@ -569,7 +569,10 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
         "the last one hears that there is none"
     );
     broker.desk.gone(second.client);
-    assert_eq!((waits(&other), answers(&other), share(&other)), (false, 1, 5 * GB + GB / 8));
+    assert_eq!(
+        (waits(&other), answers(&other), share(&other)),
+        (false, 1, 5 * GB + GB / 8)
+    );
 }
 
 #[test]

@@ -131,7 +131,9 @@ impl Watch {
             if let Some(told) = told {
                 // What has no size NVML cannot tell of, such as a device that shares the host's memory.
                 let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
-                let (free, memory) = told.map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory))).unzip();
+                let (free, memory) = told
+                    .map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory)))
+                    .unzip();
                 slot.last = Reading {
                     number,
                     at,

@@ -130,7 +130,9 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         broker.desk.book().comes(newcomer, true, reading);
         entry
     };
-    let open = |broker: &Broker| broker.desk.book().open_the_door(true);
+    // No time goes by, or as much as somebody stays there.
+    let open_at = |broker: &Broker, now| broker.desk.book().open_the_door_at(now, true);
+    let open = |broker: &Broker| open_at(broker, 0);
     // One has left, and nobody knows whether the driver has its memory again; a stranger came meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
     broker.desk.gone(left.client);
@@ -163,8 +165,7 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     broker.desk.book().seen.clear();
     let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
     assert_eq!(standing(&late), Standing::Unknown);
-    std::thread::sleep(std::time::Duration::from_millis(750));
-    open(&broker);
+    open_at(&broker, clock::now() + newcomers::HOLDS);
     assert_eq!(standing(&late), Standing::Waits);
     broker
         .desk

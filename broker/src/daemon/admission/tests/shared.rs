@@ -59,7 +59,10 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
     assert_eq!(memory(&broker), [("gpu".into(), 4096)]);
     // The next one knows better, whoever runs there.
     let bea = broker.of_user(BEA, "gpu", 8 * GB, GB);
-    assert_eq!((standing(&liar), standing(&bea)), (Standing::Admitted, Standing::Admitted));
+    assert_eq!(
+        (standing(&liar), standing(&bea)),
+        (Standing::Admitted, Standing::Admitted)
+    );
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
     // One that says too much is believed until most say less.
     let large = broker.of_user(CID, "gpu", 1 << 50, GB);
@@ -179,7 +182,10 @@ fn where_nvml_tells_a_look_is_only_the_reason_to_ask_it() {
 #[test]
 fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     let mut broker = shared(None);
-    let (stopped, honest) = (broker.of_user(ANN, "gpu", 8 * GB, 2 * GB), broker.of_user(BEA, "gpu", 8 * GB, GB));
+    let (stopped, honest) = (
+        broker.of_user(ANN, "gpu", 8 * GB, 2 * GB),
+        broker.of_user(BEA, "gpu", 8 * GB, GB),
+    );
     stopped.lane.moves.begun(1);
     // Stopped in the driver, with one of its two GiB.
     stopped.lane.counters.memory.store(GB, Ordering::Relaxed);
@@ -205,7 +211,14 @@ fn a_look_of_tomorrow_is_one_of_now() {
     let mut broker = Broker::begin(None);
     let first = broker.comes(1, "a", GB, None);
     let at = clock::now() + (1 << 60);
-    broker.desk.context(first.client, Look { free: 4 * GB, held: 0, at });
+    broker.desk.context(
+        first.client,
+        Look {
+            free: 4 * GB,
+            held: 0,
+            at,
+        },
+    );
     let now = clock::now();
     let seen = broker.desk.book().seen.get(&DeviceId(0)).copied();
     assert!(seen.is_some_and(|seen| seen <= now), "{seen:?}");

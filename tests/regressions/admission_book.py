@@ -1,0 +1,277 @@
+"""Cases of admission's book: what one user's job says or does must not keep other users' jobs from the device, and what people are told of who waits is so.
+
+Users are numbers that nobody has here; the cases are played by root, who alone can be several users. Their jobs are raw clients (wire.py), since programs would not say these things.
+"""
+
+import contextlib
+import json
+import os
+import stat
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import wire
+from harness import jobs, paths
+from stage import BOUND, finding, rust
+
+ANN, BEA, CID = 61001, 61002, 61003
+UUID = "a0b1c2d3" * 4
+GB = 1 << 30
+TOTAL = 80 * GB
+BOOK = "daemon::admission::tests"
+# Where the seat and what follows it lie in a lane (broker/src/protocol/lane). Each use looks first whether the seat is there.
+SEAT = 448 + 4160
+MOVES = SEAT + 64
+ADMITTED = 2
+
+
+@contextlib.contextmanager
+def user(uid):
+    """Connections made meanwhile are this user's."""
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+class Shared:
+    """A shared broker of root's, without NVML, and raw clients of several users."""
+
+    def __init__(self, folder, options, _policy, *, measured=True):
+        """`measured`: what a context takes is known, so that jobs need not begin one by one."""
+        self.folder, self.options = Path(folder), options
+        self.folder.chmod(0o755)
+        self.place = self.folder / "broker"
+        self.place.mkdir(mode=0o755)
+        self.socket = self.place / "broker.sock"
+        self.profiles = self.folder / "profiles"
+        self.profiles.mkdir()
+        self.clients, self.broker, self.starts = [], None, 0
+        self.known = self.place / "broker.sock.known.json"
+        if measured:
+            self.known.write_text(json.dumps({"format": 1, "contexts": {UUID: 300 << 20}, "learnt": []}))
+
+    def open(self):
+        assert os.geteuid() == 0, "only root can be several users"
+        self.start()
+
+    def environment(self):
+        said = {"WEFT_SOCKET": str(self.socket), "WEFT_PROFILE_DIR": str(self.profiles), "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), "WEFT_LOG": "info"}
+        return {**jobs.clean_environment(), **said}
+
+    def start(self):
+        self.starts += 1
+        command = [paths.WEFT, "broker", "--shared", "--socket", self.socket]
+        self.broker = jobs.Job(command, environment=self.environment(), folder=self.folder, name=f"broker{self.starts}")
+
+        def answers():
+            with contextlib.suppress(OSError):
+                return bool(wire.ask(self.socket, "ping", timeout=2))
+            return False
+
+        assert jobs.wait_until(lambda: answers() or not self.broker.running(), BOUND) and self.broker.running(), self.broker.explain()
+
+    def close(self):
+        for client in self.clients:
+            client.close()
+        self.broker.terminate()
+
+    def client(self, uid, command, **said):
+        """Attached, and nothing said."""
+        with user(uid):
+            client = wire.Client(self.socket, command=command, **said)
+        self.clients.append(client)
+        assert client.welcome(), f"{command} is not let in: {client.refusal}"
+        return client
+
+    def job(self, uid, command, memory, *, total=TOTAL, uuid=UUID, runs=None, **said):
+        """One that says what it takes."""
+        client = self.client(uid, command, **said)
+        client.send(wire.wants(uuid, total, memory=memory, runs=runs))
+        return client
+
+    def queue(self):
+        return wire.ask(self.socket, "queue")["queue"]
+
+    def row(self, kind, command):
+        return next((row for row in self.queue()[kind] if row["command"] == command), None)
+
+    def until(self, what, condition):
+        assert jobs.wait_until(condition, BOUND, step=0.05), f"{what}: not within {BOUND:.0f} s\n{json.dumps(self.queue(), indent=1)}\n{self.broker.explain()}"
+
+    def runs(self, command):
+        self.until(f"{command} runs", lambda: self.row("running", command))
+
+    def waits(self, command):
+        self.until(f"{command} waits", lambda: self.row("waiting", command))
+
+    def weft(self, *words):
+        done = subprocess.run([str(paths.WEFT), *words], env=self.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND, check=False)
+        assert done.returncode == 0, done
+        return done.stdout
+
+
+@finding("correctness-6", scene=Shared)
+def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
+    seeker = {"pid": os.getpid(), "gang": "x", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False}
+    with user(ANN):
+        placed = wire.ask(scene.socket, {"place": {**seeker, "devices": [{"uuid": UUID, "memory": 4096, "free": None}]}})
+    assert "placed" in placed, placed
+    assert scene.queue()["devices"] == [], "a question makes a device known"
+    scene.job(ANN, "liar", 1024, total=4096)
+    scene.runs("liar")
+    scene.job(BEA, "bea", 8 * GB)
+    scene.runs("bea")
+    assert [row["memory"] for row in scene.queue()["devices"]] == [TOTAL], scene.queue()["devices"]
+    # Nor over a restart, whose first client he is.
+    scene.broker.kill()
+    scene.start()
+    scene.job(ANN, "again", 1024, total=4096)
+    scene.runs("again")
+    scene.job(CID, "cid", 8 * GB)
+    scene.runs("cid")
+    rust("weft-broker", f"{BOOK}::shared::a_lie_about_a_device_ends_with_its_broker", f"{BOOK}::shared::where_nvml_tells_a_job_says_no_more_than_how_much_of_it_cuda_has")
+
+
+@finding("correctness-10", scene=Shared)
+def who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene):
+    scene.job(ANN, "idle", 10 * GB)
+    scene.runs("idle")
+    grows = scene.job(ANN, "grows", GB)
+    scene.runs("grows")
+    context = scene.queue()["devices"][0]["context"]
+    grows.send(wire.more(TOTAL - 3 * GB - 2 * context, (1 << 64) - 1))
+    scene.until("it waits for more", lambda: scene.row("running", "grows")["waits_for"])
+    # As soon as the idle one ends it has all that it wants, and two GiB are left beside it.
+    scene.job(BEA, "bea", GB)
+    scene.runs("bea")
+    rust("weft-broker", "core::admission::growing::tests::who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer", "core::admission::growing::tests::who_leaves_him_who_grows_what_he_waits_for_begins")
+
+
+@finding("correctness-11", scene=Shared)
+def one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene):
+    liar = scene.job(ANN, "liar", 1 << 20)
+    scene.until("the liar is let in", lambda: struct.unpack_from("I", liar.lane, SEAT)[0] == ADMITTED)
+    liar.send(wire.context(0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+    scene.until("its look was taken in", lambda: scene.queue()["devices"][0]["foreign"] > 70 * GB)
+    # A change that never ends.
+    struct.pack_into("QQQ", liar.lane, MOVES, 7, 6, 0)
+    # She who waits finds out for herself after some seconds, though there is nobody else who could look.
+    bea = scene.job(BEA, "bea", GB)
+    scene.waits("bea")
+    scene.runs("bea")
+
+    def sees():
+        bea.send(wire.context(TOTAL - GB - (500 << 20), GB, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+        return scene.queue()["devices"][0]["foreign"] < GB
+
+    liar.send(wire.context(0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+    scene.until("her look counts", sees)
+    scene.job(CID, "cid", 8 * GB)
+    scene.runs("cid")
+    tests = ("a_change_that_does_not_end_keeps_nobody_from_seeing", "where_nvml_tells_a_look_is_only_the_reason_to_ask_it", "what_one_user_says_of_strangers_keeps_no_other_user_out_for_long")
+    rust("weft-broker", *(f"{BOOK}::shared::{test}" for test in tests))
+
+
+@finding("correctness-7", scene=Shared)
+def devices_that_are_made_up_are_bounded(scene):
+    scene.job(BEA, "bea", GB)
+    scene.runs("bea")
+    liar = scene.client(ANN, "liar")
+    for number in range(500):
+        liar.send(wire.wants(f"{number:032x}", TOTAL, memory=GB))
+    offers = [{"uuid": f"{number:032x}", "memory": GB, "free": None} for number in range(1000, 1300)]
+    with user(ANN):
+        wire.ask(scene.socket, {"place": {"pid": os.getpid(), "gang": "", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False, "devices": offers}})
+    # Of one user no more than sixteen, and what is asked for a place is none.
+    scene.until("the liar's words were heard", lambda: scene.row("running", "liar"))
+    liar.send(wire.note("the last word"))
+    scene.until("all of them were", lambda: any("the last word" in note for row in wire.ask(scene.socket, "status")["status"]["clients"] for note in row["notes"]))
+    assert len(scene.queue()["devices"]) <= 17, len(scene.queue()["devices"])
+    tests = ("tests::shared::devices_are_bounded_and_those_where_nobody_is_are_forgotten", "tests::shared::what_is_written_is_never_more_than_what_is_read", "known::tests::what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay")
+    rust("weft-broker", *(f"daemon::admission::{test}" for test in tests))
+
+
+@finding("correctness-22", scene=Shared)
+def jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever(_):
+    rust("weft-broker", f"{BOOK}::jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever")
+
+
+@finding("correctness-25", scene=Shared)
+def a_look_of_tomorrow_is_one_of_now(_):
+    rust("weft-broker", f"{BOOK}::shared::a_look_of_tomorrow_is_one_of_now")
+
+
+@finding("correctness-17", scene=Shared)
+def an_event_looks_at_all_who_run_a_few_times_however_many_wait(_):
+    tests = ("an_event_reckons_a_few_times_however_many_wait", "what_is_reckoned_once_is_what_each_look_would_see")
+    rust("weft-broker", *(f"core::admission::reckoned::tests::{test}" for test in tests))
+
+
+@finding("users-B6", scene=Shared)
+def who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene):
+    scene.job(ANN, "trains", 60 * GB, priority=9)
+    scene.runs("trains")
+
+    def row(command):
+        return next(row for row in wire.ask(scene.socket, "status")["status"]["clients"] if row["command"] == command)
+
+    scene.until("it is alone", lambda: row("trains")["mode"] == "alone")
+    service = scene.job(ANN, "service", 60 * GB, priority=5)
+    scene.waits("service")
+    scene.until("it is shown to wait", lambda: row("service")["mode"] == "waits for memory")
+    assert row("service")["waits_for_memory_s"] >= 0 and row("trains")["waits_for_memory_s"] is None, row("service")
+    scene.until("the one that runs is alone", lambda: row("trains")["mode"] == "alone")
+    assert "waits for memory" in scene.weft("status") and "waits for memory" in scene.weft("top", "-n", "1", "-i", "0.1")
+    # Let in it is what its priority says.
+    scene.job(ANN, "beside", GB, priority=9)
+    scene.runs("beside")
+    scene.clients[0].close()
+    scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("holder", "filler"))
+    assert row("service")["waits_for_memory_s"] is None
+    del service
+    rust("weft-broker", "daemon::cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
+
+
+@finding("users-B7", scene=Shared)
+def who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
+    first = scene.job(ANN, "first", 60 * GB)
+    scene.runs("first")
+    scene.job(BEA, "second", 60 * GB)
+    scene.waits("second")
+    seen = scene.queue()
+    assert (seen["admitted"], seen["waited"]) == (1, 0), seen
+    page = scene.weft("queue")
+    assert "min (guess)" in page and "1 admitted so far, 0 of them after a wait" in page, page
+    first.close()
+    scene.runs("second")
+    seen = scene.queue()
+    assert (seen["admitted"], seen["waited"]) == (2, 1), seen
+
+
+@finding("users-B10", scene=Shared, measured=False)
+def what_is_learnt_in_private_is_not_shown_to_all(scene):
+    private = scene.profiles / "known.json"
+    took = {"family": 0, "pid": 77, "command": "python secret.py", "user": "0", "gpu": None, "peak": GB, "ran": 1, "denied": False}
+    private.write_text(json.dumps({"format": 1, "contexts": {UUID: 5}, "learnt": [took]}))
+    scene.broker.terminate()
+    scene.start()
+    first = scene.job(ANN, "first", 60 * GB)
+    scene.runs("first")
+    with user(BEA):
+        seen = wire.ask(scene.socket, "queue")["queue"]
+    assert seen["learnt"] == [] and seen["devices"][0]["context"] != 5, seen
+    assert [row["uid"] for row in seen["running"]] == [ANN], seen
+    # What it learns itself lies beside its socket, and is nobody else's to read.
+    first.send(wire.context(TOTAL - (300 << 20), 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+    scene.until("it has written what a context takes", scene.known.exists)
+    for file in (scene.known, scene.place / "broker.sock.seats"):
+        mode = stat.S_IMODE(file.stat().st_mode)
+        assert mode == 0o600, f"{file.name} has mode {mode:o}"
+    assert json.loads(private.read_text())["contexts"] == {UUID: 5}
+    rust("weft-broker", "daemon::admission::known::tests::what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing")
