@@ -159,7 +159,7 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     broker.sees(waiter.client, look(2 * GB, 0));
     assert!(foreign(&broker) > 5 * GB);
     broker.sees(waiter.client, look(8 * GB - (800 << 20), 0));
-    assert_eq!(foreign(&broker), 0);
+    assert!(foreign(&broker) < GB, "what contexts take, or less");
 }
 
 #[test]
