@@ -120,10 +120,10 @@ class Shared:
 def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
     seeker = {"pid": os.getpid(), "gang": "x", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False}
     with user(ANN):
-        placed = wire.ask(scene.socket, {"place": {**seeker, "devices": [{"uuid": UUID, "memory": 4096, "free": None}]}})
+        placed = wire.ask(scene.socket, {"place": {**seeker, "devices": [{"uuid": UUID, "memory": GB, "free": None}]}})
     assert "placed" in placed, placed
     assert scene.queue()["devices"] == [], "a question makes a device known"
-    scene.job(ANN, "liar", 1024, total=4096)
+    scene.job(ANN, "liar", 1024, total=GB)
     scene.runs("liar")
     scene.job(BEA, "bea", 8 * GB)
     scene.runs("bea")
@@ -131,7 +131,7 @@ def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
     # Nor over a restart, whose first client he is.
     scene.broker.kill()
     scene.start()
-    scene.job(ANN, "again", 1024, total=4096)
+    scene.job(ANN, "again", 1024, total=GB)
     scene.runs("again")
     scene.job(CID, "cid", 8 * GB)
     scene.runs("cid")
