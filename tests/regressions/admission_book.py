@@ -21,9 +21,6 @@ UUID = "a0b1c2d3" * 4
 GB = 1 << 30
 TOTAL = 80 * GB
 BOOK = "daemon::admission::tests"
-# Where the seat and what follows it lie in a lane (broker/src/protocol/lane). Each use looks first whether the seat is there.
-SEAT = 448 + 4160
-MOVES = SEAT + 64
 ADMITTED = 2
 
 
@@ -37,6 +34,12 @@ def user(uid):
     finally:
         os.seteuid(0)
         os.setegid(0)
+
+
+def seat(client, share):
+    """Where a client's seat lies in its lane, found by what it may have (broker/src/protocol/seat.rs: standing, answers, share); None where it has no such share."""
+    at = client.lane[:].find(struct.pack("Q", share)) - 8
+    return at if at >= 0 and struct.unpack_from("I", client.lane, at)[0] == ADMITTED else None
 
 
 class Shared:
@@ -120,10 +123,10 @@ class Shared:
 def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
     seeker = {"pid": os.getpid(), "gang": "x", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False}
     with user(ANN):
-        placed = wire.ask(scene.socket, {"place": {**seeker, "devices": [{"uuid": UUID, "memory": 4096, "free": None}]}})
+        placed = wire.ask(scene.socket, {"place": {**seeker, "devices": [{"uuid": UUID, "memory": GB, "free": None}]}})
     assert "placed" in placed, placed
     assert scene.queue()["devices"] == [], "a question makes a device known"
-    scene.job(ANN, "liar", 1024, total=4096)
+    scene.job(ANN, "liar", 1024, total=GB)
     scene.runs("liar")
     scene.job(BEA, "bea", 8 * GB)
     scene.runs("bea")
@@ -131,7 +134,7 @@ def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
     # Nor over a restart, whose first client he is.
     scene.broker.kill()
     scene.start()
-    scene.job(ANN, "again", 1024, total=4096)
+    scene.job(ANN, "again", 1024, total=GB)
     scene.runs("again")
     scene.job(CID, "cid", 8 * GB)
     scene.runs("cid")
@@ -155,12 +158,13 @@ def who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene):
 
 @finding("correctness-11", scene=Shared)
 def one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene):
-    liar = scene.job(ANN, "liar", 1 << 20)
-    scene.until("the liar is let in", lambda: struct.unpack_from("I", liar.lane, SEAT)[0] == ADMITTED)
+    share = (1 << 20) + 0x5EA7
+    liar = scene.job(ANN, "liar", share)
+    scene.until("the liar is let in", lambda: seat(liar, share) is not None)
     liar.send(wire.context(0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("its look was taken in", lambda: scene.queue()["devices"][0]["foreign"] > 70 * GB)
-    # A change that never ends.
-    struct.pack_into("QQQ", liar.lane, MOVES, 7, 6, 0)
+    # A change that never ends: seven have begun and six ended, in the words behind the seat, which has 64 bytes.
+    struct.pack_into("QQQ", liar.lane, seat(liar, share) + 64, 7, 6, 0)
     # She who waits finds out for herself after some seconds, though there is nobody else who could look.
     bea = scene.job(BEA, "bea", GB)
     scene.waits("bea")

@@ -108,9 +108,9 @@ def no_more():
     return say(number(11))
 
 
-def context(free, held, at):
+def context(free, held, at, own=0):
     """Its first context is there, and it looked."""
-    return say(number(14) + number(free) + number(held) + number(at))
+    return say(number(14) + number(free) + number(held) + number(own) + number(at))
 
 
 def note(line):
