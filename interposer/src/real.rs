@@ -11,8 +11,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{
-    CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuLibrary, CuModule, CuResult,
-    CuStream, KernelNode, LaunchConfig, Location,
+    CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuLibrary, CuModule,
+    CuResult, CuStream, KernelNode, LaunchConfig, Location,
 };
 use crate::table;
 

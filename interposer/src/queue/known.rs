@@ -85,7 +85,10 @@ impl Known {
     }
 
     fn has(&self, function: CuFunction, key: u64, context: CuContext) -> bool {
-        let keys = self.launches.get(&context).and_then(|functions| functions.get(&function));
+        let keys = self
+            .launches
+            .get(&context)
+            .and_then(|functions| functions.get(&function));
         keys.is_some_and(|keys| keys.contains(&key))
     }
 
@@ -271,7 +274,14 @@ mod tests {
             known.changed(Function(number), 8, 1, None);
             assert!(known.count <= MOST && known.streams.len() <= MOST && known.attributes.len() <= MOST);
         }
-        let kept = |known: &Known| -> usize { known.launches.values().flat_map(HashMap::values).map(HashSet::len).sum() };
+        let kept = |known: &Known| -> usize {
+            known
+                .launches
+                .values()
+                .flat_map(HashMap::values)
+                .map(HashSet::len)
+                .sum()
+        };
         assert_eq!(kept(&known), known.count);
         known.add(1, 1, 8, OTHER);
         known.context_ended(CONTEXT);

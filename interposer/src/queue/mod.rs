@@ -251,10 +251,17 @@ pub fn before(at: usize) -> Option<CuResult> {
 /// error waits for a call that can answer with it.
 pub fn ends_something(base: &str) -> bool {
     [
-        "Destroy", "Detach", "Free", "Unload", "Release", "Reset", "Unregister", "Unmap",
+        "Destroy",
+        "Detach",
+        "Free",
+        "Unload",
+        "Release",
+        "Reset",
+        "Unregister",
+        "Unmap",
     ]
-        .iter()
-        .any(|end| base.contains(end))
+    .iter()
+    .any(|end| base.contains(end))
 }
 
 /// What is said to who asks whether a stream's work has ended while some of it is in the queue: "not ready". `None`: there is none of it, and the driver says it. Who asks for as long as others

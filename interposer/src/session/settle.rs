@@ -166,7 +166,9 @@ impl Settle {
 
     /// A context has ended (0: some context). If it is that of the events, or may be, they are forgotten, not destroyed: the driver did that.
     pub fn forget(&self, context: Context) -> bool {
-        let Ok(mut inside) = self.inside.lock() else { return true };
+        let Ok(mut inside) = self.inside.lock() else {
+            return true;
+        };
         let its = context == 0 || inside.context.is_none_or(|own| own == context);
         if its {
             *inside = Inside::default();

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::Row;
+use crate::cli::{outside, text};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
 use crate::daemon::store;
@@ -16,6 +17,7 @@ use crate::transport::{self, path};
 pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(sockets(places));
     rows.push(broker(places));
+    rows.push(past_weft(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
 }
@@ -60,6 +62,28 @@ fn broker(places: &Places) -> Row {
             "broker",
             format!("{error:#}"),
             "end it; jobs go on as without weft meanwhile",
+        ),
+    }
+}
+
+fn past_weft(places: &Places) -> Row {
+    let attached = match admin::ask(places, &Question::Status) {
+        Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
+        _ => Vec::new(),
+    };
+    let outside: Vec<String> = outside::processes(&attached)
+        .into_iter()
+        .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
+        .collect();
+    match outside.is_empty() {
+        true => Row::ok("past weft", "no process of yours has opened the driver past weft"),
+        false => Row::warn(
+            "past weft",
+            format!(
+                "opened the driver and are no jobs of this broker: {}",
+                outside.join(", ")
+            ),
+            "start them with weft run; a library that opens the driver by its path, from a scope or namespace of its own, stays unseen",
         ),
     }
 }
