@@ -24,7 +24,8 @@ const INTERPRETER: u32 = 3;
 
 /// Why weft cannot be put into a program that is about to be run; `None` where it can, or where nobody knows.
 pub fn reason(program: &OsStr) -> Option<String> {
-    let path = found(program)?;
+    // A pipe would be waited for.
+    let path = found(program).filter(|path| path.is_file())?;
     let why = of_file(&path, DEEPEST)?;
     Some(format!(
         "{} {why}: what it does itself runs outside weft; what it starts runs under it",
@@ -55,8 +56,8 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
     if let Some(line) = start.strip_prefix(b"#!") {
         // The rights of a script are its interpreter's.
         let line = line.split(|byte| *byte == b'\n').next()?;
-        let words = line.split(|byte| b" \t".contains(byte));
-        let interpreter = words.into_iter().find(|word| !word.is_empty())?;
+        let mut words = line.split(|byte| b" \t".contains(byte));
+        let interpreter = words.find(|word| !word.is_empty())?;
         return of_file(Path::new(OsStr::from_bytes(interpreter)), depth.checked_sub(1)?);
     }
     if is_static(&file, &start)? {
