@@ -17,9 +17,9 @@ use crate::transport::{self, path};
 pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(sockets(places));
     rows.push(broker(places));
-    rows.push(past_weft(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
+    rows.push(past_weft(places));
 }
 
 fn sockets(places: &Places) -> Row {
@@ -66,28 +66,6 @@ fn broker(places: &Places) -> Row {
     }
 }
 
-fn past_weft(places: &Places) -> Row {
-    let attached = match admin::ask(places, &Question::Status) {
-        Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
-        _ => Vec::new(),
-    };
-    let outside: Vec<String> = outside::processes(&attached)
-        .into_iter()
-        .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
-        .collect();
-    match outside.is_empty() {
-        true => Row::ok("past weft", "no process of yours has opened the driver past weft"),
-        false => Row::warn(
-            "past weft",
-            format!(
-                "opened the driver and are no jobs of this broker: {}",
-                outside.join(", ")
-            ),
-            "start them with weft run; a library that opens the driver by its path, from a scope or namespace of its own, stays unseen",
-        ),
-    }
-}
-
 fn cores() -> Row {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match cores {
@@ -119,6 +97,28 @@ fn profiles(directory: &Path) -> Row {
             "profiles",
             format!("{shown} cannot be written"),
             "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+        ),
+    }
+}
+
+fn past_weft(places: &Places) -> Row {
+    let attached = match admin::ask(places, &Question::Status) {
+        Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
+        _ => Vec::new(),
+    };
+    let outside: Vec<String> = outside::processes(&attached)
+        .into_iter()
+        .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
+        .collect();
+    match outside.is_empty() {
+        true => Row::ok("past weft", "no process of yours has opened the driver past weft"),
+        false => Row::warn(
+            "past weft",
+            format!(
+                "opened the driver and are no jobs of this broker: {}",
+                outside.join(", ")
+            ),
+            "start them with weft run; a library that opens the driver by its path, from a scope or namespace of its own, stays unseen",
         ),
     }
 }
