@@ -127,8 +127,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The SONAME makes `dlopen("libcuda.so.1")` find us; references to our own names stay our own; a client that closes
     // its handle must not unload code that threads run in.
+    // RPATH, the old kind, is looked at before LD_LIBRARY_PATH: what is opened from here by the driver's bare name is found beside us first (`resolve/open.rs`).
     for option in [
         "-soname,libcuda.so.1",
+        "--disable-new-dtags,-rpath,$ORIGIN/lib",
         "-Bsymbolic",
         "-z,now",
         "-z,relro",

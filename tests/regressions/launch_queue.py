@@ -1,7 +1,7 @@
 """The launch queue and the hooks around it: what a call of the job's meets there, and what it leaves behind."""
 
 from harness import jobs, paths
-from stage import BOUND, Scene, compiled, finding
+from stage import BOUND, Scene, compiled, finding, rust
 
 
 class Strict:
@@ -200,3 +200,17 @@ def a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(scene)
     scene.finish(job)
     assert job.stdout() == plain.stdout() == b"0 left\n", f"{job.stdout()} and {plain.stdout()}"
     assert ended(scene, job)["left_behind"] > 0
+
+
+@finding("correctness-26")
+def what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(_scene):
+    rust(
+        "weft-interposer",
+        "queue::tests::what_ends_something_is_told_from_what_does_not",
+        "hooks::capture::tests::calls_of_ours_are_made_in_relaxed_capture_mode",
+    )
+
+
+@finding("clients-S1")
+def tens_of_thousands_of_executable_graphs_have_names(_scene):
+    rust("weft-interposer", "hooks::graph::tests::tens_of_thousands_of_graphs_that_live_at_once_are_told_apart")

@@ -17,6 +17,7 @@ mod gpus;
 mod inherited;
 mod libraries;
 mod mps;
+mod outside;
 mod people;
 mod probe;
 mod profile;

@@ -112,6 +112,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let Some((program, arguments)) = args.command.split_first() else {
         return Ok(ExitCode::from(2));
     };
+    if let Some(why) = super::outside::reason(program) {
+        eprintln!("weft: {why}");
+    }
     let mut job = Command::new(program);
     job.args(arguments).envs(environment.set);
     if let Some(device) = device {

@@ -23,8 +23,20 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
         bail!("unexpected answer");
     };
-    text::show(&*status, args.json, render)?;
+    text::show(&*status, args.json, |status| {
+        [vec![render(status)], past_weft(status)].concat().join("\n")
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Processes that were meant to be among the jobs.
+fn past_weft(status: &Status) -> Vec<String> {
+    let attached: Vec<u32> = status.clients.iter().map(|client| client.pid).collect();
+    let lines = super::outside::processes(&attached).into_iter().map(|process| {
+        let command = text::cut(&process.command, text::COMMAND);
+        format!("process {} has opened the driver past weft: {command}", process.pid)
+    });
+    lines.collect()
 }
 
 /// The page that people see.

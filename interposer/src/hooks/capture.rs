@@ -141,6 +141,27 @@ hooks! {
 mod tests {
     use super::*;
 
+    thread_local! {
+        static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    unsafe extern "C" fn exchange(mode: *mut u32) -> CuResult {
+        // SAFETY: the caller's out-parameter.
+        let wanted = unsafe { mode.read() };
+        // SAFETY: as above.
+        unsafe { mode.write(MODE.replace(wanted)) };
+        CuResult::SUCCESS
+    }
+
+    #[test]
+    fn calls_of_ours_are_made_in_relaxed_capture_mode() {
+        let at = crate::table::index::cuThreadExchangeStreamCaptureMode;
+        crate::table::learn(at, exchange as *mut ());
+        MODE.set(1);
+        assert_eq!(relaxed(|| MODE.get()), 2);
+        assert_eq!(MODE.get(), 1, "the job's own is what it was");
+    }
+
     #[test]
     fn captures_are_counted_a_stream_once() {
         let (a, b) = (0x1111_0000, 0x2222_0000);

@@ -22,8 +22,9 @@ use crate::names::index::Index;
 use crate::trouble::guarded;
 use crate::{names, real, session};
 
-/// Executable graphs alive at once: a serving engine keeps some hundreds.
-const GRAPHS: usize = 1 << 13;
+/// Places for executable graphs that are alive at once; three quarters of them can be taken. A serving engine keeps some hundreds, a program that never destroys one makes thousands. A place that
+/// nobody takes costs address space alone.
+const GRAPHS: usize = 1 << 16;
 
 /// Child graphs inside child graphs are followed this far.
 const DEEPEST: usize = 8;
@@ -422,5 +423,26 @@ hooks! {
         // Before the call: after it, another thread may get this address anew.
         guarded(|| forget(exec));
         real()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tens_of_thousands_of_graphs_that_live_at_once_are_told_apart() {
+        // Handles are addresses of small objects.
+        let exec = |number: usize| 0x7700_0000_0000 + 0x140 * number;
+        for number in 1..40_000 {
+            IDENTITIES.set(exec(number), number as u64);
+        }
+        for number in 1..40_000 {
+            assert_eq!(identity(exec(number)), number as u64);
+        }
+        for number in 1..40_000 {
+            forget(exec(number));
+        }
+        assert_eq!(identity(exec(1)), 0);
     }
 }

@@ -158,17 +158,20 @@ pub unsafe fn learn(launch: &Launch) -> Option<()> {
     Some(())
 }
 
-/// Whether the legacy default stream waits for this one; `None` if it cannot be asked.
+/// Whether the legacy default stream waits for this one, or may; `None` while the driver is not to be asked.
 fn is_blocking(stream: CuStream) -> Option<bool> {
     /// CU_STREAM_NON_BLOCKING.
     const NON_BLOCKING: u32 = 1;
     if stream <= PER_THREAD_STREAM {
         return Some(true);
     }
+    if capture::any() {
+        return None;
+    }
     let mut flags = 0;
     // SAFETY: the out-parameter is valid; the client has just launched to the stream.
-    let asked = !capture::any() && unsafe { real::cuStreamGetFlags(stream, &mut flags) }.ok();
-    asked.then_some(flags & NON_BLOCKING == 0)
+    let asked = unsafe { real::cuStreamGetFlags(stream, &mut flags) };
+    Some(!asked.ok() || flags & NON_BLOCKING == 0)
 }
 
 fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {

@@ -155,7 +155,7 @@ mod tests {
         let to = To {
             context: CONTEXT,
             stream,
-            blocking: stream <= LEGACY || stream % 2 == 0,
+            blocking: stream <= LEGACY || stream.is_multiple_of(2),
         };
         Weight { to, bytes, work }
     }

@@ -20,6 +20,7 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const FUNCTION: u8 = 2;
 
 #[repr(C)]
+#[derive(Debug)]
 struct Dynamic {
     tag: i64,
     value: u64,
@@ -58,11 +59,58 @@ pub fn after_us(name: &CStr) -> Option<*mut ()> {
 
 /// What the dynamic linker keeps of a loaded object, as far as debuggers may read it (`struct link_map` in link.h). A handle of `dlopen` is the address of one.
 #[repr(C)]
-struct LinkMap {
+#[derive(Debug)]
+pub struct LinkMap {
     base: u64,
     name: *const c_char,
     dynamic: *const Dynamic,
     next: *const LinkMap,
+}
+
+impl LinkMap {
+    /// The path that it was loaded from.
+    pub fn path(&self) -> &CStr {
+        if self.name.is_null() {
+            return c"";
+        }
+        // SAFETY: the linker keeps a C string there as long as the object is loaded.
+        unsafe { CStr::from_ptr(self.name) }
+    }
+
+    /// Whether this is the library that this code is in.
+    pub fn is_ours(&self) -> bool {
+        self.dynamic == &raw const _DYNAMIC
+    }
+
+    /// Whether it defines a function of that name.
+    pub fn defines(&self, name: &CStr) -> bool {
+        // SAFETY: the linker's record of a loaded object says where its dynamic section is.
+        unsafe { define(self.base, self.dynamic, name) }.is_some()
+    }
+}
+
+/// The first answer to a question about each loaded object, in all namespaces. The linker's lock is held by the caller, or nothing is loaded or unloaded meanwhile.
+pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
+    let mut namespace = &raw const _r_debug;
+    loop {
+        // SAFETY: null, or the linker's own record, which lives as long as the process.
+        let debug = unsafe { namespace.as_ref() }?;
+        let mut at = debug.first;
+        // SAFETY: null, or an object that is loaded.
+        while let Some(map) = unsafe { at.as_ref() } {
+            let answer = ask(map);
+            if answer.is_some() {
+                return answer;
+            }
+            at = map.next;
+        }
+        // In older versions what follows is something else.
+        namespace = if debug.version >= 2 {
+            debug.more
+        } else {
+            std::ptr::null()
+        };
+    }
 }
 
 /// Where the linker's list begins (`struct r_debug` in link.h); from version 2 on with the list of the next namespace.
@@ -85,7 +133,6 @@ unsafe extern "C" {
 /// As [`after_us`], without the dynamic linker's lock, which another thread, or one that a fork has left behind, may hold for ever: of the objects that the program was started with, which are
 /// never unloaded and stand first in the linker's list.
 pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
-    let own = &raw const _DYNAMIC;
     // SAFETY: the linker's own record, which lives as long as the process.
     let mut at = unsafe { _r_debug.first };
     let mut passed_us = false;
@@ -99,7 +146,7 @@ pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
                 return found;
             }
         }
-        passed_us |= map.dynamic == own;
+        passed_us |= map.is_ours();
         at = map.next;
     }
 }

@@ -5,6 +5,7 @@
 //! | is linked against `libcuda.so.1` | a preload comes first in the linker's order |
 //! | opens `libcuda.so.1` by name | our SONAME is that name |
 //! | opens `libcuda.so`, or an absolute path to either | [`open`] wraps `dlopen` |
+//! | opens one of the names from a scope of its own (`RTLD_DEEPBIND`) | both names are ours; [`past`] says what got the driver all the same |
 //! | looks a name up in a handle of the driver's | [`symbol`] wraps `dlsym` and `dlvsym` |
 //! | asks `cuGetProcAddress` | [`proc_address`] answers with our entry points |
 //! | asks `cuGetExportTable` | it does not: those tables pass through unchanged |
@@ -15,5 +16,6 @@ pub mod counts;
 pub mod elf;
 pub mod next;
 pub mod open;
+pub mod past;
 pub mod proc_address;
 pub mod symbol;

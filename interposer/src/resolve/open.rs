@@ -3,9 +3,13 @@
 //! The wrapper ends in a jump, not a call: the dynamic linker takes the caller's RUNPATH from the return address, so every other
 //! library a program opens is searched for exactly as without us. Every `dlopen` of the process comes through here (a Python
 //! program makes hundreds), so a name that is not the driver's costs a comparison of its end.
+//!
+//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own `dlopen`, and what it opens is not asked here. `libcuda.so.1` is our SONAME, so that it gets us by that; the bare name
+//! becomes one of our names before ([`claim`]). By an absolute path, or in a namespace of its own (`dlmopen`), it gets the driver past us; that is said when the process ends ([`super::past`]).
 
-use std::ffi::c_char;
-use std::sync::atomic::Ordering;
+use std::ffi::{CString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::next;
 use crate::about;
@@ -14,7 +18,10 @@ use crate::about;
 const STEM: &[u8] = b"libcuda.so";
 
 /// Which name to give to the real `dlopen`.
-extern "C" fn choose(name: *const c_char) -> *const c_char {
+extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
+    if flags & libc::RTLD_DEEPBIND != 0 && !CLAIMED.swap(true, Ordering::Relaxed) {
+        claim();
+    }
     if next::DLOPEN.load(Ordering::Acquire).is_null() {
         next::find();
     }
@@ -31,8 +38,24 @@ extern "C" fn choose(name: *const c_char) -> *const c_char {
     about::name().map_or(name, |ours| ours.as_ptr())
 }
 
+/// Whether [`claim`] was done.
+static CLAIMED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the driver's bare name is one of ours, whoever opens it. The dynamic linker keeps each name by which a library was found: here it is found by `lib/libcuda.so` beside us, a link to
+/// us, which our own RPATH leads to. Nothing is loaded, whatever is found.
+fn claim() {
+    let Some(ours) = about::path() else { return };
+    let link = ours.parent().map(|folder| folder.join("lib").join("libcuda.so"));
+    let link = link.and_then(|link| CString::new(link.as_os_str().as_bytes()).ok());
+    // SAFETY: a C string.
+    if link.is_some_and(|link| unsafe { libc::access(link.as_ptr(), libc::F_OK) } == 0) {
+        // SAFETY: a C string and valid flags.
+        unsafe { next::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    }
+}
+
 /// Is this a name of the driver: `libcuda.so`, `libcuda.so.1`, `libcuda.so.570.86.15`, with or without a path?
-fn is_driver(name: &[u8]) -> bool {
+pub fn is_driver(name: &[u8]) -> bool {
     let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
     let Some(rest) = file.strip_prefix(STEM) else {
         return false;
@@ -93,8 +116,8 @@ mod tests {
     #[test]
     fn a_path_to_nothing_stays_what_it_is() {
         let name = c"/no/such/folder/libcuda.so.1".as_ptr();
-        assert_eq!(choose(name), name);
-        assert!(choose(std::ptr::null()).is_null());
+        assert_eq!(choose(name, libc::RTLD_NOW), name);
+        assert!(choose(std::ptr::null(), 0).is_null());
         assert!(!next::DLOPEN.load(Ordering::Relaxed).is_null());
     }
 }

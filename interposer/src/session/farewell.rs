@@ -36,6 +36,7 @@ pub fn watch(at_end: extern "C" fn()) {
 /// # Safety
 /// As `_exit`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code, non_snake_case))]
 pub unsafe extern "C" fn _exit(code: c_int) -> ! {
     leave(c"_exit", code)
 }
@@ -45,6 +46,7 @@ pub unsafe extern "C" fn _exit(code: c_int) -> ! {
 /// # Safety
 /// As `_Exit`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code, non_snake_case))]
 pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
     leave(c"_Exit", code)
 }

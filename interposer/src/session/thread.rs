@@ -2,54 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use rustix::time::Timespec;
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-/// PTHREAD_CANCEL_DISABLE in pthread.h.
-const CANCEL_DISABLE: c_int = 1;
-
-/// While it lives the calling thread is not cancelled; a `pthread_cancel` that comes meanwhile waits for the next cancellation point of the job's own.
-///
-/// The C library cancels a thread by unwinding its stack, from within calls such as `nanosleep`, `read`, `write` and `getrandom`. That unwinding may not be stopped, and code
-/// of ours that catches panics stops it: the process would be aborted. No driver function that weft holds up is a place where the job expects to be cancelled.
-#[derive(Debug)]
-#[must_use]
-pub struct Uncancelled {
-    before: Option<c_int>,
-}
-
-/// See [`Uncancelled`]. Two stores in the thread's own memory with a C library of today.
-pub fn uncancelled() -> Uncancelled {
-    let mut before = 0;
-    // SAFETY: the out-parameter is valid; the thread is the caller.
-    let done = unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
-    Uncancelled {
-        before: (done == 0).then_some(before),
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        if let Some(before) = self.before {
-            // SAFETY: null means that the caller does not want to know; the state is the one that was there.
-            unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-        }
-    }
-}
-
-/// Sleeps so long, or until a signal comes. No cancellation point, and `errno` stays what it was.
-pub fn rest(time: Duration) {
-    if let Ok(time) = Timespec::try_from(time) {
-        let _ = rustix::thread::nanosleep(&time);
-    }
-}
 
 thread_local! {
     // No destructor and no lazy initialisation: a word in the thread's own storage, usable to the thread's very end.
@@ -97,4 +50,47 @@ fn ask() -> u32 {
 /// A forked child's only thread has a number of its own.
 pub fn forget() {
     ID.set(0);
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: std::ffi::c_int, before: *mut std::ffi::c_int) -> std::ffi::c_int;
+}
+
+/// PTHREAD_CANCEL_DISABLE in pthread.h.
+const CANCEL_DISABLE: std::ffi::c_int = 1;
+
+/// While it lives the calling thread is not cancelled; a `pthread_cancel` that comes meanwhile waits for the next cancellation point of the job's own.
+///
+/// The C library cancels a thread by unwinding its stack, from within calls such as `nanosleep`, `read`, `write` and `getrandom`. That unwinding may not be stopped, and code
+/// of ours that catches panics stops it: the process would be aborted. No driver function that weft holds up is a place where the job expects to be cancelled.
+#[derive(Debug)]
+#[must_use]
+pub struct Uncancelled {
+    before: Option<std::ffi::c_int>,
+}
+
+/// See [`Uncancelled`]. Two stores in the thread's own memory with a C library of today.
+pub fn uncancelled() -> Uncancelled {
+    let mut before = 0;
+    // SAFETY: the out-parameter is valid; the thread is the caller.
+    let done = unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+    Uncancelled {
+        before: (done == 0).then_some(before),
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: null means that the caller does not want to know; the state is the one that was there.
+            unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Sleeps so long, or until a signal comes. No cancellation point, and `errno` stays what it was.
+pub fn rest(time: std::time::Duration) {
+    if let Ok(time) = rustix::time::Timespec::try_from(time) {
+        let _ = rustix::thread::nanosleep(&time);
+    }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::Row;
+use crate::cli::{outside, text};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
 use crate::daemon::store;
@@ -19,6 +20,7 @@ pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.extend(dilation(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
+    rows.push(past_weft(places));
 }
 
 fn sockets(places: &Places) -> Row {
@@ -142,6 +144,28 @@ fn profiles(directory: &Path) -> Row {
             "profiles",
             format!("{shown} cannot be written"),
             "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+        ),
+    }
+}
+
+fn past_weft(places: &Places) -> Row {
+    let attached = match admin::ask(places, &Question::Status) {
+        Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
+        _ => Vec::new(),
+    };
+    let outside: Vec<String> = outside::processes(&attached)
+        .into_iter()
+        .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
+        .collect();
+    match outside.is_empty() {
+        true => Row::ok("past weft", "no process of yours has opened the driver past weft"),
+        false => Row::warn(
+            "past weft",
+            format!(
+                "opened the driver and are no jobs of this broker: {}",
+                outside.join(", ")
+            ),
+            "start them with weft run; a library that opens the driver by its path, from a scope or namespace of its own, stays unseen",
         ),
     }
 }

@@ -1,0 +1,240 @@
+//! What runs outside weft though it was meant to run under it: programs that the dynamic linker puts nothing into, and processes that have opened the driver past weft.
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::libraries;
+
+/// A script's interpreter may be a script.
+const DEEPEST: usize = 4;
+
+/// The first line of a script is read so far, as the kernel does.
+const FIRST_LINE: usize = 256;
+
+/// ELF: a 64-bit program's header, and where in it the list of segments is told.
+const HEADER: usize = 64;
+
+/// ELF: the segment that names the dynamic linker, and the one for it.
+const INTERPRETER: u32 = 3;
+
+/// Why weft cannot be put into a program that is about to be run; `None` where it can, or where nobody knows.
+pub fn reason(program: &OsStr) -> Option<String> {
+    // A pipe would be waited for.
+    let path = found(program).filter(|path| path.is_file())?;
+    let why = of_file(&path, DEEPEST)?;
+    Some(format!(
+        "{} {why}: what it does itself runs outside weft; what it starts runs under it",
+        program.display()
+    ))
+}
+
+/// The file that a command leads to.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program));
+    }
+    let path = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join(program));
+    found.find(|path| {
+        let about = fs::metadata(path);
+        about.is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0)
+    })
+}
+
+fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
+    let mut file = File::open(path).ok()?;
+    let mut start = Vec::new();
+    Read::by_ref(&mut file)
+        .take(FIRST_LINE as u64)
+        .read_to_end(&mut start)
+        .ok()?;
+    if let Some(line) = start.strip_prefix(b"#!") {
+        // The rights of a script are its interpreter's.
+        let line = line.split(|byte| *byte == b'\n').next()?;
+        let mut words = line.split(|byte| b" \t".contains(byte));
+        let interpreter = words.find(|word| !word.is_empty())?;
+        return of_file(Path::new(OsStr::from_bytes(interpreter)), depth.checked_sub(1)?);
+    }
+    if is_static(&file, &start)? {
+        return Some("is statically linked");
+    }
+    has_rights(path, &file).then_some(
+        "has rights of its own (set-user-id, set-group-id, capabilities), with which the system preloads nothing",
+    )
+}
+
+/// Whether an ELF file of this machine's kind names no dynamic linker. `None`: it is something else, or the dynamic linker itself, which is told what to load.
+fn is_static(file: &File, start: &[u8]) -> Option<bool> {
+    let header = start.get(..HEADER)?;
+    // 64 bits, the lowest byte first.
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let half = |at: usize| Some(u16::from_le_bytes(header.get(at..at + 2)?.try_into().ok()?));
+    let offset = u64::from_le_bytes(header.get(32..40)?.try_into().ok()?);
+    let (size, count) = (usize::from(half(54)?), usize::from(half(56)?));
+    let mut segments = vec![0; size.checked_mul(count)?];
+    file.read_exact_at(&mut segments, offset).ok()?;
+    let kinds = segments
+        .chunks_exact(size.max(4))
+        .filter_map(|segment| segment.first_chunk());
+    let named = kinds
+        .map(|kind| u32::from_le_bytes(*kind))
+        .any(|kind| kind == INTERPRETER);
+    Some(!named)
+}
+
+/// Whether a program gets rights that this user does not have.
+fn has_rights(path: &Path, file: &File) -> bool {
+    let Ok(about) = file.metadata() else { return false };
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let other_user = about.mode() & 0o4000 != 0 && about.uid() != user;
+    let other_group = about.mode() & 0o2010 == 0o2010 && about.gid() != group;
+    // Of the one who has all of them it gets no more.
+    let capable = || user != 0 && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok();
+    other_user || other_group || capable()
+}
+
+/// A process that has opened the driver and is no job of the broker's, though weft is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outside {
+    /// Its number.
+    pub pid: u32,
+    /// What it was started as.
+    pub command: String,
+}
+
+/// Those of this user's processes. `attached`: the broker's jobs.
+pub fn processes(attached: &[u32]) -> Vec<Outside> {
+    let weft = libraries::find_weft();
+    let driver = libraries::find_driver(weft.as_deref());
+    let numbers = |path: Option<&Path>| {
+        path.and_then(|path| fs::metadata(path).ok())
+            .map(|about| (about.dev(), about.ino()))
+    };
+    let known = Files {
+        weft: numbers(weft.as_deref()),
+        driver: numbers(driver.as_ref().map(|driver| driver.path.as_path())),
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: Vec<Outside> = pids
+        .filter(|pid| !attached.contains(pid) && *pid != std::process::id())
+        .filter(|pid| {
+            let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+            known.are_in(&maps) && !is_off(*pid)
+        })
+        .map(|pid| Outside {
+            pid,
+            command: command(pid),
+        })
+        .collect();
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+/// Weft's library and the driver, by device and inode.
+struct Files {
+    weft: Option<(u64, u64)>,
+    driver: Option<(u64, u64)>,
+}
+
+impl Files {
+    /// Whether a process with this map has both.
+    fn are_in(&self, maps: &[u8]) -> bool {
+        let (mut weft, mut driver) = (false, false);
+        for line in maps.split(|byte| *byte == b'\n') {
+            let Some((numbers, path)) = mapped(line) else { continue };
+            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if self.weft == Some(numbers) || name == libraries::WEFT.as_bytes() {
+                weft = true;
+            } else if self.driver == Some(numbers) || name.starts_with(b"libcuda.so") {
+                driver = true;
+            }
+        }
+        weft && driver
+    }
+}
+
+/// Device and inode of the file behind a line of a process's map, and its path.
+fn mapped(line: &[u8]) -> Option<((u64, u64), &[u8])> {
+    let start = line.iter().position(|byte| *byte == b'/')?;
+    let (fields, path) = line.split_at(start);
+    let mut fields = std::str::from_utf8(fields).ok()?.split_ascii_whitespace().skip(3);
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    let device = rustix::fs::makedev(number(major)?, number(minor)?);
+    Some(((device, fields.next()?.parse().ok()?), path))
+}
+
+/// Whether weft was told to keep out of a process.
+fn is_off(pid: u32) -> bool {
+    let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    variables
+        .split(|byte| *byte == 0)
+        .any(|variable| variable == b"WEFT_MODE=off")
+}
+
+fn command(pid: u32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let words: Vec<_> = words
+        .map(|word| OsString::from_vec(word.to_vec()).to_string_lossy().into_owned())
+        .collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_weft_and_a_driver_is_found_by_its_map() {
+        let files = Files {
+            weft: None,
+            driver: Some((rustix::fs::makedev(8, 0x10), 77)),
+        };
+        let weft = b"7f00-7f10 r-xp 00000000 08:10 12                 /opt/weft dir/libweft.so\n".as_slice();
+        let named = b"7f00-7f10 r-xp 00000000 08:10 13                 /usr/lib/libcuda.so.570.1\n".as_slice();
+        let numbered = b"7f00-7f10 r-xp 00000000 08:10 77                 /elsewhere/libsimcuda.so\n".as_slice();
+        let other =
+            b"7f00-7f10 rw-p 00000000 00:00 0 \n7f00-7f10 r-xp 00000000 08:11 77 /usr/lib/libcudart.so.12\n".as_slice();
+        for (parts, both) in [
+            ([weft, named], true),
+            ([other, numbered], false),
+            ([numbered, weft], true),
+            ([weft, other], false),
+        ] {
+            assert_eq!(
+                files.are_in(&parts.concat()),
+                both,
+                "{:?}",
+                String::from_utf8_lossy(&parts.concat())
+            );
+        }
+    }
+
+    #[test]
+    fn programs_that_name_a_dynamic_linker_are_told_from_others() {
+        let program = std::env::current_exe().expect("a test is a program");
+        assert_eq!(of_file(&program, DEEPEST), None);
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = folder.path().join("script");
+        fs::write(&script, format!("#! {} -x\n", program.display())).expect("written");
+        assert_eq!(of_file(&script, DEEPEST), None);
+        let mut header = [0u8; HEADER];
+        header.get_mut(..6).expect("six").copy_from_slice(b"\x7fELF\x02\x01");
+        let alone = folder.path().join("alone");
+        fs::write(&alone, header).expect("written");
+        assert_eq!(of_file(&alone, DEEPEST), Some("is statically linked"));
+        fs::write(&script, format!("#!{}\n", alone.display())).expect("written");
+        assert_eq!(of_file(&script, DEEPEST), Some("is statically linked"));
+        fs::write(&script, format!("#!{}\n", script.display())).expect("written");
+        assert_eq!(of_file(&script, DEEPEST), None, "it calls itself");
+    }
+}

@@ -1,0 +1,79 @@
+"""What goes round weft is led back to it where that can be, and told where it cannot."""
+
+import os
+import shutil
+
+from harness import jobs, paths
+from harness.scene import weft
+from stage import BOUND, Scene, compiled, finding
+
+
+def deep(scene):
+    """The program and its library."""
+    library = compiled(scene, "deep.c", "-DLIBRARY", "-shared", "-fPIC")
+    library = library.rename(library.with_suffix(".so"))
+    return [compiled(scene, "deep.c"), library]
+
+
+TOLD = "was opened past weft"
+
+
+@finding("clients-F5")
+def a_library_in_a_scope_of_its_own_gets_weft_by_either_name_or_it_is_told(scene):
+    program = deep(scene)
+    for name in ("libcuda.so.1", "libcuda.so"):
+        job = scene.job([*program, "deepbind", name])
+        scene.finish(job)
+        assert job.stdout() == b"weft's\n", f"{name}: {job.stdout()}"
+        assert TOLD not in job.stderr(), job.explain()
+    for how, name in (("deepbind", paths.SIMGPU_LIB / "libcuda.so"), ("namespace", "libcuda.so.1"), ("namespace", "libcuda.so")):
+        job = scene.job([*program, how, name])
+        scene.finish(job)
+        assert job.stdout() == b"the driver's\n", f"{how}, {name}: {job.stdout()}"
+        assert job.stderr().count(TOLD) == 1, f"{how}, {name}: {job.stderr()}"
+    # Who was told to keep out says nothing.
+    off = scene.job([*program, "namespace", "libcuda.so.1"], mode="off")
+    scene.finish(off)
+    assert off.stderr() == "", off.stderr()
+
+
+@finding("clients-F5")
+def status_and_doctor_name_a_process_that_has_the_driver_past_weft(scene):
+    program = deep(scene)
+    scene.broker.start()
+    outside = scene.job([*program, "deepbind", paths.SIMGPU_LIB / "libcuda.so", scene.running])
+    client = scene.companion("client")
+    assert jobs.wait_until(lambda: outside.stdout() or not outside.running(), BOUND), outside.explain()
+    line = f"process {outside.pid} has opened the driver past weft"
+    status = weft(scene, "status").stdout
+    assert line in status and f"process {client.pid} has" not in status, status
+    row = [line for line in weft(scene, "doctor").stdout.splitlines() if "past weft" in line]
+    assert len(row) == 1 and row[0].startswith("warn") and str(outside.pid) in row[0], row
+    scene.running.unlink()
+    scene.finish(outside)
+    assert line not in weft(scene, "status").stdout
+
+
+@finding("clients-F5")
+def weft_run_says_what_it_cannot_be_put_into(scene):
+    scene.broker.start()
+    dynamic = compiled(scene, "alone.c").rename(scene.folder / "dynamic")
+    static = compiled(scene, "alone.c", "-static")
+    script = scene.folder / "script"
+    script.write_text(f"#!{static} {shutil.which('true')}\n")
+    script.chmod(0o755)
+    for program, told in ((static, True), (script, True), (dynamic, False), ("true", False)):
+        done = weft(scene, "run", "--", program)
+        assert done.returncode == 0, done.stderr
+        assert ("is statically linked" in done.stderr) == told, f"{program}: {done.stderr}"
+    # It is run all the same, and what it starts is under weft.
+    done = weft(scene, "run", "--", static, shutil.which("env"))
+    assert "libweft.so" in done.stdout, done.stdout
+    if os.geteuid() == 0:
+        other = scene.folder / "other"
+        shutil.copy(dynamic, other)
+        os.chown(other, 65534, -1)
+        other.chmod(0o4755)
+        done = weft(scene, "run", "--", other)
+        assert (done.returncode, done.stdout) == (0, "hello\n"), done
+        assert "has rights of its own" in done.stderr, done.stderr
