@@ -58,7 +58,12 @@ impl World {
                 at,
             });
             let time = 9 * US;
-            self.tell(Event::Sampled { client, kernel, time, at: self.now });
+            self.tell(Event::Sampled {
+                client,
+                kernel,
+                time,
+                at: self.now,
+            });
         }
     }
 

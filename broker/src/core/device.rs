@@ -189,12 +189,20 @@ mod tests {
         worked.launched(120 * US, 150 * US);
         worked.ended(170 * US);
         worked.launched(300 * US, 320 * US);
-        assert_eq!(worked.without(0, 100 * US), 100 * US, "it ended when the first one began");
+        assert_eq!(
+            worked.without(0, 100 * US),
+            100 * US,
+            "it ended when the first one began"
+        );
         assert_eq!(worked.without(40 * US, 61 * US), 60 * US);
         assert_eq!(worked.without(160 * US, US), 0, "it was there already");
         assert_eq!(worked.without(160 * US, 30 * US), 20 * US, "and went");
         assert_eq!(worked.without(170 * US, 130 * US), 130 * US, "between two");
-        assert_eq!(worked.without(120 * US, 900 * US), 130 * US, "between two, and through both");
+        assert_eq!(
+            worked.without(120 * US, 900 * US),
+            130 * US,
+            "between two, and through both"
+        );
         worked.ended(310 * US);
         assert_eq!(worked.without(310 * US, MS), MS, "it ended sooner than predicted");
         (0..2 * STRETCHES as Ns).for_each(|turn| worked.launched(1_000 * US + turn * 100 * US, 0));

@@ -426,7 +426,10 @@ mod tests {
             now += 5 * MS;
         }
         let middle = pace.of_next(5).expect("measured").middle;
-        assert!(middle > 150 * US, "it was at work for 900 us when the holder came: {middle}");
+        assert!(
+            middle > 150 * US,
+            "it was at work for 900 us when the holder came: {middle}"
+        );
     }
 
     #[test]
@@ -434,8 +437,14 @@ mod tests {
         assert!(!is_watched(0, 1_200 * US, None));
         assert!(is_watched(0, 1_200 * US, Some(10 * US)));
         assert!(is_watched(0, 1_200 * US, Some(400 * US)), "it was asked in vain before");
-        assert!(!is_watched(0, 1_200 * US, Some(1_130 * US)), "it had ended when it was asked first");
-        assert!(is_watched(MS, MS + 20 * US, Some(MS - 5 * US)), "it waited before that began");
+        assert!(
+            !is_watched(0, 1_200 * US, Some(1_130 * US)),
+            "it had ended when it was asked first"
+        );
+        assert!(
+            is_watched(MS, MS + 20 * US, Some(MS - 5 * US)),
+            "it waited before that began"
+        );
     }
 
     #[test]

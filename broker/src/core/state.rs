@@ -240,7 +240,9 @@ impl State {
             // Ends are seen a little late, so what was learnt of them is rather too long.
             Some(forecast) => forecast.middle,
             None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
-            None => wait.cost.max(self.config.delay_bound.min(client.pace.bound(wait.kernel))),
+            None => wait
+                .cost
+                .max(self.config.delay_bound.min(client.pace.bound(wait.kernel))),
         }
     }
 

@@ -128,7 +128,12 @@ fn play(policy: PolicyName, shape: Shape) -> Outcome {
     world.run(END);
     Outcome {
         steps: world.fillers.iter().map(|filler| filler.steps).sum(),
-        worst: world.fillers.iter().map(|filler| filler.worst.max(END.saturating_sub(filler.since))).max().unwrap_or(0),
+        worst: world
+            .fillers
+            .iter()
+            .map(|filler| filler.worst.max(END.saturating_sub(filler.since)))
+            .max()
+            .unwrap_or(0),
         delay: world.delays / world.bursts.max(1),
     }
 }
@@ -174,7 +179,11 @@ impl World {
             match decision {
                 Decision::Grant { client, credit, bound } => {
                     let filler = &mut self.fillers[client.0 as usize - 1];
-                    let left = if (filler.bound, filler.signs) != (bound, self.signs) { std::mem::take(&mut filler.credit) } else { 0 };
+                    let left = if (filler.bound, filler.signs) != (bound, self.signs) {
+                        std::mem::take(&mut filler.credit)
+                    } else {
+                        0
+                    };
                     filler.credit += credit as i64;
                     (filler.bound, filler.signs) = (bound, self.signs);
                     if left != 0 {
@@ -292,7 +301,11 @@ impl World {
     fn progress(&mut self, at: usize) {
         let filler = &self.fillers[at];
         let (client, issued, settled) = (Client(1 + at as u64), filler.issued, filler.settled);
-        self.tell(Event::Progress { client, issued, settled });
+        self.tell(Event::Progress {
+            client,
+            issued,
+            settled,
+        });
     }
 }
 
@@ -310,7 +323,10 @@ fn who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it() {
                 let (weft, fikit) = (play(PolicyName::Weft, shape), play(PolicyName::Fikit, shape));
                 // Here every launch has its place in the holder's period: among several jobs a hundredth of it decides who gets a gap.
                 let least = if jobs == 1 { 7 } else { 5 };
-                assert!(weft.steps * 10 >= fikit.steps * least, "{shape:?}: {weft:?}, fikit {fikit:?}");
+                assert!(
+                    weft.steps * 10 >= fikit.steps * least,
+                    "{shape:?}: {weft:?}, fikit {fikit:?}"
+                );
                 assert!(weft.worst < Config::default().starving_after / 2, "{shape:?}: {weft:?}");
             }
         }
@@ -325,8 +341,14 @@ fn a_long_kernel_whose_end_is_seen_late_is_found_to_be_long() {
         host: MS,
         jobs: 1,
     };
-    let (short, long) = (play(PolicyName::Weft, shape(8 * US)), play(PolicyName::Weft, shape(900 * US)));
+    let (short, long) = (
+        play(PolicyName::Weft, shape(8 * US)),
+        play(PolicyName::Weft, shape(900 * US)),
+    );
     let fikit = play(PolicyName::Fikit, shape(900 * US));
     assert!(long.delay < 60 * US && short.delay < 10 * US, "{long:?}, {short:?}");
-    assert!(fikit.delay > 5 * long.delay, "which believes nothing: {fikit:?}, {long:?}");
+    assert!(
+        fikit.delay > 5 * long.delay,
+        "which believes nothing: {fikit:?}, {long:?}"
+    );
 }
