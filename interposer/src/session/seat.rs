@@ -27,7 +27,10 @@ use super::{clock, interrupt, thread};
 use crate::memory;
 
 /// The broker answers within a millisecond; who hears nothing for so long goes on as without weft.
-const ANSWER: Ns = 1_000_000_000;
+const ANSWER: Ns = 2_500_000_000;
+
+/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs that start at once on few cores, seconds. Who began without it would take memory that others were given.
+pub(super) const LATE: Ns = 30_000_000_000;
 
 /// A broker that keeps its queue moves the seat's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
 const DEAD_BEAT: Ns = 10_000_000_000;
@@ -160,6 +163,18 @@ impl Place {
         u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
     }
 
+    /// The same, where all of it is at most `share`; else nothing has changed.
+    fn claims_within(&self, bytes: u64, share: u64) -> bool {
+        let (bytes, share) = (
+            i64::try_from(bytes).unwrap_or(i64::MAX),
+            i64::try_from(share).unwrap_or(i64::MAX),
+        );
+        let fits = |wanted: i64| wanted.checked_add(bytes).filter(|wanted| *wanted <= share);
+        self.wanted
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
+            .is_ok()
+    }
+
     /// What is held has changed by so much, and so much is not on its way any more.
     pub fn settled(&self, delta: i64, claimed: u64) {
         let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
@@ -167,13 +182,50 @@ impl Place {
     }
 
     /// Bytes held or on their way to the driver.
-    fn wanted(&self) -> u64 {
+    pub(super) fn wanted(&self) -> u64 {
         u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
 
     /// Whether the process has begun.
     pub fn entered(&self) -> bool {
         self.entered.load(Ordering::Acquire)
+    }
+}
+
+/// The beat of a seat, as a wait has felt it: whether a broker lives that may yet answer.
+#[derive(Debug)]
+pub(super) struct Beat {
+    /// When the wait began.
+    begun: Ns,
+    /// The last one, and when it was felt.
+    last: u64,
+    at: Ns,
+}
+
+impl Beat {
+    pub(super) fn new(seat: &Seat, now: Ns) -> Beat {
+        Beat {
+            begun: now,
+            last: seat.beat.load(Ordering::Relaxed),
+            at: now,
+        }
+    }
+
+    pub(super) fn feel(&mut self, seat: &Seat, now: Ns) {
+        let last = seat.beat.load(Ordering::Relaxed);
+        if last != self.last {
+            (self.last, self.at) = (last, now);
+        }
+    }
+
+    /// Whether nobody keeps the queue any more.
+    pub(super) fn stands(&self, now: Ns) -> bool {
+        now.saturating_sub(self.at) > DEAD_BEAT
+    }
+
+    /// Whether a first answer will not come: there was no sign of life for [`ANSWER`], or there was and yet none for [`LATE`].
+    pub(super) fn no_answer(&self, now: Ns) -> bool {
+        now.saturating_sub(self.at) > ANSWER || now.saturating_sub(self.begun) > LATE
     }
 }
 
@@ -256,12 +308,13 @@ impl Session {
         // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
-        let mut beat = (self.lane.seat.beat.load(Ordering::Relaxed), begun);
+        let mut beat = Beat::new(&self.lane.seat, begun);
         let mut gone = None;
         loop {
             let now = clock::now();
             let standing = self.lane.seat.standing();
             let waited = now.saturating_sub(begun);
+            beat.feel(&self.lane.seat, now);
             match standing {
                 Standing::Admitted => {
                     self.place.let_in.store(true, Ordering::Release);
@@ -281,7 +334,7 @@ impl Session {
                         return Entry::Begin;
                     }
                 }
-                Standing::Unknown if !waits && waited > ANSWER => return Entry::Begin,
+                Standing::Unknown if !waits && beat.no_answer(now) => return Entry::Begin,
                 Standing::Unknown => {}
                 Standing::Waits => {
                     gone = None;
@@ -299,14 +352,9 @@ impl Session {
                     waits = true;
                 }
             }
-            if standing == Standing::Waits {
-                let now_beat = self.lane.seat.beat.load(Ordering::Relaxed);
-                if now_beat != beat.0 {
-                    beat = (now_beat, now);
-                } else if now.saturating_sub(beat.1) > DEAD_BEAT {
-                    log::warn!("the broker keeps no queue any more: this job begins as without weft");
-                    return Entry::Begin;
-                }
+            if standing == Standing::Waits && beat.stands(now) {
+                log::warn!("the broker keeps no queue any more: this job begins as without weft");
+                return Entry::Begin;
             }
             if settings.wait.is_some_and(|wait| waited > wait) && waits {
                 crate::report::always(&format!(
@@ -350,9 +398,30 @@ impl Session {
             return true;
         }
         self.unclaim(bytes);
+        if self.claims_alone(seat, bytes) {
+            return true;
+        }
         self.place.held_then.store(self.held(), Ordering::Relaxed);
         self.place.denied.store(clock::now(), Ordering::Relaxed);
         false
+    }
+
+    /// What was refused may have been refused for what another thread wants at the same time, and does not get. What fits by itself is tried again until that is settled.
+    fn claims_alone(&self, seat: &Seat, bytes: u64) -> bool {
+        let begun = clock::now();
+        loop {
+            let share = seat.share.load(Ordering::Acquire);
+            if self.held().saturating_add(bytes) > share {
+                return false;
+            }
+            if self.place.claims_within(bytes, share) {
+                return true;
+            }
+            if clock::now().saturating_sub(begun) > ANSWER {
+                return false;
+            }
+            thread::rest(Duration::from_micros(100));
+        }
     }
 
     /// Whether it was said what the job takes.
@@ -396,10 +465,11 @@ impl Session {
 
     /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
     fn grows(&self, seat: &Seat) -> bool {
-        let begun = clock::now();
+        let mut beat = Beat::new(seat, clock::now());
         while self.place.growing.swap(true, Ordering::AcqRel) {
             let waits = seat.growing.load(Ordering::Acquire) != 0;
-            if clock::now().saturating_sub(begun) > ANSWER && !waits {
+            beat.feel(seat, clock::now());
+            if beat.no_answer(clock::now()) && !waits {
                 return true;
             }
             thread::rest(if waits {
@@ -431,9 +501,10 @@ impl Session {
             // Before it waits: a signal that comes in between is not lost.
             let signals = (patience > 0).then(interrupt::Watch::begin);
             let mut waits = false;
-            let mut beat = (seat.beat.load(Ordering::Relaxed), begun);
+            let mut beat = Beat::new(seat, begun);
             while seat.answers.load(Ordering::Acquire) == answers {
                 let now = clock::now();
+                beat.feel(seat, now);
                 if seat.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.place.wanted();
@@ -444,15 +515,11 @@ impl Session {
                         self.messages.put(ToBroker::NoMore);
                         return wanted <= seat.share.load(Ordering::Acquire);
                     }
-                    let now_beat = seat.beat.load(Ordering::Relaxed);
-                    if now_beat != beat.0 {
-                        beat = (now_beat, now);
-                    }
                 }
                 // No answer: the broker is gone or stuck, and the job goes on as without it.
                 let silent = match waits {
-                    true => now.saturating_sub(beat.1) > DEAD_BEAT,
-                    false => now.saturating_sub(begun) > ANSWER,
+                    true => beat.stands(now),
+                    false => beat.no_answer(now),
                 };
                 if silent || !self.attached() {
                     return true;

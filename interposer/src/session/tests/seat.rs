@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use rustix::thread::futex::{self, Flags};
+use weft_broker::protocol::Ns;
 use weft_broker::protocol::control::ToBroker;
 use weft_broker::protocol::lane::Mode;
 
 use super::{attached, until};
+use crate::session::seat::{Beat, LATE};
 
 const BLOCK: u64 = 1 << 20;
 
@@ -59,4 +61,64 @@ fn no_claim_sees_a_block_twice() {
     });
     session.unclaim(1);
     assert_eq!(session.held(), 2 * BLOCK);
+}
+
+#[test]
+fn what_fits_is_not_refused_for_what_another_thread_wants() {
+    let (session, broker) = attached(Mode::Alone);
+    let seat = &broker.lane.seat;
+    seat.share.store(2 * BLOCK, Ordering::Release);
+    let answers = || {
+        until("more is asked for", || {
+            session
+                .messages
+                .take()
+                .0
+                .into_iter()
+                .any(|asked| matches!(asked, ToBroker::More { .. }))
+        });
+        // No more than there is.
+        seat.answers.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&seat.answers, Flags::empty(), u32::MAX >> 1);
+    };
+    thread::scope(|scope| {
+        // Far too much, and both refusals of it; meanwhile a little.
+        let large = scope.spawn(|| session.claim(1 << 50));
+        until("it is on its way", || session.place.wanted() > 1 << 49);
+        let small = scope.spawn(|| session.claim(BLOCK));
+        answers();
+        answers();
+        assert!(!large.join().expect("no panic"), "there is not so much");
+        // Whether the small one asks depends on when it looks.
+        while !small.is_finished() {
+            seat.answers.fetch_add(1, Ordering::AcqRel);
+            let _ = futex::wake(&seat.answers, Flags::empty(), u32::MAX >> 1);
+            thread::yield_now();
+        }
+        assert!(small.join().expect("no panic"), "it has room for that");
+    });
+    session.unclaim(BLOCK);
+    assert_eq!(session.held(), 0);
+}
+
+#[test]
+fn the_answer_of_a_broker_that_lives_is_waited_for() {
+    let (_, broker) = attached(Mode::Alone);
+    let seat = &broker.lane.seat;
+    let second: Ns = 1_000_000_000;
+    let mut beat = Beat::new(seat, second);
+    beat.feel(seat, 3 * second);
+    assert!(
+        !beat.no_answer(3 * second) && beat.no_answer(4 * second),
+        "no sign of life"
+    );
+    for at in 2..=LATE / second {
+        seat.beat.fetch_add(1, Ordering::Relaxed);
+        beat.feel(seat, at * second);
+        assert!(!beat.no_answer((at + 1) * second), "it lives at {at} s");
+    }
+    seat.beat.fetch_add(1, Ordering::Relaxed);
+    beat.feel(seat, LATE + 2 * second);
+    assert!(beat.no_answer(LATE + 2 * second), "that has an end");
+    assert!(!beat.stands(LATE + 12 * second) && beat.stands(LATE + 13 * second));
 }
