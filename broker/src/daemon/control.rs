@@ -51,7 +51,16 @@ pub struct Arrival {
     pub life: Life,
 }
 
-/// Starts the thread. It ends when the returned sender is dropped and `stop` is set.
+/// What the thread and others tell one another.
+#[derive(Debug, Clone, Default)]
+pub struct Signs {
+    /// It is to end.
+    pub stop: Arc<AtomicBool>,
+    /// How often it went round.
+    pub rounds: Arc<AtomicU64>,
+}
+
+/// Starts the thread. It ends when the returned sender is dropped and [`Signs::stop`] is set.
 pub fn start(
     registry: Arc<Registry>,
     desk: Desk,
@@ -59,8 +68,7 @@ pub fn start(
     memory: Memory,
     admission: admission::Desk,
     unknown_cost: Ns,
-    stop: Arc<AtomicBool>,
-    rounds: Arc<AtomicU64>,
+    signs: Signs,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
     let (arrivals, incoming) = channel();
     let inbox = Inbox::make()?;
@@ -75,11 +83,11 @@ pub fn start(
         unknown_cost,
         all_heard: true,
         looks: 0,
-        rounds,
+        rounds: signs.rounds,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
-        .spawn(move || control.run(&incoming, &stop))
+        .spawn(move || control.run(&incoming, &signs.stop))
         .map_err(|source| crate::transport::Error::System {
             what: "starting a thread",
             source,

@@ -10,7 +10,7 @@
 //! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -91,8 +91,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }
-    let control_stop = Arc::new(AtomicBool::new(false));
-    let rounds = Arc::new(AtomicU64::new(0));
+    let signs = control::Signs::default();
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
         desk.clone(),
@@ -100,10 +99,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         memory.clone(),
         admission.clone(),
         options.core.unknown_cost,
-        Arc::clone(&control_stop),
-        Arc::clone(&rounds),
+        signs.clone(),
     )?;
-    let beat = beat::start(Arc::clone(&registry), rounds).context("cannot start a thread")?;
+    let beat = beat::start(Arc::clone(&registry), Arc::clone(&signs.rounds)).context("cannot start a thread")?;
     let answers = answers::Answers {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -148,7 +146,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = memory_thread.join();
     desk.tell(scheduler::Notice::Stop);
     let _ = scheduler_thread.join();
-    control_stop.store(true, Ordering::Release);
+    signs.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
     admission.close();
