@@ -52,18 +52,16 @@ pub struct Arrival {
     pub life: Life,
 }
 
-/// The thread that [`start`] started.
-#[derive(Debug)]
-pub struct Started {
-    /// Where newcomers go.
-    pub arrivals: Sender<Arrival>,
-    /// The thread.
-    pub thread: JoinHandle<()>,
-    /// How often it has gone round: that it lives.
+/// What the thread and others tell one another.
+#[derive(Debug, Clone, Default)]
+pub struct Signs {
+    /// It is to end.
+    pub stop: Arc<AtomicBool>,
+    /// How often it went round.
     pub rounds: Arc<AtomicU64>,
 }
 
-/// Starts the thread. It ends when the returned sender is dropped and `stop` is set.
+/// Starts the thread. It ends when the returned sender is dropped and [`Signs::stop`] is set.
 pub fn start(
     registry: Arc<Registry>,
     desk: Desk,
@@ -71,10 +69,9 @@ pub fn start(
     memory: Memory,
     admission: admission::Desk,
     unknown_cost: Ns,
-    stop: Arc<AtomicBool>,
-) -> Result<Started, crate::transport::Error> {
+    signs: Signs,
+) -> Result<(Sender<Arrival>, JoinHandle<()>), crate::transport::Error> {
     let (arrivals, incoming) = channel();
-    let rounds = Arc::new(AtomicU64::new(0));
     let inbox = Inbox::make()?;
     let control = Control {
         inbox,
@@ -87,20 +84,16 @@ pub fn start(
         unknown_cost,
         all_heard: true,
         looks: 0,
-        rounds: Arc::clone(&rounds),
+        rounds: signs.rounds,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
-        .spawn(move || control.run(&incoming, &stop))
+        .spawn(move || control.run(&incoming, &signs.stop))
         .map_err(|source| crate::transport::Error::System {
             what: "starting a thread",
             source,
         })?;
-    Ok(Started {
-        arrivals,
-        thread,
-        rounds,
-    })
+    Ok((arrivals, thread))
 }
 
 struct Peer {

@@ -98,21 +98,17 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }
-    let control_stop = Arc::new(AtomicBool::new(false));
-    let control::Started {
-        arrivals: control,
-        thread: control_thread,
-        rounds,
-    } = control::start(
+    let signs = control::Signs::default();
+    let (control, control_thread) = control::start(
         Arc::clone(&registry),
         desk.clone(),
         keeper.clone(),
         memory.clone(),
         admission.clone(),
         options.core.unknown_cost,
-        Arc::clone(&control_stop),
+        signs.clone(),
     )?;
-    let beat = beat::start(Arc::clone(&registry), rounds).context("cannot start a thread")?;
+    let beat = beat::start(Arc::clone(&registry), Arc::clone(&signs.rounds)).context("cannot start a thread")?;
     let answers = answers::Answers {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -158,7 +154,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = memory_thread.join();
     desk.tell(scheduler::Notice::Stop);
     let _ = scheduler_thread.join();
-    control_stop.store(true, Ordering::Release);
+    signs.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
     admission.close();
