@@ -44,9 +44,8 @@ def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
         for _ in range(TRIES):
             turn += 1
             seen.append(rates(scene, program, shape, turn))
-        # A learnt fault comes and goes with what was learnt first: the middle one of three.
-        ratios = sorted(one["weft"] / one["fikit"] for one in seen)
-        assert ratios[TRIES // 2] >= LEAST, f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
+        # A learnt fault comes and goes with what was learnt first: each of the tries counts.
+        assert min(one["weft"] / one["fikit"] for one in seen) >= LEAST, f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
 
 
 class Users(users.Scene):
