@@ -81,6 +81,8 @@ pub struct Session {
     pub hurry: AtomicU64,
     /// When the device is done with what was launched as a filler, as predicted.
     pub free_at: AtomicU64,
+    /// The account of the stream to which a filler launched last.
+    last_place: AtomicU32,
     /// Its place on the device.
     pub place: super::seat::Place,
     /// Device memory held.
@@ -119,6 +121,7 @@ impl Session {
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
             free_at: AtomicU64::new(0),
+            last_place: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
             place: super::seat::Place::default(),
@@ -449,10 +452,14 @@ impl Session {
         match step.rest() {
             Rest::Nothing => {}
             Rest::Filler { place, at } => {
+                let elsewhere = self.last_place.load(Ordering::Relaxed) != u32::from(place.at);
+                if elsewhere {
+                    self.last_place.store(u32::from(place.at), Ordering::Relaxed);
+                }
                 if let Some(account) = self.streams.account(place.at)
-                    && account.unmarked() >= QUANTUM
+                    && (elsewhere || account.unmarked() >= QUANTUM)
                 {
-                    self.marks(stream, place, at, result);
+                    self.marks(stream, place, at, result, elsewhere);
                 }
             }
             Rest::Sampled { place, sequence } => self.sampled(Half { place, sequence }, result),
@@ -466,18 +473,27 @@ impl Session {
 
     /// So much work is unmarked that it may be time for a mark.
     #[inline(never)]
-    fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32) {
-        guarded(|| self.mark_now(stream, place, at, result));
+    fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
+        guarded(|| self.mark_now(stream, place, at, result, elsewhere));
     }
 
-    fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32) {
+    /// `elsewhere`: the launch before was to another stream.
+    fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
         trip("mark");
         let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
-        if unmarked < QUANTUM || result != 0 {
+        if result != 0 {
             return;
         }
         // With little credit left the next launch will wait for just these ends; with much of it nobody waits for them.
         let left = u64::try_from(self.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
+        if unmarked < QUANTUM {
+            // Who waits puts a mark where he is about to launch. A job that goes from stream to stream has its work on others then, where nobody may put one any more, and work without a
+            // mark counts as ended some ms later.
+            if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
+                self.settle.mark(&self.driver, &self.streams, place, stream);
+            }
+            return;
+        }
         if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
             return;
         }

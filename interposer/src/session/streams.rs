@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_broker::protocol::Ns;
 
-/// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32 a priority); the rest share the last account.
+/// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32 a priority). A job with more has the accounts of streams taken that have nothing on its way;
+/// where all have, the rest share the last account.
 pub const ACCOUNTS: usize = 64;
 
 /// No stream has these handles: the plain default stream is 0, so keys are handles plus one.
@@ -131,8 +132,22 @@ impl Streams {
         }
         match free {
             Some(free) => self.claim(free, key),
-            None => SHARED,
+            None => self.claim_idle(key, start),
         }
+    }
+
+    /// The account of another stream that has nothing on its way. Should that one launch at this very moment, its work counts on this stream, and ends with it.
+    #[cold]
+    fn claim_idle(&self, key: usize, start: usize) -> Place {
+        for step in 0..ACCOUNTS - 1 {
+            let at = start.wrapping_add(step) % (ACCOUNTS - 1);
+            let Some(account) = self.accounts.get(at) else { break };
+            let was = account.key.load(Ordering::Acquire);
+            if account.outstanding() == 0 {
+                return self.claim((at, was), key);
+            }
+        }
+        SHARED
     }
 
     #[cold]
@@ -263,7 +278,12 @@ mod tests {
     #[test]
     fn every_stream_has_its_account_and_the_rest_share_one() {
         let streams = Streams::default();
-        let places: Vec<Place> = (0..100).map(|n| streams.place(0x7f00_0000_0000 + n * 0x40)).collect();
+        let busy = |n: usize| {
+            let place = streams.place(0x7f00_0000_0000 + n * 0x40);
+            streams.issue(place, 10, 0);
+            place
+        };
+        let places: Vec<Place> = (0..100).map(busy).collect();
         assert_eq!(places.iter().filter(|place| place.own).count(), ACCOUNTS - 1);
         assert!(places.iter().filter(|place| !place.own).all(|place| *place == SHARED));
         for (n, place) in places.iter().enumerate() {
@@ -277,6 +297,16 @@ mod tests {
         streams.forget(0x7f00_0000_0000);
         assert!(streams.place(1).own);
         assert!(!streams.place(3 << 40).own);
+        // As does one that has nothing on its way any more: for whoever comes, and for itself when it comes back.
+        streams.issue(streams.place(1), 10, 0);
+        assert!(!streams.place(3 << 40).own);
+        let other = streams.place(0x7f00_0000_0040);
+        streams.account(other.at).expect("placed").settle(Ns::MAX);
+        assert_eq!(streams.place(3 << 40), other);
+        streams.issue(other, 10, 0);
+        assert!(!streams.place(0x7f00_0000_0040).own, "all have work on its way");
+        streams.account(other.at).expect("placed").settle(Ns::MAX);
+        assert_eq!(streams.place(0x7f00_0000_0040), other);
     }
 
     #[test]
