@@ -26,10 +26,12 @@ use super::turn::nap;
 use super::{clock, interrupt, thread};
 use crate::memory;
 
-/// The broker answers within a millisecond; who hears nothing for so long goes on as without weft.
+/// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
+/// as without weft: more than two beats.
 const ANSWER: Ns = 2_500_000_000;
 
-/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs that start at once on few cores, seconds. Who began without it would take memory that others were given.
+/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs that
+/// start at once on few cores, seconds. Who began without it would take memory that others were given.
 pub(super) const LATE: Ns = 30_000_000_000;
 
 /// A broker that keeps its queue moves the seat's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.

@@ -15,7 +15,7 @@ use crate::protocol::Ns;
 use crate::protocol::control::Wants;
 use crate::transport::server::ToTheClient;
 
-/// How long somebody stays at the door. A client goes on by itself after a second (`ANSWER` in `interposer/src/session/seat.rs`).
+/// How long somebody stays at the door. A client goes on by itself where no beat of its seat comes for 2.5 s (`ANSWER` in `interposer/src/session/seat.rs`).
 pub const HOLDS: Ns = 700_000_000;
 
 /// Somebody at the door.
