@@ -412,12 +412,13 @@ mod tests {
     fn a_head_that_leaps_to_and_fro_is_survived() {
         let lane = Box::<Lane>::default();
         let mut reader = Reader::default();
-        for head in [u64::MAX, 1, u64::MAX, 1, u64::MAX - 1] {
+        for head in [u64::MAX, 1, u64::MAX] {
             lane.ring.head.0.store(head, Ordering::Relaxed);
-            while reader.next(&lane).is_some() {}
+            assert_eq!(reader.next(&lane), None);
+            reader.leave_all_but(&lane, 0);
         }
         assert_eq!(reader.lost(), u64::MAX);
-        assert_eq!(reader.malformed(), 2);
+        assert_eq!(reader.malformed(), 1);
     }
 
     #[test]
