@@ -1,5 +1,7 @@
 """What the cases of the findings are made with: a mark that ties a case to its findings, and the scenes they play in."""
 
+import functools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -49,10 +51,21 @@ def finding(*findings, scene=Scene, **more):
     return mark
 
 
-def rust(package, *tests):
-    """Plays tests of a package by their full names; each must be there and pass. For what only a clock or a socket under the test's hand can show."""
-    command = ["cargo", "test", "--quiet", "-p", package, "--lib", "--", "--exact", *tests]
+@functools.cache
+def test_programs():
+    """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so that in its run nothing is built anew."""
+    command = ["cargo", "test", "--workspace", "--features", "simgpu-driver/cuda-runtime", "--lib", "--no-run", "--message-format", "json"]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    built = [line for line in map(json.loads, done.stdout.splitlines()) if line.get("executable") and "lib" in "".join(line["target"]["kind"])]
+    return {Path(line["manifest_path"]).parent: line["executable"] for line in built}
+
+
+def rust(package, *tests):
+    """Plays tests of a package (named by its folder) by their full names; each must be there and pass. For what only a clock or a socket under the test's hand can show."""
+    folder = ROOT / package.removeprefix("weft-")
+    command = [test_programs()[folder], "--exact", *tests]
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0 and f"{len(tests)} passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
 
 
