@@ -25,6 +25,8 @@ int main(int count, char **words) {
     }
     if (!strcmp(how, "handler")) {
         signal(SIGALRM, handle);
+        // What was in the queue has gone then, however long that took.
+        call(cuStreamSynchronize, stream);
         alarm(1);
         for (;;) { launch(); call(cuStreamSynchronize, stream); }
     }
