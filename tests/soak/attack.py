@@ -6,8 +6,8 @@ Ann has the job that matters: it launches in bursts and pauses. Bea and Cat have
 What must hold:
 * no job of the three is lost: each ends with exit code 0 and the right result, and none is told that it runs as without weft;
 * the three lose at most 5 % of their work, by the time that the device spent on their kernels in phases with and without the attack, in turn. The device is slow here (a kernel takes some 300 us),
-  so that a busy machine hardly moves this figure; what moves it is in the interval of the ratio, and the check fails only where even its upper end is below 0.95. The attacker runs at nice 19: the CPU time
-  that it takes by itself is not weft's to give or take;
+  but a machine that others use moves this figure all the same. It is told always and judged from 10 phases of each kind on (`--minutes 1 attack` plays 12), where the check fails if even the upper end
+  of the ratio's interval is below 0.95. The attacker runs at nice 19: the CPU time that it takes by itself is not weft's to give or take;
 * the broker's memory, descriptors and threads stay bounded, and are given back.
 The attacker's priority is the least (9, by the owner's word): who may have a higher one can take the device from others by launching, and needs no broker for that.
 """
@@ -33,6 +33,8 @@ ANN, BEA, CAT, MALLORY = 61001, 61002, 61003, 61004
 PHASE = 2.5
 # Work that the three keep at least, of what they have without the attack.
 KEPT = 0.95
+# Phases of each kind from which on that is judged: with fewer, what else runs on the machine decides.
+JUDGED = 10
 # What the broker may have at most while it is attacked: bytes, descriptors, threads. 1,024 clients a user of three descriptors each are allowed.
 MOST_MEMORY, MOST_FILES, MOST_THREADS = 400 << 20, 6000, 200
 # The device's memory: what Mallory may ask for by right is not to fill it.
@@ -189,7 +191,7 @@ def play(folder, options, seconds, seed, figures, progress):
     if most[0] > MOST_MEMORY or most[1] > MOST_FILES or most[2] > MOST_THREADS:
         figures.trouble("lost", f"the broker had {said(most)}")
     for name, (middle, _, high) in kept.items():
-        if high < KEPT:
+        if pairs >= JUDGED and high < KEPT:
             figures.trouble("lost", f"{name} keeps {middle:.3f} of the work under attack, at most {high:.3f}; aim {KEPT}")
     figures.settle(before)
     return f"of their work without the attack the three kept: {text}; {short.right} short jobs right; the broker had {said(most)}"
