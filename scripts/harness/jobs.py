@@ -136,6 +136,20 @@ def wait_until(condition, bound, step=0.02):
     return True
 
 
+def wait_while(condition, happened, bound, longest, step=0.02):
+    """Waits until `condition()` holds, for as long as what `happened()` tells changes at least every `bound` seconds, and `longest` seconds at most. Returns whether it did."""
+    begun = time.monotonic()
+    seen, since = happened(), begun
+    while not condition():
+        now, new = time.monotonic(), happened()
+        if new != seen:
+            seen, since = new, now
+        if now - since > bound or now - begun > longest:
+            return False
+        time.sleep(step)
+    return True
+
+
 class Job:
     """A process group that runs a command."""
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -104,16 +103,7 @@ class Scene:
 
     def comes_true(self, condition, bound=BOUND):
         """Waits for it for as long as things happen."""
-        begun = time.monotonic()
-        seen, since = self.happened(), begun
-        while not condition():
-            now, new = time.monotonic(), self.happened()
-            if new != seen:
-                seen, since = new, now
-            if now - since > bound or now - begun > LONGEST:
-                return False
-            time.sleep(0.02)
-        return True
+        return jobs.wait_while(condition, self.happened, bound, LONGEST)
 
     def until(self, what, condition, bound=BOUND):
         assert self.comes_true(condition, bound), f"{what}: nothing has happened for {bound:.0f} s\n" + json.dumps(self.queue(), indent=1) + "\n" + "\n".join(

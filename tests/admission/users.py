@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -175,16 +174,7 @@ class Scene:
 
     def comes_true(self, condition):
         """Waits for it for as long as things happen."""
-        begun = time.monotonic()
-        seen, since = self.happened(), begun
-        while not condition():
-            now, new = time.monotonic(), self.happened()
-            if new != seen:
-                seen, since = new, now
-            if now - since > BOUND or now - begun > LONGEST:
-                return False
-            time.sleep(0.02)
-        return True
+        return jobs.wait_while(condition, self.happened, BOUND, LONGEST)
 
     def row(self, kind, job):
         return next((row for row in (self.query() or {kind: []})[kind] if row["pid"] == job.pid), None)
