@@ -240,7 +240,8 @@ def who_is_let_go_keeps_nothing(scene):
 
     with Mean(many) as mean:
         assert mean.heard() == 300, "all of them are told by their connection"
-        assert scene.status()["broker"]["detached"] == 300, scene.status()["broker"]
+        # The connection closes first; the scheduler, which counts them, hears of it then.
+        scene.until("all of them are counted", lambda: scene.status()["broker"]["detached"] == 300)
         scene.until("nothing of them is open", lambda: wire.open_files(scene.pid) < before + SLACK)
         scene.pings()
 
@@ -252,7 +253,11 @@ def a_user_has_so_many_clients_and_others_have_room(scene):
         for at in range(1500):
             client = wire.Client(scene.socket, command=f"p{at}")
             if not client.welcome():
-                break
+                # The one before counts twice for the moment in which it is in and the thread that let it in is not done.
+                time.sleep(0.2)
+                client = wire.Client(scene.socket, command=f"p{at}")
+                if not client.welcome():
+                    break
             kept.append(client)
         stays(say, len(kept))
 
