@@ -142,11 +142,12 @@ def connected(path, timeout=BOUND):
 
 
 class Client:
-    """A connection with a Hello (`raw`: with whatever is to go first instead)."""
+    """A connection with a Hello (`raw`: with whatever is to go first instead). `rings`: it keeps its user's doorbell, as `bell`."""
 
-    def __init__(self, path, *, raw=None, fds=(), timeout=BOUND, **said):
+    def __init__(self, path, *, raw=None, fds=(), timeout=BOUND, rings=False, **said):
+        self.rings = rings
         self.socket = connected(path, timeout)
-        self.lane, self.refusal = None, None
+        self.lane, self.refusal, self.bell = None, None, None
         self.send(hello(**said) if raw is None else raw, fds)
 
     def send(self, what, fds=()):
@@ -164,6 +165,8 @@ class Client:
             self.refusal = data[HEADER:]
             return False
         self.lane = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
+        if self.rings:
+            self.bell = fds.pop()
         for fd in fds:
             os.close(fd)
         while data[HEADER] != WELCOME:
@@ -202,6 +205,9 @@ class Client:
         self.socket.close()
         if self.lane is not None:
             self.lane.close()
+        if self.bell is not None:
+            os.close(self.bell)
+            self.bell = None
 
 
 def read_number(data, at):
@@ -238,6 +244,12 @@ def resident(pid):
 def threads(pid):
     """Threads of a process."""
     return figure(pid, "Threads")
+
+
+def cpu_seconds(pid):
+    """CPU time that a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def figure(pid, name):

@@ -5,9 +5,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::rank::Rank;
+use crate::transport::server::Accounts;
+
 /// Such work of one kind.
 pub struct Beside<W> {
     name: &'static str,
+    accounts: Accounts,
     lines: Arc<Mutex<Lines<W>>>,
 }
 
@@ -32,6 +36,7 @@ impl<W> Clone for Beside<W> {
     fn clone(&self) -> Beside<W> {
         Beside {
             name: self.name,
+            accounts: self.accounts.clone(),
             lines: Arc::clone(&self.lines),
         }
     }
@@ -50,10 +55,11 @@ fn lock<W>(lines: &Mutex<Lines<W>>) -> MutexGuard<'_, Lines<W>> {
 }
 
 impl<W: Send + 'static> Beside<W> {
-    /// With nothing to do; its threads are called so.
-    pub fn new(name: &'static str) -> Beside<W> {
+    /// With nothing to do; its threads are called so, and what they do is charged there. They have the rank of the thread that has it done; for who wants much, the last.
+    pub fn new(name: &'static str, accounts: Accounts) -> Beside<W> {
         Beside {
             name,
+            accounts,
             lines: Arc::default(),
         }
     }
@@ -93,10 +99,16 @@ impl<W: Send + 'static> Beside<W> {
             lines: Arc::clone(&self.lines),
             over: false,
         };
+        let accounts = self.accounts.clone();
+        let rank = match accounts.is_high(uid) {
+            true => Rank::Last,
+            false => Rank::Usual,
+        };
         let started = std::thread::Builder::new().name(self.name.into()).spawn(move || {
+            rank.take();
             let mut next = Some(work);
             while let Some(work) = next {
-                does(work);
+                accounts.at_cost_of(uid, || does(work));
                 next = turn.next();
             }
         });
@@ -158,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_user_who_is_slow_waits_for_himself_alone() {
-        let beside = Beside::<(u32, Sender<u32>)>::new("test");
+        let beside = Beside::<(u32, Sender<u32>)>::new("test", Accounts::default());
         let (done, ended) = channel();
         // Those of user 7 wait until they are told to go on.
         let (go, gate) = channel::<()>();

@@ -24,7 +24,7 @@ use super::status::Ending;
 use crate::protocol::Ns;
 use crate::protocol::control::{ToBroker, ToClient, Wants};
 use crate::protocol::seat::Standing;
-use crate::transport::server::{FromClient, Inbox, Life, News, ToTheClient};
+use crate::transport::server::{Accounts, FromClient, Inbox, Life, News, ToTheClient, thread_time};
 
 /// How often newcomers are taken in and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -59,6 +59,8 @@ pub struct Signs {
     pub stop: Arc<AtomicBool>,
     /// How often it went round.
     pub rounds: Arc<AtomicU64>,
+    /// What is spent on each user.
+    pub accounts: Accounts,
 }
 
 /// Starts the thread. It ends when the returned sender is dropped and [`Signs::stop`] is set.
@@ -82,6 +84,7 @@ pub fn start(
         memory,
         admission,
         unknown_cost,
+        accounts: signs.accounts,
         all_heard: true,
         looks: 0,
         rounds: signs.rounds,
@@ -118,6 +121,8 @@ struct Control {
     admission: admission::Desk,
     /// What a kernel is charged that nothing is known of, not even by its job's profile.
     unknown_cost: Ns,
+    /// What is spent on each user.
+    accounts: Accounts,
     /// The last look into the inbox found it empty.
     all_heard: bool,
     /// Looks into the inbox so far.
@@ -144,11 +149,15 @@ impl Control {
             while let Ok(arrival) = incoming.try_recv() {
                 self.arrive(arrival);
             }
-            match self.inbox.wait(PERIOD) {
+            let heard = self.inbox.wait(PERIOD);
+            let before = thread_time();
+            let mut of_users = Vec::new();
+            match heard {
                 Ok(news) => {
                     self.all_heard = news.is_empty();
                     self.looks += 1;
                     for (client, news) in news {
+                        of_users.extend(self.peers.get(&client).map(|peer| peer.entry.uid));
                         self.hear(client, news);
                     }
                 }
@@ -160,6 +169,19 @@ impl Control {
             self.look_for_deaths();
             self.admission.tick();
             self.look_who_waits();
+            self.charge(&of_users, thread_time().saturating_sub(before));
+        }
+    }
+
+    /// A round is paid by those who had something to say, a part for each message.
+    fn charge(&self, of_users: &[u32], time: Duration) {
+        let messages = u32::try_from(of_users.len()).unwrap_or(u32::MAX);
+        let Some(part) = time.checked_div(messages) else { return };
+        let mut users: Vec<u32> = of_users.to_vec();
+        users.sort_unstable();
+        for of_one in users.chunk_by(|one, other| one == other) {
+            let his = part * u32::try_from(of_one.len()).unwrap_or(u32::MAX);
+            self.accounts.charge(of_one.first().copied().unwrap_or(0), his);
         }
     }
 

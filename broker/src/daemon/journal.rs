@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
+use super::rank::Rank;
+
 /// Lines that may wait.
 const WAITING: usize = 1024;
 
@@ -22,6 +24,7 @@ pub fn begin() -> Journal {
     let dropped = Arc::new(AtomicU64::new(0));
     let lost = Arc::clone(&dropped);
     let started = std::thread::Builder::new().name("weft-journal".into()).spawn(move || {
+        Rank::Last.take();
         write_all(&incoming, &lost);
         let _ = done.try_send(());
     });

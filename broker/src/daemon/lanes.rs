@@ -11,6 +11,7 @@ use rustix::thread::futex;
 use weft_profiles::refine::{Beside, Timed};
 
 use super::registry::Entry;
+use super::rota::Slot;
 use super::trace::{Line, Trace};
 use crate::core::{Client, Event};
 use crate::protocol::board;
@@ -96,6 +97,8 @@ pub struct LaneWatch {
     naps_since: Option<Ns>,
     /// What it told at a rate that it did not know yet.
     guessed: Vec<Record>,
+    /// Of a guest's: which turns it is looked at in.
+    slot: Option<Slot>,
     /// Its launches are timed because the core wants it.
     timed: bool,
 }
@@ -114,8 +117,27 @@ impl LaneWatch {
             told_early: false,
             naps_since: None,
             guessed: Vec::new(),
+            slot: None,
             timed: false,
         }
+    }
+
+    /// One of a guest's, who may have many.
+    pub fn in_rota(self, slot: Slot) -> LaneWatch {
+        LaneWatch {
+            slot: Some(slot),
+            ..self
+        }
+    }
+
+    /// A launch of its waited at the gate when it was looked at last.
+    pub fn waits(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Whether it is looked at in this turn.
+    pub fn is_due(&self, turn: u64) -> bool {
+        self.slot.as_ref().is_none_or(|slot| slot.is_due(turn))
     }
 
     /// Whose it is.

@@ -38,8 +38,10 @@ mod lanes;
 mod memory;
 pub mod options;
 pub mod places;
+mod rank;
 mod refining;
 mod registry;
+mod rota;
 mod said;
 mod scheduler;
 pub mod status;
@@ -49,6 +51,7 @@ mod waiting;
 
 use options::Options;
 use places::Places;
+use rank::Rank;
 
 /// Runs a broker until it is asked to end. An error is a reason not to begin.
 pub fn run(places: &Places, options: &Options) -> Result<()> {
@@ -98,7 +101,10 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }
-    let signs = control::Signs::default();
+    let signs = control::Signs {
+        accounts: listener.accounts(),
+        ..control::Signs::default()
+    };
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
         desk.clone(),
@@ -133,8 +139,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         answers,
         stop,
         options: Arc::new(options.clone()),
-        entering: beside::Beside::new("weft-welcome"),
-        asking: beside::Beside::new("weft-answer"),
+        entering: beside::Beside::new("weft-welcome", listener.accounts()),
+        asking: beside::Beside::new("weft-answer", listener.accounts()),
         brought: Arc::default(),
         most: door::most(),
     };
@@ -144,6 +150,10 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         places.socket().display(),
         options.core.policy
     );
+    // The last thread but those that it starts: these have its rank or a lower one.
+    if options.door.is_shared() {
+        Rank::Door.take();
+    }
     let why = door.keep(&mut listener);
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());
     // The socket goes first: who comes now starts or finds another broker.

@@ -16,7 +16,9 @@ use super::houses::Houses;
 use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
 use super::memory::{self, Memory};
+use super::rank::Rank;
 use super::registry::{Entry, Registry, mode_name};
+use super::rota::Rota;
 use super::status::Ending;
 use super::trace::{Line, Trace};
 use super::waiting::{Scene, Wait, Waiting};
@@ -157,9 +159,7 @@ pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
         .spawn(move || {
             // A nap of 50 us must not become one of 100 (the usual slack is 50 us).
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
-            // A turn takes some us, and jobs wait for it: where the system lets us, ahead of them. On a machine with more to run than cores a
-            // woken thread else waits 0.4 ms for its core (measured), and fillers get a third of what they could.
-            let _ = rustix::process::setpriority_process(None, -15);
+            Rank::First.take();
             Scheduler::new(setup, incoming, gauges).run();
         })?;
     Ok((desk, thread))
@@ -201,6 +201,9 @@ pub(super) struct Scheduler {
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
     houses: Houses,
+    rota: Rota,
+    /// Turns so far.
+    turns: u64,
     /// When somebody last came, went or was told another mode.
     company_since: Ns,
     last_record: Ns,
@@ -236,6 +239,8 @@ impl Scheduler {
             incoming,
             gauges,
             lanes: Vec::new(),
+            rota: Rota::default(),
+            turns: 0,
             company_since: 0,
             last_record: 0,
             stopping: false,
@@ -291,7 +296,8 @@ impl Scheduler {
     /// Asks to be rung, looks once more, sleeps.
     fn sleep(&mut self, time: Duration, by_anybody: bool) {
         self.want_bells(by_anybody);
-        if !self.turn().news && !self.stopping {
+        // All of them: what was told before the bell was wanted is seen here.
+        if !self.look(None).news && !self.stopping {
             self.pause(time);
         }
         self.want_no_bells();
@@ -339,13 +345,23 @@ impl Scheduler {
         });
     }
 
-    /// One look at everything.
+    /// One look at everything; of a guest who has many lanes, at some of these.
     pub(super) fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        self.look(Some(self.turns))
+    }
+
+    /// A look at the lanes whose turn it is, or at all of them.
+    fn look(&mut self, at: Option<u64>) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
             // Before the look: what is told after it rings, and the next nap does not begin. (The first of a row of naps is not rung for. It is short.)
             let now = (self.clock)();
-            for lane in &mut self.lanes {
+            for lane in self
+                .lanes
+                .iter_mut()
+                .filter(|lane| at.is_none_or(|turn| lane.is_due(turn)))
+            {
                 lane.want_bell_in_nap(now);
             }
         }
@@ -355,7 +371,7 @@ impl Scheduler {
             turn.news = true;
             self.notice(notice);
         }
-        self.drain(&mut turn);
+        self.drain(at, &mut turn);
         let now = (self.clock)();
         let mut events = std::mem::take(&mut self.events);
         // By time over all lanes; one lane's own order stays.
@@ -372,10 +388,15 @@ impl Scheduler {
         turn
     }
 
-    fn drain(&mut self, turn: &mut Turn) {
+    fn drain(&mut self, at: Option<u64>, turn: &mut Turn) {
         let mut liars: Vec<(u64, Lie)> = Vec::new();
         let company = Company::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
+            if !at.is_none_or(|turn| lane.is_due(turn)) {
+                // As it was when it was looked at.
+                turn.filler_waits |= lane.waits() && lane.mode() == Mode::Filler;
+                continue;
+            }
             let now = (self.clock)();
             match lane.drain(now, &mut self.events, &mut self.seen, &mut self.trace) {
                 Ok(found) => {
@@ -415,7 +436,12 @@ impl Scheduler {
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
                 self.memory.tell(memory::Tell::Joined(Arc::clone(&entry)));
                 self.houses.comes(entry.house.as_ref(), self.cores.rows());
-                self.lanes.push(LaneWatch::new(entry));
+                let guest = entry.house.is_some().then(|| self.rota.take(entry.uid));
+                let lane = LaneWatch::new(entry);
+                self.lanes.push(match guest {
+                    Some(slot) => lane.in_rota(slot),
+                    None => lane,
+                });
                 let event = Event::Attached {
                     client,
                     priority,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::Accounts;
 use crate::transport::peer;
 
 /// Threads that close connections at most, so users whose last descriptors may hang at once without keeping others' open for longer.
@@ -20,6 +21,8 @@ const CLOSERS: usize = 64;
 pub(super) struct Callers {
     /// Packets may bring descriptors.
     passes: bool,
+    /// What is spent on each of them.
+    accounts: Accounts,
     state: Mutex<State>,
 }
 
@@ -44,8 +47,14 @@ impl Callers {
     pub(super) fn new(passes: bool) -> Arc<Callers> {
         Arc::new(Callers {
             passes,
+            accounts: Accounts::default(),
             state: Mutex::default(),
         })
+    }
+
+    /// What is spent on each of them.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// One more.
@@ -151,6 +160,11 @@ impl Connection {
     /// Whether packets may bring descriptors here.
     pub(super) fn passes(&self) -> bool {
         self.callers.passes
+    }
+
+    /// What is spent on its user, among others.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.callers.accounts
     }
 
     /// Whether it is the broker's own user's, or root's: no limit of a guest's is his.

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::callers::{Callers, Connection};
-use super::{Asker, Pending, Question};
+use super::{Accounts, Asker, Pending, Question, thread_time};
 use crate::protocol::control::Refusal;
 use crate::transport::wire::Packet;
 use crate::transport::{Error, HANDSHAKE, client, fds, path, peer};
@@ -35,6 +35,12 @@ const AT_ONCE: usize = 64;
 
 /// Connections the kernel may keep for us. 300 jobs started at once are an aim; the kernel itself caps this at its own limit (4096 by default).
 const BACKLOG: i32 = 4096;
+
+/// While somebody is not read from because he has had his share, it is looked this often whether he may be.
+const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
+
+/// So many connections of his wait for that at most.
+const LATER_OF_A_GUEST: usize = 64;
 
 /// Pause after an accept that failed for want of descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(10);
@@ -67,6 +73,10 @@ pub struct Listener {
     inode: (u64, u64),
     /// Oldest first.
     half_open: Vec<HalfOpen>,
+    /// Those whose users have had their share, oldest first. Nothing is done for them but to look now and then whether they may be heard.
+    later: VecDeque<HalfOpen>,
+    /// When that was done last.
+    looked: Instant,
     /// Those who have said what they want.
     said: VecDeque<Incoming>,
     callers: Arc<Callers>,
@@ -147,6 +157,8 @@ impl Listener {
             path: path.to_path_buf(),
             inode: (facts.dev(), facts.ino()),
             half_open: Vec::new(),
+            later: VecDeque::new(),
+            looked: Instant::now(),
             said: VecDeque::new(),
             callers: Callers::new(passes),
             door,
@@ -164,6 +176,11 @@ impl Listener {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
 
+    /// What this broker spends on each user.
+    pub fn accounts(&self) -> Accounts {
+        self.callers.accounts().clone()
+    }
+
     /// The next one who said what he wants; `None` when the time is up. Who says nothing, or nonsense, or is another user, or speaks
     /// another version is answered and dropped here, and holds up nobody.
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
@@ -174,11 +191,16 @@ impl Listener {
             }
             let now = Instant::now();
             self.half_open.retain(|one| one.deadline > now);
+            self.look_who_waited(now);
             let until = self
                 .half_open
                 .iter()
                 .map(|one| one.deadline)
                 .fold(deadline, Instant::min);
+            let until = match self.later.is_empty() {
+                true => until,
+                false => until.min(self.looked + LOOKED_AT_AGAIN),
+            };
             let mut set: Vec<PollFd<'_>> = Vec::with_capacity(self.half_open.len() + 1);
             set.push(PollFd::new(&self.socket, PollFlags::IN));
             set.extend(self.half_open.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
@@ -200,11 +222,33 @@ impl Listener {
         }
     }
 
+    /// Of those whose users had had their share: who may be heard again is, and who came too long ago goes.
+    fn look_who_waited(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
+            return;
+        }
+        self.looked = now;
+        for one in std::mem::take(&mut self.later) {
+            if self.callers.accounts().waits(one.socket.uid()).is_none() {
+                self.half_open.push(one);
+            } else if one.deadline > now {
+                self.later.push_back(one);
+            }
+        }
+    }
+
     fn take_new(&mut self) {
+        let mut before = thread_time();
         for _ in 0..AT_ONCE {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => match peer::peer(&socket) {
-                    Ok(peer) => self.comes(self.callers.comes(peer.uid, socket)),
+                    Ok(peer) => {
+                        self.comes(self.callers.comes(peer.uid, socket));
+                        let after = thread_time();
+                        self.callers
+                            .accounts()
+                            .charge(peer.uid, after.saturating_sub(std::mem::replace(&mut before, after)));
+                    }
                     // It is closed where it can hold up nobody, too.
                     Err(_) => drop(self.callers.comes(u32::MAX, socket)),
                 },
@@ -225,6 +269,14 @@ impl Listener {
         if is_guest && self.callers.count_of(uid) > CONNECTIONS_OF_A_GUEST {
             let full = Packet::Refused(Refusal::Full(CONNECTIONS_OF_A_GUEST));
             let _ = fds::send(&socket, &full, &[], Instant::now());
+            return;
+        }
+        if self.callers.accounts().waits(uid).is_some() {
+            // One more of somebody who has many is closed unread: nothing costs less.
+            if self.later.iter().filter(|one| one.socket.uid() == uid).count() < LATER_OF_A_GUEST {
+                let deadline = Instant::now() + HANDSHAKE;
+                self.later.push_back(HalfOpen { socket, deadline });
+            }
             return;
         }
         let said = fds::take_plain(&socket, socket.passes());
@@ -263,7 +315,11 @@ impl Listener {
         let waits = std::mem::take(&mut self.half_open);
         for one in waits {
             let said = match ready.next() {
-                Some(true) => fds::take_plain(&one.socket, one.socket.passes()),
+                Some(true) => {
+                    let uid = one.socket.uid();
+                    let take = || fds::take_plain(&one.socket, one.socket.passes());
+                    one.socket.accounts().at_cost_of(uid, take)
+                }
                 _ => Ok(None),
             };
             match said {

@@ -141,8 +141,13 @@ impl Inbox {
 
     /// What came by the guests' sockets.
     fn hear_guests(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
-        let mut set: Vec<PollFd<'_>> = self
+        // Who has had his share is heard later.
+        let heard: Vec<&(u64, Arc<Connection>)> = self
             .guests
+            .iter()
+            .filter(|(_, socket)| socket.accounts().waits(socket.uid()).is_none())
+            .collect();
+        let mut set: Vec<PollFd<'_>> = heard
             .iter()
             .map(|(_, socket)| PollFd::new(&**socket, PollFlags::IN))
             .collect();
@@ -156,9 +161,10 @@ impl Inbox {
         drop(set);
         let mut news = Vec::new();
         let mut over = Vec::new();
-        for ((client, socket), _) in self.guests.iter().zip(ready).filter(|(_, ready)| *ready) {
+        for ((client, socket), _) in heard.into_iter().zip(ready).filter(|(_, ready)| *ready) {
             for _ in 0..HEARD_AT_ONCE {
-                match fds::take_plain(&**socket, socket.passes()) {
+                let take = || fds::take_plain(&**socket, socket.passes());
+                match socket.accounts().at_cost_of(socket.uid(), take) {
                     Ok(Some(Packet::Say(message))) => news.push((*client, News::Said(message))),
                     Ok(None) => break,
                     Err(Error::Gone) => {

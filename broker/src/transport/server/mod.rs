@@ -25,6 +25,7 @@
 //! * a profile comes in pieces by that socket: no file is opened for anybody, and no descriptor is taken from anybody.
 #![forbid(unsafe_code)]
 
+mod account;
 mod attach;
 mod callers;
 mod house;
@@ -32,6 +33,7 @@ mod listener;
 mod messages;
 mod question;
 
+pub use account::{Accounts, thread_time};
 pub use attach::{Attached, Life, Pending};
 pub use callers::Connection;
 pub use house::{Host, House};
