@@ -474,7 +474,7 @@ impl Session {
     /// So much work is unmarked that it may be time for a mark.
     #[inline(never)]
     fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
-        guarded(|| self.mark_now(stream, place, at, result, elsewhere));
+        caught(|| self.mark_now(stream, place, at, result, elsewhere));
     }
 
     /// `elsewhere`: the launch before was to another stream.
@@ -490,6 +490,7 @@ impl Session {
             // Who waits puts a mark where he is about to launch. A job that goes from stream to stream has its work on others then, where nobody may put one any more, and work without a
             // mark counts as ended some ms later.
             if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
+                let _whole = super::uncancelled();
                 self.settle.mark(&self.driver, &self.streams, place, stream);
             }
             return;
@@ -497,6 +498,8 @@ impl Session {
         if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
             return;
         }
+        // Only here: in a burst with plenty of credit each launch comes as far as this, and the two changes of the thread's state take 15 ns.
+        let _whole = super::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, place, stream);
         }
