@@ -151,6 +151,7 @@ fn op(entry: &Entry<'_>) -> &'static str {
         Class::Copy => "StreamOp::CopyOnDevice",
         Class::Memset => "StreamOp::Memset",
         Class::Event => "StreamOp::EventRecord",
+        Class::Wait => "StreamOp::EventWait",
         _ => "StreamOp::Other",
     }
 }

@@ -79,12 +79,29 @@ fn stream_of(entry: &Entry, arguments: Arguments) -> usize {
     if entry.per_thread { per_thread(stream) } else { stream }
 }
 
+/// The event that a call records in a stream or has a stream wait for. Not of those that speak of a whole context.
+fn event_of(entry: &Entry, arguments: Arguments) -> Option<usize> {
+    match (entry.op, entry.stream) {
+        (StreamOp::EventRecord, 1) => Some(arguments.get(entry, 0)),
+        (StreamOp::EventWait, 0) => Some(arguments.get(entry, 1)),
+        _ => None,
+    }
+}
+
 /// Tells the session about a call.
 pub fn tell(entry: &Entry, arguments: Arguments) {
     let stream = stream_of(entry, arguments);
+    let event = event_of(entry, arguments);
     // What goes into a capture takes no place among the launches now.
-    if !capture::on(stream) {
+    if capture::on(stream) {
+        if let Some(event) = event {
+            session::event_gone(event);
+        }
+    } else {
         let (op, bytes) = what(entry, arguments);
+        if let Some(event) = event {
+            session::before_event_op(op, event, stream);
+        }
         let noted = (memory::managed() && bytes > 0).then(|| touch::moved(used(entry, op, arguments), bytes));
         session::before_stream_op(op, bytes, stream);
         if let Some(noted) = noted {
@@ -105,7 +122,7 @@ fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2]
         }
         // The other argument is what it is filled with, which may look like anything.
         StreamOp::Memset => [(at(0), target), (0, Access::Read)],
-        StreamOp::EventRecord | StreamOp::Other => [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)],
+        StreamOp::EventRecord | StreamOp::EventWait | StreamOp::Other => [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)],
     }
 }
 
@@ -242,7 +259,7 @@ mod tests {
             told(c"cuMemsetD2D32Async", &[1, 2, 3, 5, 7, 0]),
             (StreamOp::Memset, 140)
         );
-        assert_eq!(told(c"cuStreamWaitEvent", &[1, 2, 0]), (StreamOp::Other, 0));
+        assert_eq!(told(c"cuStreamWaitEvent", &[1, 2, 0]), (StreamOp::EventWait, 0));
         assert_eq!(told(c"cuLaunchHostFunc", &[1, 2, 0]), (StreamOp::Other, 0));
         assert_eq!(
             told(c"cuMemcpyPeerAsync", &[1, 2, 3, 4, 11, 0]),

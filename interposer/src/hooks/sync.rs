@@ -24,6 +24,12 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
+/// Another event may have its handle from now on.
+fn destroy(event: CuEvent, real: impl FnOnce() -> CuResult) -> CuResult {
+    session::event_gone(event);
+    real()
+}
+
 /// Whether a stream's work has ended. What was left behind at the gate has not.
 #[inline(always)]
 fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -98,10 +104,12 @@ hooks! {
     fn cuCtxSynchronize_v2(context: CuContext) |real| { wait(Synced::Context, real) }
     fn cuStreamSynchronize(stream: CuStream) |real| { wait(Synced::Stream(stream), real) }
     fn cuStreamSynchronize_ptsz(stream: CuStream) |real| { wait(Synced::Stream(per_thread(stream)), real) }
-    fn cuEventSynchronize(event: CuEvent) |real| { wait(Synced::Event, real) }
+    fn cuEventSynchronize(event: CuEvent) |real| { wait(Synced::Event(event), real) }
+    fn cuEventDestroy(event: CuEvent) |real| { destroy(event, real) }
+    fn cuEventDestroy_v2(event: CuEvent) |real| { destroy(event, real) }
     fn cuStreamQuery(stream: CuStream) |real| { ask_stream(stream, real) }
     fn cuStreamQuery_ptsz(stream: CuStream) |real| { ask_stream(per_thread(stream), real) }
-    fn cuEventQuery(event: CuEvent) |real| { ask(Synced::Event, real) }
+    fn cuEventQuery(event: CuEvent) |real| { ask(Synced::Event(event), real) }
 
     fn cuMemcpyDtoH(to: *mut c_void, from: u32, bytes: u32) |real| { copy_out(u64::from(bytes), LEGACY, real) }
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: CuDevicePtr, bytes: usize) |real| { copy_out(bytes as u64, LEGACY, real) }

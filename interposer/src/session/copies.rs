@@ -7,7 +7,8 @@ use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
 use super::gate::Want;
 use super::state::{Session, own_stream};
-use super::{Stream, StreamOp, clock};
+use super::events::Work;
+use super::{Event, Stream, StreamOp, clock};
 use crate::trouble::{guarded, trip};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
@@ -24,7 +25,7 @@ impl Session {
     #[inline]
     pub fn before_stream_op(&self, op: StreamOp, bytes: u64, stream: Stream) {
         let mode = self.mode();
-        if mode == Mode::Free || op == StreamOp::Other {
+        if mode == Mode::Free || matches!(op, StreamOp::Other | StreamOp::EventWait) {
             return;
         }
         if op == StreamOp::EventRecord {
@@ -38,11 +39,36 @@ impl Session {
         guarded(|| self.transfer(mode, op, bytes, stream));
     }
 
+    /// See [`super::before_event_op`].
+    pub fn before_event_op(&self, op: StreamOp, event: Event, stream: Stream) {
+        if matches!(self.mode(), Mode::Free | Mode::Alone) {
+            return;
+        }
+        match op {
+            StreamOp::EventRecord => self.events.recorded(event, own_stream(stream), self.work()),
+            StreamOp::EventWait => self.events.awaited(own_stream(stream), event),
+            _ => {}
+        }
+    }
+
+    /// What the job has done so far.
+    pub(super) fn work(&self) -> Work {
+        let counters = &self.lane.counters;
+        Work {
+            launches: counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed),
+            transfers: counters.transfers.load(Ordering::Relaxed),
+        }
+    }
+
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
         trip("transfer");
         let (kernel, bandwidth) = match op {
             StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
-            StreamOp::CopyOnDevice | StreamOp::Memset | StreamOp::EventRecord | StreamOp::Other => {
+            StreamOp::CopyOnDevice
+            | StreamOp::Memset
+            | StreamOp::EventRecord
+            | StreamOp::EventWait
+            | StreamOp::Other => {
                 (DEVICE_COPY, DEVICE_BANDWIDTH)
             }
         };

@@ -20,7 +20,7 @@ use weft_broker::transport;
 use super::settings::Settings;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, SESSION, Stream, StreamOp, Synced, clock, helper};
+use super::{Event, LaunchInfo, LaunchKind, PER_THREAD_STREAM, SESSION, Stream, StreamOp, Synced, clock, helper};
 use crate::hooks::capture;
 use crate::{memory, real};
 
@@ -344,10 +344,19 @@ pub fn synced(what: Synced) {
     }
     let place = match what {
         Synced::Stream(stream) => of_stream_among_several(stream),
-        Synced::Context | Synced::Event => of_current(),
+        Synced::Context | Synced::Event(_) => of_current(),
     };
     if let Some(session) = at(place) {
         session.synced(what);
+    }
+}
+
+/// [`super::before_event_op`], likewise.
+#[cold]
+#[inline(never)]
+pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
+    if let Some(session) = several().then(|| of_stream_among_several(stream)).and_then(at) {
+        session.before_event_op(op, event, stream);
     }
 }
 

@@ -37,6 +37,7 @@ mod costs;
 mod devices;
 mod driver;
 mod ends;
+mod events;
 mod farewell;
 mod fork;
 mod gate;
@@ -78,6 +79,9 @@ use crate::abi::CuResult;
 use crate::memory::away::{self, How};
 use crate::memory::sequence::Forecast;
 use crate::trouble::{guarded, trip};
+
+/// An event handle.
+pub type Event = usize;
 
 /// A stream handle as the plain entry points take it.
 pub type Stream = usize;
@@ -141,7 +145,9 @@ pub enum StreamOp {
     Memset,
     /// Event record: what auto-tuners time kernels with.
     EventRecord,
-    /// Everything else that has a place in a stream: wait for an event, host function, memory operation, asynchronous allocation.
+    /// The stream waits for an event.
+    EventWait,
+    /// Everything else that has a place in a stream: host function, memory operation, asynchronous allocation.
     Other,
 }
 
@@ -152,8 +158,8 @@ pub enum Synced {
     Context,
     /// All work of one stream. A blocking copy counts as this for its stream.
     Stream(Stream),
-    /// An event: work up to it.
-    Event,
+    /// This event: work up to it.
+    Event(Event),
 }
 
 /// The device a process uses.
@@ -286,6 +292,21 @@ pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     match session() {
         Some(session) => session.before_stream_op(op, bytes, stream),
         None => devices::before_stream_op(op, bytes, stream),
+    }
+}
+
+/// A call about an event and a stream is about to go to the driver.
+pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
+    match session() {
+        Some(session) => session.before_event_op(op, event, stream),
+        None => devices::before_event_op(op, event, stream),
+    }
+}
+
+/// An event is destroyed, or recorded where nobody sees when it is reached.
+pub fn event_gone(event: Event) {
+    for session in devices::all() {
+        session.events.forget(event);
     }
 }
 

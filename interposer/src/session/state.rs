@@ -22,6 +22,7 @@ use super::settings::Settings;
 use super::settle::{QUANTUM, Settle};
 use super::step::{Rest, Step};
 use super::streams::{Account, Place, Streams};
+use super::events::Events;
 use super::tuning::Tuning;
 use super::turn::Turn;
 use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock, thread};
@@ -91,6 +92,8 @@ pub struct Session {
     own_managed: AtomicI64,
     /// The streams with work.
     pub(super) busy: Busy,
+    /// Events behind work.
+    pub(super) events: Events,
 }
 
 impl Session {
@@ -128,6 +131,7 @@ impl Session {
             memory: AtomicI64::new(0),
             own_managed: AtomicI64::new(0),
             busy: Busy::default(),
+            events: Events::default(),
         })
     }
 

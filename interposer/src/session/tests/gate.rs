@@ -190,7 +190,7 @@ fn work_that_waits_for_a_later_launch_gets_it() {
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 2);
     assert_eq!(broker.settled(), 0);
     assert!(fake::reach(0x6000) > 0);
-    session.synced(Synced::Event);
+    session.synced(Synced::Event(0));
     assert!(broker.settled() > 0);
 }
 

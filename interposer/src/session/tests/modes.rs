@@ -90,7 +90,7 @@ fn a_holder_raises_its_sign_and_records_and_never_waits() {
     assert_eq!(broker.board.above(2), 0);
     assert_eq!(broker.board.above(3), 4);
     session.synced(Synced::Stream(0x55));
-    session.synced(Synced::Event);
+    session.synced(Synced::Event(0));
     session.synced(Synced::Stream(0));
     assert!(rang(), "its idleness is");
     session.synced(Synced::Stream(0));
@@ -107,6 +107,36 @@ fn a_holder_raises_its_sign_and_records_and_never_waits() {
     let reports = &broker.lane.reports;
     assert_eq!(reports.last_idle.load(Ordering::Relaxed), records[4].at);
     assert_eq!(reports.waiting.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_holder_that_ends_by_an_event_is_seen_idle() {
+    let (session, mut broker) = attached(Mode::Holder);
+    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
+    let (compute, copies, event, done) = (0x100, 0x200, 0xe0, 0xf0);
+    launch(session, &kernel(7, compute));
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    session.synced(Synced::Event(event));
+    assert_eq!(idle(broker.records()), 1);
+    // One more launch since: it may still run.
+    launch(session, &kernel(7, compute));
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    launch(session, &kernel(7, compute));
+    session.synced(Synced::Event(event));
+    assert_eq!(idle(broker.records()), 0);
+    // The result is copied on a stream of its own, and the copy's end is waited for.
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    session.before_event_op(StreamOp::EventWait, event, copies);
+    session.before_stream_op(StreamOp::CopyToHost, 1000, copies);
+    session.before_event_op(StreamOp::EventRecord, done, copies);
+    session.synced(Synced::Event(done));
+    assert_eq!(idle(broker.records()), 1);
+    // Another event in its place says nothing.
+    launch(session, &kernel(7, compute));
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    session.events.forget(event);
+    session.synced(Synced::Event(event));
+    assert_eq!(idle(broker.records()), 0);
 }
 
 #[test]
