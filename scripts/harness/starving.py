@@ -47,21 +47,23 @@ def program(folder, kernels=KERNELS):
 class Stage:
     """A device with its holder under one policy. Background jobs come and go."""
 
-    def __init__(self, folder, policy, program, *, queue=True):
+    def __init__(self, folder, policy, program, *, queue=True, end="stream", trace=False):
+        """`end`: what the holder waits for at the end of a burst, see weft-test-companion."""
+        self.end = end
         self.folder = folder / policy
         self.folder.mkdir()
         self.program, self.queue = program, queue
         settings = self.folder / "device.toml"
         settings.write_text(DEVICE)
         self.device = jobs.Device(self.folder, config=settings)
-        self.broker = jobs.Broker(self.folder, self.device, policy=policy, trace=False)
+        self.broker = jobs.Broker(self.folder, self.device, policy=policy, trace=trace)
         self.running, self.number = self.folder / "running", 0
 
     def __enter__(self):
         self.running.touch()
         self.broker.start()
         ready = self.folder / "ready"
-        command = [COMPANION, "--while", self.running, "--ready", ready, "--burst", BURST, "--pause", PAUSE, "--result", self.folder / "holder.json"]
+        command = [COMPANION, "--while", self.running, "--ready", ready, "--burst", BURST, "--pause", PAUSE, "--end", self.end, "--result", self.folder / "holder.json"]
         self.holder = self.job("holder", command, priority=0)
         if not jobs.wait_until(lambda: ready.exists() or not self.holder.running(), BOUND) or not self.holder.running():
             raise RuntimeError("the holder did not start\n" + self.holder.explain())

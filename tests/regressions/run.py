@@ -25,7 +25,7 @@ EXPECTED = [
     *(f"clients-S{n}" for n in range(1, 6)),
     *(f"users-B{n}" for n in range(1, 15)),
 ]
-ROW = re.compile(r"^\| ((?:correctness|clients|users)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| ((?:correctness|clients|users|hardware)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
 
 
 def uncovered():

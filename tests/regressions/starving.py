@@ -50,6 +50,24 @@ def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
         assert min(one["weft"] / one["fikit"] for one in seen) >= LEAST, f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
 
 
+@finding("hardware-F2")
+def a_holder_that_ends_by_events_is_seen_idle(scene):
+    program = starving.program(scene.folder)
+    seen = {}
+    for end in ("stream", "event", "copy"):
+        folder = scene.folder / end
+        folder.mkdir()
+        with starving.Stage(folder, "weft", program, end=end, trace=True) as stage:
+            rate = stage.play(1, 1_000, 1, warmup=0.3, seconds=0.5)["rate"]
+        events = [line["event"] for line in jobs.lines_of(stage.broker.trace) if line.get("pid") == stage.holder.pid]
+        seen[end] = {"idle": events.count("idle"), "bursts": events.count("launch") // starving.BURST, "filler steps/s": round(rate)}
+    for end, of in seen.items():
+        assert of["bursts"] > 20, seen
+        # One that launches its next burst before the end is told is not idle; before it was mended nobody was.
+        assert of["idle"] >= of["bursts"] * LEAST, f"waits for {end}: {seen}"
+    return str(seen)
+
+
 class Users(users.Scene):
     """Several users, and a program that all of them may start."""
 

@@ -191,6 +191,12 @@ impl Gpu {
             .context("cuStreamWaitEvent")
     }
 
+    /// Waits for the event.
+    pub fn reach(&self, event: Event) -> Result<()> {
+        // SAFETY: events are never destroyed here.
+        unsafe { result::event::synchronize(event.0) }.context("cuEventSynchronize")
+    }
+
     /// Device time between two events that were reached.
     pub fn between(&self, begin: Event, end: Event) -> Result<Duration> {
         // SAFETY: events are never destroyed here.

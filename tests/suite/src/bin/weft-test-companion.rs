@@ -19,6 +19,9 @@ struct Args {
     /// Launches before each synchronisation
     #[arg(long, default_value_t = 16)]
     burst: u32,
+    /// What the host waits for at the end of a burst
+    #[arg(long, value_enum, default_value_t = End::Stream)]
+    end: End,
     /// Pause after each synchronisation
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pause: u64,
@@ -33,11 +36,23 @@ struct Args {
     result: Option<PathBuf>,
 }
 
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum End {
+    /// The stream.
+    Stream,
+    /// An event behind the launches.
+    Event,
+    /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM ends a token.
+    Copy,
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
     let gpu = Gpu::open()?;
     let kernel = gpu.kernel("simgpu_fill")?;
     let (stream, data) = (gpu.stream()?, gpu.allocate(64)?);
+    let (copies, launched, copied) = (gpu.stream()?, gpu.event()?, gpu.event()?);
     let end = Instant::now() + Duration::from_secs(args.at_most);
     let mut ready = args.ready;
     let mut launches = 0u64;
@@ -47,7 +62,20 @@ fn main() -> Result<()> {
             gpu.launch(kernel, 1, 32, &mut arguments, stream)?;
             launches += 1;
         }
-        gpu.synchronize(stream)?;
+        match args.end {
+            End::Stream => gpu.synchronize(stream)?,
+            End::Event => {
+                gpu.record(launched, stream)?;
+                gpu.reach(launched)?;
+            }
+            End::Copy => {
+                gpu.record(launched, stream)?;
+                gpu.wait_for(copies, launched)?;
+                gpu.set_bytes(data, 0, copies)?;
+                gpu.record(copied, copies)?;
+                gpu.reach(copied)?;
+            }
+        }
         if let Some(file) = ready.take() {
             std::fs::write(file, "ready\n")?;
         }
