@@ -4,8 +4,8 @@ import os
 import shutil
 
 from harness import jobs, paths
-from harness.scene import weft
-from stage import BOUND, Scene, compiled, finding
+from harness.scene import CLIENT, weft
+from stage import BOUND, Scene, compiled, finding, rust
 
 
 def deep(scene):
@@ -77,3 +77,33 @@ def weft_run_says_what_it_cannot_be_put_into(scene):
         done = weft(scene, "run", "--", other)
         assert (done.returncode, done.stdout) == (0, "hello\n"), done
         assert "has rights of its own" in done.stderr, done.stderr
+
+
+@finding("hardware-F4")
+def a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
+    scene.broker.start()
+    client = scene.folder / "client.json"
+    inside = f"env WEFT_CUDA_LIBRARY_HINT=/nowhere/libcuda.so.1 {CLIENT} {client}"
+    # Nobody has named the driver: weft run finds it along the library path, and says where.
+    named = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
+    del named["WEFT_CUDA_LIBRARY"]
+    command = [paths.WEFT, "run", "--", "sh", "-c", f'echo "$WEFT_CUDA_LIBRARY|$WEFT_CUDA_LIBRARY_HINT"; exec {inside}']
+    job = jobs.Job(command, environment=named, folder=scene.folder, name="inside")
+    scene.jobs.append(job)
+    scene.finish(job)
+    user, hint = job.stdout().decode().splitlines()[0].split("|")
+    assert not user and hint.endswith("libcuda.so.1"), job.stdout()
+    assert client.exists(), job.explain()
+    # A driver that the user named is the only one, so that a wrong word is seen.
+    wrong = weft(scene, "run", "--", CLIENT, client, more={"WEFT_CUDA_LIBRARY": "/nowhere/libcuda.so.1"})
+    assert wrong.returncode != 0 and "/nowhere/libcuda.so.1" in wrong.stderr, wrong.stderr
+
+
+@finding("hardware-F9")
+def the_toolkits_stub_is_no_driver(scene):
+    rust("weft-interposer", "loader::search::tests::the_toolkits_stub_is_no_driver")
+
+
+@finding("hardware-F10")
+def a_job_that_is_looked_into_leaves_nothing_behind(scene):
+    rust("weft-interposer", "queue::tests::a_job_that_is_looked_into_leaves_nothing_behind")

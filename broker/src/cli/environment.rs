@@ -170,8 +170,8 @@ fn variables(
     if let Some(driver) = driver
         && current("WEFT_CUDA_LIBRARY").is_empty()
     {
-        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named.
-        set.push(("WEFT_CUDA_LIBRARY", driver.path.clone().into_os_string()));
+        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named; but a job that goes into a container finds its own.
+        set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
     if let Some(priority) = wishes.priority {
         set.push(("WEFT_PRIORITY", priority.to_string().into()));
@@ -277,7 +277,8 @@ mod tests {
         );
         assert_eq!(value(&set, "LD_PRELOAD"), Some(OsStr::new("/a.so:/b.so:/w/libweft.so")));
         assert_eq!(value(&set, "LD_LIBRARY_PATH"), Some(OsStr::new("/w/lib:/x:/y")));
-        assert_eq!(value(&set, "WEFT_CUDA_LIBRARY"), Some(OsStr::new("/real/libcuda.so.1")));
+        assert_eq!(value(&set, libraries::HINT), Some(OsStr::new("/real/libcuda.so.1")));
+        assert_eq!(value(&set, "WEFT_CUDA_LIBRARY"), None, "that is the user's word alone");
         assert_eq!(value(&set, "WEFT_PRIORITY"), None);
     }
 
@@ -285,6 +286,7 @@ mod tests {
     fn a_named_driver_is_kept() {
         let set = values(&[("WEFT_CUDA_LIBRARY", "/mine.so")], &Wishes::default());
         assert_eq!(value(&set, "WEFT_CUDA_LIBRARY"), None);
+        assert_eq!(value(&set, libraries::HINT), None);
     }
 
     #[test]

@@ -66,7 +66,10 @@ pub struct Driver {
     pub by: String,
 }
 
-/// The real driver: `WEFT_CUDA_LIBRARY`, else along `LD_LIBRARY_PATH`, else by the linker's cache, else in the known directories.
+/// Where a job that `weft run` started finds the driver, unless the user has named one: a first guess, since in a container it lies elsewhere.
+pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
+
+/// The real driver: `WEFT_CUDA_LIBRARY`, else what [`HINT`] says, else along `LD_LIBRARY_PATH`, else by the linker's cache, else in the known directories.
 pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
     if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
         let path = PathBuf::from(named);
@@ -74,6 +77,11 @@ pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
             path: std::path::absolute(&path).unwrap_or(path),
             by: "WEFT_CUDA_LIBRARY".to_string(),
         });
+    }
+    let hint = env::var_os(HINT).map(PathBuf::from);
+    if let Some(path) = hint.filter(|path| path.is_absolute() && is_driver(path, weft)) {
+        let by = HINT.to_string();
+        return Some(Driver { path, by });
     }
     let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     search(&library_path, weft)

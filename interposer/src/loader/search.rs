@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 
 use super::cache;
 
-/// Names the real driver outright.
+/// Names the real driver outright. The user's word.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
+
+/// Where `weft run` found it: tried first. In a container it may lie elsewhere, so it is not the only one.
+pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
 /// Names the driver goes by, the one that programs are linked against first.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
@@ -45,30 +48,36 @@ pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         return vec![absolute(Path::new(&named))];
     }
+    let hint = env::var_os(HINT).filter(|value| !value.is_empty());
     let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
-    collect(library_path.as_bytes(), &cache)
+    let searched = collect(library_path.as_bytes(), &cache);
+    hint.map(|hint| absolute(Path::new(&hint)))
+        .into_iter()
+        .chain(searched)
+        .collect()
 }
 
+/// One name everywhere, then the other: programs ask for the first, and a folder may have the second alone (the toolkit's `stubs`, in which every call fails).
 fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |path: PathBuf| {
-        if !found.contains(&path) {
+        let stub = path.parent().and_then(Path::file_name) == Some(std::ffi::OsStr::new("stubs"));
+        if !stub && !found.contains(&path) {
             found.push(path);
         }
     };
-    // The dynamic linker takes both separators; an empty entry means the working folder.
-    if !library_path.is_empty() {
-        for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
-            let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
-            NAMES.iter().for_each(|name| add(folder.join(name)));
-        }
-    }
     for name in NAMES {
+        // The dynamic linker takes both separators; an empty entry means the working folder.
+        if !library_path.is_empty() {
+            for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
+                add(absolute(Path::new(std::ffi::OsStr::from_bytes(folder))).join(name));
+            }
+        }
         cache::paths(cache, name).into_iter().for_each(&mut add);
-    }
-    for folder in FOLDERS {
-        NAMES.iter().for_each(|name| add(Path::new(folder).join(name)));
+        for folder in FOLDERS {
+            add(Path::new(folder).join(name));
+        }
     }
     found
 }
@@ -88,15 +97,21 @@ mod tests {
     fn the_library_path_comes_first_and_nothing_twice() {
         let found = collect(b"/a:/b;/a:/usr/lib64", b"");
         let strings: Vec<_> = found.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        assert_eq!(
-            strings[..4],
-            ["/a/libcuda.so.1", "/a/libcuda.so", "/b/libcuda.so.1", "/b/libcuda.so"]
-        );
+        assert_eq!(strings[..3], ["/a/libcuda.so.1", "/b/libcuda.so.1", "/usr/lib64/libcuda.so.1"]);
+        let at = |name: &str| strings.iter().position(|path| path == name).expect("a candidate");
+        assert!(at("/a/libcuda.so") > at("/usr/local/cuda/compat/libcuda.so.1"), "the other name later");
         assert_eq!(
             strings.iter().filter(|path| *path == "/usr/lib64/libcuda.so.1").count(),
             1
         );
         assert!(found.iter().all(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn the_toolkits_stub_is_no_driver() {
+        let found = collect(b"/cuda/lib64/stubs:/b/", b"");
+        assert!(found.iter().all(|path| !path.starts_with("/cuda")), "{found:?}");
+        assert_eq!(found[0], Path::new("/b/libcuda.so.1"));
     }
 
     #[test]

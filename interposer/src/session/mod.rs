@@ -244,6 +244,8 @@ extern "C" fn at_end() {
         guarded(|| session.sampler.farewell(session));
         session.lane.reports.state.store(LEFT, Ordering::Release);
     }
+    // The driver goes down after this, and must find none of our threads in it.
+    crate::memory::context_ending();
     if devices::all().any(|session| session.place.turned_away()) {
         interrupt::end_with(seat::TRY_AGAIN);
     }
