@@ -163,6 +163,8 @@ real! {
     fn cuStreamGetFlags(stream: CuStream, flags: *mut u32);
     /// A kernel's symbol (CUDA 12.3).
     fn cuKernelGetName(name: *mut *const c_char, kernel: CuKernel);
+    /// The library a kernel is of (CUDA 12.5).
+    fn cuKernelGetLibrary(library: *mut CuLibrary, kernel: CuKernel);
     /// The function that a kernel is in the current context.
     fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel);
     /// A graph's nodes.

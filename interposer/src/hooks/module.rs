@@ -28,6 +28,21 @@ pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     (!symbol.is_empty()).then(|| (names::code_of(module), symbol))
 }
 
+/// The same of a kernel of a library, which clients launch by its own handle: the driver tells nothing about such a handle where it is asked about a function.
+pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
+    let mut name = std::ptr::null();
+    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which the driver did not know as a function.
+    if !unsafe { real::cuKernelGetName(&mut name, kernel) }.ok() || name.is_null() {
+        return None;
+    }
+    // SAFETY: the driver answered a C string that lives as long as the kernel.
+    let symbol = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    let mut library = 0;
+    // SAFETY: the out-parameter is valid.
+    let _ = unsafe { real::cuKernelGetLibrary(&mut library, kernel) };
+    (!symbol.is_empty()).then_some((library, symbol))
+}
+
 /// The driver's own function for a kernel of a library. A driver call of ours: never while a capture is on.
 pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
     let mut function = 0;

@@ -72,16 +72,17 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     if function == 0 || capture::any() {
         return None;
     }
+    // Each kind of handle is asked about in its own way: what the driver does with the other kind is nowhere said.
+    let kernel = names::named(function).is_some_and(|named| named.kernel);
     let mut parameters = Vec::new();
     for at in 0..MOST {
         let (mut offset, mut size) = (0, 0);
-        // SAFETY: a kernel that the client is about to launch; the out-parameters are valid.
-        let mut asked = unsafe { real::cuFuncGetParamInfo(function, at, &mut offset, &mut size) };
-        if at == 0 && !asked.ok() {
-            // A kernel of a library, launched by its own handle.
-            // SAFETY: as above; a handle of another kind is an error.
-            asked = unsafe { real::cuKernelGetParamInfo(function, at, &mut offset, &mut size) };
-        }
+        let asked = match kernel {
+            // SAFETY: a kernel of a library that the client is about to launch; the out-parameters are valid.
+            true => unsafe { real::cuKernelGetParamInfo(function, at, &mut offset, &mut size) },
+            // SAFETY: a function that the client is about to launch; the out-parameters are valid.
+            false => unsafe { real::cuFuncGetParamInfo(function, at, &mut offset, &mut size) },
+        };
         if !asked.ok() {
             break;
         }

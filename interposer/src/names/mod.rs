@@ -114,6 +114,10 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             return None;
         }
         let Some((module, symbol)) = hooks::module::ask_name(handle) else {
+            if let Some((library, symbol)) = hooks::module::ask_kernel_name(handle) {
+                let module = code_of(library);
+                return Some(function_named(handle, Kind::Kernel, library, module, &symbol));
+            }
             INDEX.set(handle, UNNAMED);
             return None;
         };

@@ -26,7 +26,7 @@ pub struct Named {
     /// The module or library it was looked up in; 0 where unknown.
     code: usize,
     /// The handle is a kernel of a library, not a function of a module.
-    kernel: bool,
+    pub kernel: bool,
 }
 
 /// What kind of handle was named.

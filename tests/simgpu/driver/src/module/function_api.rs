@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 use crate::abi::{Error, Handle, Out, R};
 use crate::device;
 use crate::export::export;
-use crate::module::function::{self, Function};
+use crate::module::function::{self, FUNCTIONS, Function};
 use crate::module::library_api::KERNELS;
 use crate::state;
 
-fn name(out: Out<usize>, handle: Handle) -> R {
+fn name(out: Out<usize>, function: &Function) -> R {
     state::driver()?;
-    let function = function::of_handle(handle)?;
     // The text lives as long as the process: names are interned once.
     out.set(crate::names::text(&function.name))
 }
@@ -48,19 +47,19 @@ export! {
     }
 
     fn cuFuncGetName(text: Out<usize>, function: Handle) {
-        name(text, function)
+        name(text, &*FUNCTIONS.get(function)?)
     }
 
     fn cuKernelGetName(text: Out<usize>, kernel: Handle) {
-        name(text, kernel)
+        name(text, &KERNELS.get(kernel)?.function)
     }
 
     fn cuFuncGetParamInfo(function: Handle, at: usize, offset: Out<usize>, size: Out<usize>) {
-        param_info(&*function::of_handle(function)?, at, offset, size)
+        param_info(&*FUNCTIONS.get(function)?, at, offset, size)
     }
 
     fn cuKernelGetParamInfo(kernel: Handle, at: usize, offset: Out<usize>, size: Out<usize>) {
-        param_info(&*function::of_handle(kernel)?, at, offset, size)
+        param_info(&KERNELS.get(kernel)?.function, at, offset, size)
     }
 
     fn cuFuncGetParamCount(function: Handle, count: Out<usize>) {
