@@ -12,8 +12,11 @@ use super::cache;
 /// Names the real driver outright.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
-/// Names the driver goes by, the one that programs are linked against first.
+/// Names the driver goes by, the one that programs are linked against first: it is looked for everywhere before the other one is looked for anywhere.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// Where CUDA's toolkit keeps a library to link against, under the second name, that answers every call with an error.
+const STUBS: &str = "stubs";
 
 /// Folders that driver packages and container runtimes use.
 const FOLDERS: [&str; 12] = [
@@ -57,18 +60,19 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
             found.push(path);
         }
     };
-    // The dynamic linker takes both separators; an empty entry means the working folder.
-    if !library_path.is_empty() {
-        for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
-            let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
-            NAMES.iter().for_each(|name| add(folder.join(name)));
-        }
-    }
     for name in NAMES {
+        // The dynamic linker takes both separators; an empty entry means the working folder.
+        if !library_path.is_empty() {
+            for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
+                let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
+                // Programs ask for the first name, so without weft they never meet the toolkit's library.
+                if name == NAMES[0] || !folder.ends_with(STUBS) {
+                    add(folder.join(name));
+                }
+            }
+        }
         cache::paths(cache, name).into_iter().for_each(&mut add);
-    }
-    for folder in FOLDERS {
-        NAMES.iter().for_each(|name| add(Path::new(folder).join(name)));
+        FOLDERS.iter().for_each(|folder| add(Path::new(folder).join(name)));
     }
     found
 }
@@ -89,14 +93,26 @@ mod tests {
         let found = collect(b"/a:/b;/a:/usr/lib64", b"");
         let strings: Vec<_> = found.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         assert_eq!(
-            strings[..4],
-            ["/a/libcuda.so.1", "/a/libcuda.so", "/b/libcuda.so.1", "/b/libcuda.so"]
+            strings[..3],
+            ["/a/libcuda.so.1", "/b/libcuda.so.1", "/usr/lib64/libcuda.so.1"]
         );
         assert_eq!(
             strings.iter().filter(|path| *path == "/usr/lib64/libcuda.so.1").count(),
             1
         );
         assert!(found.iter().all(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn the_first_name_is_looked_for_everywhere_before_the_second() {
+        let found = collect(b"/usr/local/cuda/lib64/stubs:/b", b"");
+        let second = found.iter().position(|path| path.ends_with("libcuda.so")).unwrap();
+        let (first, rest) = found.split_at(second);
+        assert!(first.iter().all(|path| path.ends_with("libcuda.so.1")));
+        assert!(rest.iter().all(|path| path.ends_with("libcuda.so")));
+        assert_eq!(first.len(), rest.len() + 1);
+        assert!(!rest.contains(&PathBuf::from("/usr/local/cuda/lib64/stubs/libcuda.so")));
+        assert!(rest.contains(&PathBuf::from("/b/libcuda.so")));
     }
 
     #[test]
