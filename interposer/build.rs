@@ -7,7 +7,15 @@ use std::{env, fs};
 use weft_symbols::{Class, Entry, Flavour};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let table = weft_symbols::table()?;
+    let mut table = weft_symbols::table()?;
+    let beyond = weft_symbols::beyond()?;
+    table.extend(
+        beyond
+            .iter()
+            .filter(|known| known.exported)
+            .map(|known| passed_on(known.name)),
+    );
+    table.sort_by_key(|entry| entry.symbol);
     let mut out = String::new();
     let count = table.len();
     writeln!(
@@ -19,6 +27,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         out,
         "pub const HEADER_VERSION: u32 = {};",
         weft_symbols::header_version()
+    )?;
+
+    let passed = beyond.iter().filter(|known| !known.exported);
+    let passed: Vec<(&str, bool)> = passed.map(|known| (known.name, known.prefix)).collect();
+    writeln!(
+        out,
+        "/// Names that a driver exports, no header declares and nothing of ours stands for; true: all that begin so.\npub const PASSED: [(&str, bool); {}] = {passed:?};",
+        passed.len()
     )?;
 
     writeln!(
@@ -140,6 +156,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("cargo::rerun-if-changed=build.rs");
     Ok(())
+}
+
+/// An export that only jumps on to the driver. `cuGetProcAddress` has no version of it, so no answer of that is taken for it but by its address.
+fn passed_on(name: &'static str) -> Entry<'static> {
+    Entry {
+        symbol: name,
+        base: name,
+        since: u32::MAX,
+        flavour: Flavour::Plain,
+        class: Class::Tools,
+        args: 0,
+        stream: None,
+        size: None,
+    }
 }
 
 /// What the session is told that a stream-ordered entry is.

@@ -57,10 +57,19 @@ class Elf:
             name, info, _, section, _, _ = struct.unpack_from("<IBBHQQ", self.data, table["offset"] + number * 24)
             yield number, self._text(names, name), section != 0, info
 
-    def exports(self):
-        """Names of the functions that others find in it."""
-        # Kind 2: function, 10: chosen when loaded; binding 1: global, 2: weak.
-        return {name for _, name, defined, info in self._symbols() if defined and info & 15 in (2, 10) and info >> 4 in (1, 2)}
+    def exports(self, variables=False):
+        """Names of the functions that others find in it; `variables`: of those, too."""
+        # Kind 1: variable, 2: function, 10: chosen when loaded; binding 1: global, 2: weak.
+        kinds = (1, 2, 10) if variables else (2, 10)
+        return {name for _, name, defined, info in self._symbols() if defined and info & 15 in kinds and info >> 4 in (1, 2)}
+
+    def addresses(self):
+        """{name: where it lies from the beginning of the file as it is mapped} of what others find in it."""
+        table = self._section(SHT_DYNSYM)
+        if table is None:
+            return {}
+        value = lambda number: struct.unpack_from("<Q", self.data, table["offset"] + number * 24 + 8)[0]  # noqa: E731
+        return {name: value(number) for number, name, defined, info in self._symbols() if defined and info >> 4 in (1, 2)}
 
     def _versions(self):
         """{number: (library, version)} that it needs of other libraries."""

@@ -1,7 +1,7 @@
 """The cases of a test runner: which of them run, in what order, and what is said of each. Every runner's end is here.
 
 A case gets a folder of its own and fails by an exception: an AssertionError says by itself what was seen, any other one comes with its traceback. What it returns, if
-anything, stands behind its `ok`. The last line of a runner is `N passed, N failed`.
+anything, stands behind its `ok`. What cannot be tried here it says by a Skip. The last line of a runner is `N passed, N failed`, with `, N skipped` where some were.
 """
 
 import argparse
@@ -23,8 +23,13 @@ def parser(description, policy=True):
     return options
 
 
-def play(runner, chosen, keep=False, before_verdict=lambda: None):
-    """Plays `chosen`, pairs of a name and a function of a folder; `before_verdict` says what else there is to say. The exit code."""
+class Skip(Exception):
+    """A case cannot be tried on this machine; says why, in one line."""
+
+
+def play(runner, chosen, keep=False, before_verdict=lambda: None, skipped=0):
+    """Plays `chosen`, pairs of a name and a function of a folder; `before_verdict` says what else there is to say; `skipped`: how many more cannot be tried. The exit code."""
+    absent = skipped
     # A shell that starts a runner in the background has it ignore what a terminal sends, and its jobs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -39,13 +44,16 @@ def play(runner, chosen, keep=False, before_verdict=lambda: None):
             try:
                 more = function(folder)
                 progress.finish_one(f"ok      {name} ({time.monotonic() - begin:.1f} s)" + (f" {more}" if more else ""))
+            except Skip as why:
+                skipped += 1
+                progress.finish_one(f"skipped {name}: {why}")
             except Exception as error:
                 failed.append(name)
                 where = "" if isinstance(error, AssertionError) else traceback.format_exc()
                 progress.finish_one(f"FAILED  {name} ({time.monotonic() - begin:.1f} s): {error}\n{where}")
     progress.close()
     before_verdict()
-    return show.verdict(runner, len(chosen), failed)
+    return show.verdict(runner, absent + len(chosen), failed, skipped)
 
 
 class Cases:

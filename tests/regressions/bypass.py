@@ -101,7 +101,7 @@ def a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
 
 @finding("hardware-F9")
 def the_toolkits_stub_is_no_driver(scene):
-    rust("weft-interposer", "loader::search::tests::the_toolkits_stub_is_no_driver")
+    rust("weft-interposer", "loader::search::tests::the_first_name_is_looked_for_everywhere_before_the_second")
 
 
 @finding("hardware-F10")

@@ -104,13 +104,16 @@ impl Library {
         self.handle as *mut c_void
     }
 
-    /// Driver functions (`cu...`) that it exports and weft's symbol table lacks: calls of these pass weft by.
+    /// Driver functions (`cu...`) that it exports and weft does not know: calls of these pass weft by.
     pub fn beyond_the_table(&self) -> Vec<String> {
         // SAFETY: the handle came from dlopen and is never closed.
         let names = unsafe { elf::functions(self.handle()) };
         let ours = |name: &String| CString::new(name.as_str()).is_ok_and(|name| table::find(&name).is_some());
-        // "cudbg" is the debugger's interface, which nobody launches through.
-        let driver = |name: &String| name.starts_with("cu") && !name.starts_with("cudbg");
+        let passed = |name: &String| {
+            let known = |(known, all): &(&str, bool)| if *all { name.starts_with(known) } else { name == known };
+            table::PASSED.iter().any(known)
+        };
+        let driver = |name: &String| name.starts_with("cu") && !passed(name);
         let mut names: Vec<String> = names.into_iter().filter(|name| driver(name) && !ours(name)).collect();
         names.sort();
         names

@@ -15,8 +15,11 @@ pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 /// Where `weft run` found it: tried first. In a container it may lie elsewhere, so it is not the only one.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// Names the driver goes by, the one that programs are linked against first.
+/// Names the driver goes by, the one that programs are linked against first: it is looked for everywhere before the other one is looked for anywhere.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// Where CUDA's toolkit keeps a library to link against, under the second name, that answers every call with an error.
+const STUBS: &str = "stubs";
 
 /// Folders that driver packages and container runtimes use.
 const FOLDERS: [&str; 12] = [
@@ -62,8 +65,7 @@ pub fn candidates() -> Vec<PathBuf> {
 fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |path: PathBuf| {
-        let stub = path.parent().and_then(Path::file_name) == Some(std::ffi::OsStr::new("stubs"));
-        if !stub && !found.contains(&path) {
+        if !found.contains(&path) {
             found.push(path);
         }
     };
@@ -71,13 +73,15 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
         // The dynamic linker takes both separators; an empty entry means the working folder.
         if !library_path.is_empty() {
             for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
-                add(absolute(Path::new(std::ffi::OsStr::from_bytes(folder))).join(name));
+                let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
+                // Programs ask for the first name, so without weft they never meet the toolkit's library.
+                if name == NAMES[0] || !folder.ends_with(STUBS) {
+                    add(folder.join(name));
+                }
             }
         }
         cache::paths(cache, name).into_iter().for_each(&mut add);
-        for folder in FOLDERS {
-            add(Path::new(folder).join(name));
-        }
+        FOLDERS.iter().for_each(|folder| add(Path::new(folder).join(name)));
     }
     found
 }
@@ -97,9 +101,10 @@ mod tests {
     fn the_library_path_comes_first_and_nothing_twice() {
         let found = collect(b"/a:/b;/a:/usr/lib64", b"");
         let strings: Vec<_> = found.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        assert_eq!(strings[..3], ["/a/libcuda.so.1", "/b/libcuda.so.1", "/usr/lib64/libcuda.so.1"]);
-        let at = |name: &str| strings.iter().position(|path| path == name).expect("a candidate");
-        assert!(at("/a/libcuda.so") > at("/usr/local/cuda/compat/libcuda.so.1"), "the other name later");
+        assert_eq!(
+            strings[..3],
+            ["/a/libcuda.so.1", "/b/libcuda.so.1", "/usr/lib64/libcuda.so.1"]
+        );
         assert_eq!(
             strings.iter().filter(|path| *path == "/usr/lib64/libcuda.so.1").count(),
             1
@@ -108,10 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn the_toolkits_stub_is_no_driver() {
-        let found = collect(b"/cuda/lib64/stubs:/b/", b"");
-        assert!(found.iter().all(|path| !path.starts_with("/cuda")), "{found:?}");
-        assert_eq!(found[0], Path::new("/b/libcuda.so.1"));
+    fn the_first_name_is_looked_for_everywhere_before_the_second() {
+        let found = collect(b"/usr/local/cuda/lib64/stubs:/b", b"");
+        let second = found.iter().position(|path| path.ends_with("libcuda.so")).unwrap();
+        let (first, rest) = found.split_at(second);
+        assert!(first.iter().all(|path| path.ends_with("libcuda.so.1")));
+        assert!(rest.iter().all(|path| path.ends_with("libcuda.so")));
+        assert_eq!(first.len(), rest.len() + 1);
+        assert!(!rest.contains(&PathBuf::from("/usr/local/cuda/lib64/stubs/libcuda.so")));
+        assert!(rest.contains(&PathBuf::from("/b/libcuda.so")));
     }
 
     #[test]

@@ -30,9 +30,27 @@ fn is_search(handle: *mut c_void) -> bool {
     handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT
 }
 
+/// Of a `dlsym`.
+///
 /// # Safety
 /// `name` is a C string that starts with "cu"; `handle` is what the client passed.
 unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict {
+    // SAFETY: the caller's promise.
+    unsafe { decide(handle, name, None) }
+}
+
+/// Of a `dlvsym`.
+///
+/// # Safety
+/// As [`judge`]; `version` is what the client passed.
+unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Verdict {
+    // SAFETY: the caller's promise.
+    unsafe { decide(handle, name, Some(version)) }
+}
+
+/// # Safety
+/// As [`judge`]; `version` is what a client passed to `dlvsym`.
+unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> Verdict {
     // Files are read to find the driver.
     let _whole = crate::session::uncancelled();
     next::find();
@@ -43,6 +61,11 @@ unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict 
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let known = table::find(name);
+    // Whether the driver has the name in the version asked for. Real drivers have no versions, and the linker then finds nothing for any.
+    let versioned = |driver: &loader::Library| {
+        // SAFETY: the handle came from dlopen and is never closed; the name is a C string, and the version is the client's own argument.
+        version.is_none_or(|version| !unsafe { next::dlvsym(driver.handle(), name.as_ptr(), version) }.is_null())
+    };
     if is_search(handle) {
         // Our own export would answer. If the driver is open and lacks the name, let the search fail in the driver.
         return match (known, loader::opened()) {
@@ -61,7 +84,7 @@ unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict 
     match (known, loader::driver()) {
         // A client that asks us for a name has opened the driver, as far as it knows: this is the moment to open it.
         (Some(at), Driver::Open(driver)) => match (table::real(at), table::export(at)) {
-            (Some(_), Some(export)) => {
+            (Some(_), Some(export)) if versioned(driver) => {
                 counts::answered_with_ours();
                 Verdict {
                     what: ANSWER,
@@ -76,7 +99,7 @@ unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict 
         },
         (Some(_), Driver::Missing | Driver::Opening) => pass,
         (None, Driver::Open(driver)) => {
-            if let Some(found) = driver.symbol(name) {
+            if let Some(found) = driver.symbol(name).filter(|_| versioned(driver)) {
                 counts::answered_with_unknown(&name.to_string_lossy());
                 return Verdict {
                     what: ANSWER,
@@ -140,7 +163,7 @@ pub unsafe extern "C" fn dlsym() {
     )
 }
 
-/// As [`dlsym`]; the version goes through untouched. The driver's functions have none, so a version asked for is ignored there.
+/// As [`dlsym`]; the version goes through untouched. What the driver does not have in that version, the client does not get of us either.
 ///
 /// # Safety
 /// As `dlvsym`.
@@ -183,7 +206,7 @@ pub unsafe extern "C" fn dlvsym() {
         "jmp qword ptr [rip + {next}]",
         "5:",
         "ret",
-        judge = sym judge,
+        judge = sym judge_version,
         find = sym find_next,
         next = sym next::DLVSYM,
     )

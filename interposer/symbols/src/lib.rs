@@ -1,16 +1,18 @@
 //! The driver API's symbol table: the checked-in list of every entry point (`driver-api.tsv`), and its parser.
 //!
 //! Build scripts turn it into trampolines (interposer), exports (the simulated and the counting driver) and checks. What
-//! holds here: the table is the only list of driver names in the repository, every line of it is either understood whole
-//! or refused with its line number, and `scripts/symbols check` says whether it is what the public header declares.
+//! holds here: the table and the list of what no header declares (`beyond.tsv`) are the only lists of driver names in the repository, every line of them is either understood whole
+//! or refused with its line number, and `scripts/symbols check` says whether the table is what the public header declares.
 //! This crate depends on nothing and may read nothing but the text it is given.
 #![forbid(unsafe_code)]
 
+mod beyond;
 mod class;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use beyond::{BEYOND, Beyond, beyond, parse as parse_beyond};
 pub use class::Class;
 
 /// The table as checked in.
@@ -67,6 +69,8 @@ pub struct Entry<'a> {
 /// Why a line was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
+    /// Of which list.
+    pub file: &'static str,
     /// Line, from 1.
     pub line: usize,
     /// What is wrong with it.
@@ -75,7 +79,7 @@ pub struct Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "driver-api.tsv line {}: {}", self.line, self.what)
+        write!(f, "{} line {}: {}", self.file, self.line, self.what)
     }
 }
 
@@ -89,7 +93,11 @@ pub fn parse(text: &str) -> Result<Vec<Entry<'_>>, Error> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let refuse = |what: String| Error { line: at + 1, what };
+        let refuse = |what: String| Error {
+            file: "driver-api.tsv",
+            line: at + 1,
+            what,
+        };
         let fields: Vec<&str> = line.split('\t').collect();
         let &[symbol, base, since, flavour, class, args, stream, size] = fields.as_slice() else {
             return Err(refuse(format!("{} fields instead of 8", fields.len())));

@@ -65,7 +65,8 @@ fn devices(told: &probe::Driver, rows: &mut Vec<Row>) {
         code => rows.push(Row::fail(
             "driver version",
             format!("{version}{own}, but cuInit says {}", code.unwrap_or(-1)),
-            "100: no device; 803: driver and kernel module differ, reboot; 999: see dmesg",
+            "100: no device; 803: driver and kernel module differ, reboot; 805: the MPS control daemon has no server for this job, see its logs or end it; \
+             999: see dmesg",
         )),
     }
     if told.init == Some(0) && told.devices.is_empty() {
