@@ -3,6 +3,7 @@
 bundle.py, elf.py       what travels to the GPU machine, and whether it can run there
 machine.py, look.py     what the machine is: GPU, driver, Python packages, MPS
 supervise.py            runs a phase inside its share of the time and ends everything it started
+safety.py               what is never done to a real GPU: managed memory without bound, or unasked
 phase.py, workload.py   what every phase uses: results, time left, jobs, a device
 phases/                 the phases themselves, one file each
 results.py, report.py   result files: writing, reading, the table at the end

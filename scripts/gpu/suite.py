@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 
 from harness import jobs, paths
 
-from . import bundle, machine, phases, report, results, supervise
+from . import bundle, machine, phases, report, results, safety, supervise
 from .phase import Phase, TimeUp
 
 # Kept for the table at the end and for ending what is left.
@@ -56,6 +57,65 @@ def choose(arguments):
     if unknown:
         sys.exit(f"gpu-suite: --only {unknown[0]}: no such phase; there are {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(arguments.only)]
+
+
+def allowed(chosen, arguments, simulated):
+    """Without what a real GPU must not meet unasked; exits where that was named."""
+    if simulated or arguments.managed:
+        return chosen
+    if safety.MEMORY in arguments.only:
+        sys.exit(f"gpu-suite: --only {safety.MEMORY}: it uses managed memory, on a real GPU it runs only with --managed")
+    return [entry for entry in chosen if entry.name != safety.MEMORY]
+
+
+def options(arguments):
+    """What phases are told beside their words."""
+    return {"managed": arguments.managed}
+
+
+def dry_run(arguments, chosen):
+    """Prints every process that would be started, one JSON line each, and starts none of them. Without --simulated a real GPU is assumed."""
+    simulated = arguments.simulated
+    chosen = allowed(chosen, arguments, simulated)
+    python, packages, version, _ = machine.choose_python()
+    with tempfile.TemporaryDirectory(prefix="weft-gpu-", dir="/tmp") as folder:
+        facts = {
+            "simulated": simulated,
+            "python": str(python),
+            "python_version": version,
+            "packages": packages,
+            "machine": machine.about(),
+            "driver": {},
+            "caches": f"{folder}/caches",
+        }
+        for entry in chosen:
+            if entry.name not in phases.BY_NAME:
+                continue
+            place = Path(folder) / entry.name
+            place.mkdir()
+            phase = Phase(
+                entry.name,
+                writer=None,
+                facts=facts,
+                folder=place,
+                out=place,
+                deadline=time.monotonic() + arguments.budget,
+                quick=arguments.quick,
+                words=arguments.case,
+                options=options(arguments),
+            )
+            for case, command, environment in entry.plan()(phase):
+                managed = safety.managed_bytes(command, environment)
+                line = {
+                    "phase": entry.name,
+                    "case": case,
+                    "command": [str(part) for part in command],
+                    "environment": {key: value for key, value in environment.items() if os.environ.get(key) != value},
+                    "managed_bytes": "unbounded" if managed == math.inf else managed,
+                }
+                why = None if simulated else safety.refusal(entry.name, command, environment)
+                print(json.dumps({**line, **({"refused": why} if why else {})}))
+    return 0
 
 
 def survey(arguments, folder):
@@ -114,6 +174,8 @@ def main(arguments, began):
     if arguments.list:
         print(report.listing(chosen, arguments.budget - RESERVE))
         return 0
+    if arguments.dry_run:
+        return dry_run(arguments, chosen)
     if arguments.budget < LEAST_SHARE + RESERVE:
         sys.exit(f"gpu-suite: --budget {arguments.budget:g}: less than {LEAST_SHARE + RESERVE:g} s is enough for nothing")
     for needed in (paths.WEFT, paths.LIBWEFT):
@@ -133,6 +195,7 @@ def main(arguments, began):
 
 def measure(arguments, began, chosen, manifest, stop, folder):
     facts = survey(arguments, folder)
+    chosen = allowed(chosen, arguments, facts["simulated"])
     out = arguments.out / facts["folder"]
     out.mkdir(parents=True, exist_ok=True)
     run = name_of_run(out)
@@ -214,6 +277,7 @@ def one_phase(arguments, entry, later, deadline, stop, facts, folder, out, file,
                     "seconds": share - min(supervise.GRACE, share / 4) - 1.0,
                     "quick": arguments.quick,
                     "words": arguments.case,
+                    "options": options(arguments),
                 }
             )
         )
@@ -296,7 +360,10 @@ def run_phase(order):
         deadline=deadline,
         quick=order.quick,
         words=order.words,
+        options=order.options,
     )
+    if not phase.simulated:
+        safety.guard(order.name)
     code = 0
     try:
         (load_extra(order.extra) if order.extra else phases.BY_NAME[order.name].function())(phase)

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bundle, elf, fold, mps, phases, report, results, supervise  # noqa: E402
+from gpu import bundle, elf, fold, mps, phases, report, results, safety, supervise  # noqa: E402
 from harness import paths  # noqa: E402
 
 PHASES = HERE / "phases.py"
@@ -247,6 +247,91 @@ class Tests:
         environment["SIMGPU_DEVICE_BIN"] = str(self.bundle / "simgpu" / "bin" / "simgpu-device")
         done = suite("--real", "--budget", 60, "--out", self.folder / "real", bundle_folder=self.bundle, env=environment)
         expect(done.returncode == 1 and "simulated" in done.stderr, f"{done.returncode}: {done.stderr}")
+
+    # What a real GPU must never meet, told by what would be started.
+
+    def planned(self, *arguments):
+        """The processes that --dry-run names, and how it ended."""
+        self.need_bundle()
+        done = suite("--dry-run", *arguments, bundle_folder=self.bundle, bound=TOOL)
+        return [json.loads(line) for line in done.stdout.splitlines()], done
+
+    def test_a_real_gpu_meets_no_managed_memory_unasked(self):
+        rows, done = self.planned("--real")
+        expect(done.returncode == 0, done.stderr)
+        expect({row["phase"] for row in rows} == {entry.name for entry in phases.ALL} - {"memory"}, f"{ {row['phase'] for row in rows} }")
+        for row in rows:
+            expect("WEFT_BACKING" not in row["environment"] and row["managed_bytes"] == 0 and "refused" not in row, f"{row}")
+        cases = [row["case"] for row in rows]
+        expect("torch-oom/alone" in cases and not any("managed" in case for case in cases), f"{cases}")
+        # Words choose fewer, never more.
+        rows, _ = self.planned("--real", "--only", "interception", "--case", "managed", "torch-oom")
+        expect({row["case"].split("/")[0].split(":")[0] for row in rows} == {"torch-oom"}, f"{[row['case'] for row in rows]}")
+        # It is no blind list: on the simulated GPU the same shows the clients that are left out.
+        rows, _ = self.planned("--simulated", "--only", "interception")
+        without_bound = {row["case"].split("/")[0] for row in rows if row["managed_bytes"] == "unbounded"}
+        expect({"managed-torch-oom", "managed-torch-train", "managed-patterns"} <= without_bound, f"{without_bound}")
+
+    def test_managed_memory_is_bounded_last_and_asked_for(self):
+        rows, done = self.planned("--managed")
+        expect(done.returncode == 0, done.stderr)
+        managed = [row for row in rows if row["managed_bytes"]]
+        expect(managed and all(row["managed_bytes"] <= 256 << 20 for row in managed), f"{managed}")
+        expect({row["phase"] for row in managed} == {"memory"}, f"{managed}")
+        first = next(at for at, row in enumerate(rows) if row["phase"] == "memory")
+        expect(all(row["phase"] == "memory" for row in rows[first:]), "a phase follows the one with managed memory")
+        expect("swap" in managed[-1]["case"] and all("swap" not in row["case"] for row in managed[:-1]), "two processes at once are not last")
+        _, done = self.planned("--only", "memory")
+        expect(done.returncode == 1 and "--managed" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
+
+    def test_a_process_with_managed_memory_is_not_started_on_a_real_gpu(self):
+        """The guard that a phase on a real GPU runs under, whatever the lists say."""
+        program = "\n".join([
+            "import os, subprocess, sys",
+            f"sys.path.insert(0, {str(ROOT / 'scripts')!r})",
+            "from gpu import safety",
+            "phase, *words = sys.argv[1:]",
+            "safety.guard(phase)",
+            "variables = dict(word.split('=') for word in words if '=' in word)",
+            "words = [word for word in words if '=' not in word]",
+            "try:",
+            "    print('started', subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.DEVNULL).returncode)",
+            "except safety.Refused as why:",
+            "    print('refused', why)",
+        ])  # fmt: skip
+        place = self.folder / "guard"
+        place.mkdir()
+        probe = place / safety.PROBE
+        probe.symlink_to(shutil.which("true"))
+        cases = [
+            ("interception", ["true"], "started 0"),
+            ("interception", ["true", "WEFT_BACKING=device"], "started 0"),
+            ("interception", ["true", "WEFT_BACKING=managed"], "refused"),
+            ("memory", ["true", "WEFT_BACKING=auto"], "refused"),
+            ("calibration", [probe, "calibration", "--only", "launch", "--only", "copy"], "started 0"),
+            ("calibration", [probe, "calibration", "--only", "launch", "--only", "fault"], "refused"),
+            ("calibration", [probe, "calibration"], "refused"),
+            ("memory", [probe, "calibration", "--only", "fault"], "started 0"),
+            ("memory", [probe, "memory", "--only", "a-new-one"], "refused"),
+        ]
+        for phase, words, expected in cases:
+            command = [sys.executable, "-c", program, phase, *map(str, words)]
+            said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TOOL)
+            expect(said.stdout.startswith(expected), f"{phase} {words}: {said.stdout}{said.stderr}, expected {expected}")
+
+    def test_the_bound_of_each_probe_is_known(self):
+        for group, known in safety.PROBES.items():
+            command = [paths.TARGET / "release" / safety.PROBE, group, "--list"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TOOL)
+            expect({line.split()[0] for line in done.stdout.splitlines()} == set(known), f"{group}: {done.stdout}")
+            # Those on managed memory are the last of their group, should somebody run the program by itself.
+            names = [line.split()[0] for line in done.stdout.splitlines()]
+            managed = [name for name in names if known[name]]
+            expect(names[-len(managed) :] == managed, f"{group}: {names}")
+        # What the table says is what the sources ask for at most.
+        sources = ROOT / "tests" / "probes" / "src"
+        expect("const CAP: usize = 256 << 20;" in (sources / "driver" / "memory.rs").read_text(), "the cap of one allocation")
+        expect("const LARGE: usize = 128 << 20;" in (sources / "memory" / "swap.rs").read_text(), "what each of swap's two jobs has")
 
     def test_shares_fit_the_budget(self):
         for budget in (30.0, 540.0):

@@ -7,6 +7,8 @@ differs by itself and is not held against weft. Then once in each role under wef
   * end well and print the same bytes,
   * leave the same result, hashes of its data included,
   * have every launch named, no trouble counted, nothing said on stderr.
+
+On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too.
 """
 
 import concurrent.futures
@@ -18,7 +20,7 @@ import tomllib
 
 from harness import jobs, paths
 
-from .. import elf, machine, results
+from .. import elf, machine, results, safety
 from ..phase import Failure, NoTime, Skip, ended_clients, failed, settled
 
 PROGRAMS = paths.CLIENTS / "programs"
@@ -136,11 +138,7 @@ class Client:
         head = [self.program] if self.native else [self.phase.python, self.program]
         return [*head, result, *self.table.get("arguments", [])]
 
-    def execute(self, device, folder, name, extra=()):
-        """One run. Returns (job, result)."""
-        result = folder / f"{name}.json"
-        seen = folder / f"{name}.seen"
-        seen.mkdir()
+    def environment(self, device, seen, extra=()):
         environment = self.phase.environment(device, {}, self.libraries)
         environment.update(self.table.get("env", {}))
         # Behind ours what the caller has: packages that were carried along.
@@ -152,25 +150,66 @@ class Client:
             XLA_PYTHON_CLIENT_PREALLOCATE="false",
             **dict(extra),
         )
-        job = jobs.Job(self.command(result), environment=environment, folder=folder, name=name)
+        return environment
+
+    def wanted_roles(self):
+        """The roles under weft that are asked for; none: the client does not run."""
+        roles = self.roles[:1] if self.phase.quick and not self.native else self.roles
+        return [role for role in roles if self.phase.wanted(f"{self.name}/{role}")]
+
+    def execute(self, device, folder, name, extra=()):
+        """One run. Returns (job, result)."""
+        result = folder / f"{name}.json"
+        seen = folder / f"{name}.seen"
+        seen.mkdir()
+        job = jobs.Job(self.command(result), environment=self.environment(device, seen, extra), folder=folder, name=name)
         code = job.wait(max(1.0, min(self.bound, self.phase.left())))
         if code != 0 or not result.exists():
             raise failed(job, f"{self.name}, {name}", self.phase)
         return job, json.loads(result.read_text()), [json.loads(file.read_text()) for file in seen.glob("*.json")]
 
 
+def chosen(phase):
+    """{name: Client}: those that would run here, in their order. On a real GPU none whose variables ask weft for managed memory."""
+    with open(paths.CLIENTS / "clients.toml", "rb") as file:
+        tables = tomllib.load(file)
+    if not phase.simulated:
+        tables = {name: table for name, table in tables.items() if not safety.asks_for_managed(table.get("env", {}))}
+    if phase.quick:
+        order = QUICK
+    elif phase.options.get("clients"):
+        order = phase.options["clients"]
+    else:
+        order = sorted(
+            tables, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), tables[name].get("set", "ci") != "ci")
+        )
+    found = {name: Client(name, tables[name], phase) for name in order if name in tables}
+    return {name: client for name, client in found.items() if client.wanted_roles()}
+
+
+def plan(phase):
+    """Every process that this phase would start."""
+    folder = phase.place("plan")
+    device = phase.device(folder)
+    broker = phase.broker(folder, device)
+    if phase.wanted("doctor"):
+        yield "doctor", [paths.WEFT, "doctor", "--json"], {**jobs.clean_environment(), **device.environment()}
+    for name, client in chosen(phase).items():
+        for run_ in BARE:
+            yield f"{name}: {run_}", client.command(folder / "result.json"), client.environment(device, folder)
+        for role in client.wanted_roles():
+            priority, other, pattern = BESIDE.get(role, (5, None, ()))
+            variables = jobs.preload(broker.variables(), priority=priority)
+            yield f"{name}/{role}", client.command(folder / "result.json"), client.environment(device, folder, variables)
+            if other is not None:
+                variables = jobs.preload(broker.variables(), priority=other)
+                yield f"{name}/{role}: beside", companion_command(folder, pattern), phase.environment(device, variables)
+
+
 def clients(phase):
     """All clients, several at a time; then those that want the device for themselves."""
-    with open(paths.CLIENTS / "clients.toml", "rb") as file:
-        found = {name: Client(name, table, phase) for name, table in tomllib.load(file).items()}
-    wanted = (
-        [name for name in QUICK if name in found]
-        if phase.quick
-        else sorted(
-            found,
-            key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), found[name].table.get("set", "ci") != "ci"),
-        )
-    )
+    found = chosen(phase)
+    wanted = list(found)
     gathered = Gathered()
     beside = [found[name] for name in wanted if name not in ALONE_BEFORE | ALONE_AFTER]
     for name in wanted:
@@ -240,8 +279,7 @@ class Gathered:
 def one_client(client, gathered):
     """Both bare runs, then each role."""
     phase = client.phase
-    roles = client.roles[:1] if phase.quick and not client.native else client.roles
-    roles = [role for role in roles if phase.wanted(f"{client.name}/{role}")]
+    roles = client.wanted_roles()
     names = [f"{client.name}/{role}" for role in roles]
     if not names:
         return
@@ -272,10 +310,14 @@ def one_client(client, gathered):
         phase.case(name, under_weft, client, role, reference, gathered, need=6)
 
 
+# Runs without weft.
+BARE = ("bare1", "bare2")
+
+
 def bare(client, folder):
     """Two runs without weft, and what they agree in."""
     runs = []
-    for number in ("bare1", "bare2"):
+    for number in BARE:
         place = folder / number
         place.mkdir()
         device = client.phase.device(place)
@@ -333,6 +375,11 @@ def under_weft(client, role, reference, gathered):
         raise Failure("; ".join(wrong), results.tail(job.stderr(), 10))
 
 
+def companion_command(folder, pattern):
+    program = paths.TARGET / "release" / "weft-test-companion"
+    return [program, "--while", folder / "keep", "--ready", folder / "ready", "--at-most", "300", *pattern]
+
+
 class beside:
     """The job that makes the client a holder or a filler. Yields the client's priority."""
 
@@ -346,11 +393,10 @@ class beside:
         priority, other, pattern = BESIDE[self.role]
         self.keep, ready = self.folder / "keep", self.folder / "ready"
         self.keep.touch()
-        program = paths.TARGET / "release" / "weft-test-companion"
-        if not program.exists():
+        command = companion_command(self.folder, pattern)
+        if not command[0].exists():
             raise Skip("weft-test-companion is not in the bundle")
         environment = self.phase.environment(self.device, jobs.preload(self.broker.variables(), priority=other))
-        command = [program, "--while", self.keep, "--ready", ready, "--at-most", "300", *pattern]
         self.job = jobs.Job(command, environment=environment, folder=self.folder, name="beside")
         jobs.wait_until(lambda: ready.exists() or not self.job.running(), min(30, max(self.phase.left(), 1)))
         if not ready.exists():

@@ -57,6 +57,25 @@ def conditions(policies):
     return [*found, Condition("weft exclusive", "exclusive")]
 
 
+def plan(phase):
+    """Every process that this phase would start, MPS daemons apart: those of each condition, alone and the learning of profiles included."""
+    policies = known_policies()
+    for service, batch in QUICK_PAIRS if phase.quick else PAIRS:
+        wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
+        if not wanted:
+            continue
+        pair = Pair(phase, service, batch, False)
+        folder, device = pair.place("plan")
+        broker = phase.broker(folder, device, trace=False)
+        variables = broker.variables()
+        for condition in [Condition("alone"), *wanted]:
+            service_extra, batch_extra = pair.variables(variables) if condition.policy else ({}, {})
+            for name, command, extra in zip(("service", "batch"), pair.commands(folder, condition.streams), (service_extra, batch_extra)):
+                yield f"{pair.name}: {condition.name}: {name}", command, phase.environment(device, extra)
+        for name, command in pair.learning() if any(condition.policy for condition in wanted) else ():
+            yield f"{pair.name}: learn: {name}", command, phase.environment(device, variables)
+
+
 def run(phase):
     policies = known_policies()
     pairs = QUICK_PAIRS if phase.quick else PAIRS
@@ -111,7 +130,6 @@ class Pair:
 
     def commands(self, folder, streams=False):
         """(service, batch): the service answers for a set time, the batch job goes on until it is told to end."""
-        workload.needs_torch(self.phase)
         common = {"ready": folder / "service.ready", "times": folder / "service.json"}
         service = workload.model(
             self.phase, self.service, "infer", seconds=self.seconds, host_ms=HOST_MS * self.dilation, **common
@@ -135,7 +153,12 @@ class Pair:
     def bound(self):
         return max(self.phase.left() - 1.0, 1.0)
 
+    def variables(self, variables):
+        """What puts weft under (service, batch)."""
+        return jobs.preload(variables, priority=0, profile="service"), jobs.preload(variables, priority=5, profile="batch")
+
     def each_alone(self):
+        workload.needs_torch(self.phase)
         folder, device = self.place("alone")
         service, _ = self.commands(folder)
         self.phase.finish(self.start(service, device, folder, "service", {}), self.bound())
@@ -224,9 +247,7 @@ class Pair:
                 broker = phase.broker(folder, device, policy=condition.policy, trace=False)
                 broker.profiles = self.profiles
                 stack.enter_context(broker)
-                variables = broker.variables()
-                service_extra = jobs.preload(variables, priority=0, profile="service")
-                batch_extra = jobs.preload(variables, priority=5, profile="batch")
+                service_extra, batch_extra = self.variables(broker.variables())
             service, batch = self.commands(folder, condition.streams)
             batch_job = self.start(batch, device, folder, "batch", {**extra, **batch_extra})
             stack.callback(batch_job.kill)
@@ -277,26 +298,32 @@ class Pair:
         if troubles:
             raise Failure("; ".join(troubles))
 
+    def learning_requests(self):
+        return {"service": 20 if self.phase.quick else 60, "batch": 4 if self.phase.quick else 15}
+
+    def learning(self):
+        """(name, command) of both jobs in stage 1."""
+        for name, model, mode in (("service", self.service, "infer"), ("batch", self.batch, "train")):
+            command = workload.model(
+                self.phase,
+                model,
+                mode,
+                requests=self.learning_requests()[name],
+                host_ms=HOST_MS * self.dilation if mode == "infer" else 0,
+                batch=2 if self.phase.quick and mode == "train" else None,
+            )
+            yield name, [paths.WEFT, "profile", "--name", name, "--", *command]
+
     def learn(self):
         """Stage 1 of both jobs, once."""
         if self.profiles:
             return
-        requests = {"service": 20 if self.phase.quick else 60, "batch": 4 if self.phase.quick else 15}
+        requests = self.learning_requests()
         folder, device = self.place("learn")
         broker = self.phase.broker(folder, device, trace=False)
         with broker:
-            for name, model, mode in (("service", self.service, "infer"), ("batch", self.batch, "train")):
-                command = workload.model(
-                    self.phase,
-                    model,
-                    mode,
-                    requests=requests[name],
-                    host_ms=HOST_MS * self.dilation if mode == "infer" else 0,
-                    batch=2 if self.phase.quick and mode == "train" else None,
-                )
-                job = self.start(
-                    [paths.WEFT, "profile", "--name", name, "--", *command], device, folder, f"learn-{name}", broker.variables()
-                )
+            for name, command in self.learning():
+                job = self.start(command, device, folder, f"learn-{name}", broker.variables())
                 self.phase.finish(job, self.bound(), f"weft profile of the {name} job")
                 if name == "service":
                     self.gaps(broker, requests[name])
