@@ -19,6 +19,9 @@ ATTRIBUTES = {
     "concurrent_managed": 89,
     "preemption": 90,
     "pageable_access": 88,
+    "multicast": 132,
+    # Contexts made on this device go to an MPS server (CUDA 12.4 and newer).
+    "mps_enabled": 133,
 }
 
 

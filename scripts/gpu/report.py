@@ -45,7 +45,7 @@ def table(lines):
     run = head(lines)
     parts = []
     values = [line for line in lines if line["kind"] == "value"]
-    for name, _ in of_phases(lines):
+    for name in ["facts", *(name for name, _ in of_phases(lines))]:
         rows = [
             [v["name"], f"{number(v['value'])} {v['unit']}", spread(v), v.get("n", "")]
             for v in values
@@ -74,7 +74,9 @@ def table(lines):
 def missed(lines):
     """Phases that failed or were left out, wholly or in part, with why."""
     found = []
-    for name, line in of_phases(lines):
+    # Facts are no phase of the run; only what failed there is told.
+    facts = [("facts", line) for line in lines if line["kind"] == "phase" and line["phase"] == "facts" and line["verdict"] == results.FAILED]
+    for name, line in [*facts, *of_phases(lines)]:
         if line is None:
             found.append(f"{name}: left out: the suite ended before it")
         elif line["verdict"] != results.OK or line.get("partly"):

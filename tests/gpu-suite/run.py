@@ -24,7 +24,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bundle, elf, fold, mps, phases, report, results, safety, supervise  # noqa: E402
+from gpu import bundle, elf, fold, mps, phases, pieces, report, results, safety, supervise  # noqa: E402
+from gpu.phases import facts  # noqa: E402
 from harness import paths  # noqa: E402
 
 PHASES = HERE / "phases.py"
@@ -259,14 +260,16 @@ class Tests:
     def test_a_real_gpu_meets_no_managed_memory_unasked(self):
         rows, done = self.planned("--real")
         expect(done.returncode == 0, done.stderr)
-        expect({row["phase"] for row in rows} == {entry.name for entry in phases.ALL} - {"memory"}, f"{ {row['phase'] for row in rows} }")
+        of_phases = {row["phase"] for row in rows} - {"facts"}
+        expect(of_phases == {entry.name for entry in phases.ALL} - {"memory"}, f"{of_phases}")
         for row in rows:
             expect("WEFT_BACKING" not in row["environment"] and row["managed_bytes"] == 0 and "refused" not in row, f"{row}")
         cases = [row["case"] for row in rows]
         expect("torch-oom/alone" in cases and not any("managed" in case for case in cases), f"{cases}")
         # Words choose fewer, never more.
         rows, _ = self.planned("--real", "--only", "interception", "--case", "managed", "torch-oom")
-        expect({row["case"].split("/")[0].split(":")[0] for row in rows} == {"torch-oom"}, f"{[row['case'] for row in rows]}")
+        cases = [row["case"] for row in rows if row["phase"] == "interception"]
+        expect({case.split("/")[0].split(":")[0] for case in cases} == {"torch-oom"}, f"{cases}")
         # It is no blind list: on the simulated GPU the same shows the clients that are left out.
         rows, _ = self.planned("--simulated", "--only", "interception")
         without_bound = {row["case"].split("/")[0] for row in rows if row["managed_bytes"] == "unbounded"}
@@ -332,6 +335,95 @@ class Tests:
         sources = ROOT / "tests" / "probes" / "src"
         expect("const CAP: usize = 256 << 20;" in (sources / "driver" / "memory.rs").read_text(), "the cap of one allocation")
         expect("const LARGE: usize = 128 << 20;" in (sources / "memory" / "swap.rs").read_text(), "what each of swap's two jobs has")
+
+    # Pieces, facts, the keeper.
+
+    def test_each_piece_is_bounded_and_safe(self):
+        for piece in pieces.ALL:
+            rows, done = self.planned("--piece", piece.number)
+            expect(done.returncode == 0 and rows, f"piece {piece.number}: {done.stderr}")
+            of_phases = {row["phase"] for row in rows} - {"facts"}
+            expect(of_phases == set(piece.steps), f"piece {piece.number} plays {of_phases}")
+            expect(piece.number == 5 or not any(row["managed_bytes"] for row in rows), f"piece {piece.number}: managed memory")
+            expect(not any("refused" in row for row in rows), f"piece {piece.number}: {rows}")
+            expect(not any("swap" in row["command"] for row in rows), f"piece {piece.number}: two processes with managed memory")
+            done = suite("--piece", piece.number, "--budget", 541, "--simulated", bundle_folder=self.bundle, bound=TOOL)
+            expect(done.returncode == 1 and "at most 540 s" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
+        rows, _ = self.planned("--piece", 5, "--managed")
+        expect("swap" in rows[-1]["command"] and rows[-1]["managed_bytes"] <= safety.MOST_MANAGED, f"{rows}")
+        done = suite("--help", bundle_folder=self.bundle, bound=TOOL)
+        for piece in pieces.ALL:
+            expect(f"--piece {piece.number}  {piece.name}" in done.stdout, f"--help says nothing of piece {piece.number}")
+        expect(done.stdout.count("writes: ") == done.stdout.count("if results differ: ") == len(pieces.ALL), done.stdout)
+        done = suite("--piece", 2, "--only", "cost", bundle_folder=self.bundle, bound=TOOL)
+        expect(done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr)
+
+    def test_the_clients_of_a_piece_exist(self):
+        with open(paths.CLIENTS / "clients.toml", "rb") as file:
+            tables = tomllib.load(file)
+        for name in pieces.RIGHT:
+            expect(name in tables and not safety.asks_for_managed(tables[name].get("env", {})), f"{name}")
+
+    def test_facts_come_first_and_are_all_there(self):
+        self.need_bundle()
+        out = self.folder / "facts"
+        done = suite("--simulated", "--budget", 60, "--out", out, *self.extra("last"), "--only", "last", bundle_folder=self.bundle)
+        expect(done.returncode == 0, done.stderr)
+        lines = results.read(result_file(out))
+        names = [line["name"] for line in lines if line["kind"] == "fact" and line.get("phase") == "facts"]
+        expect(names == ["keeper", *facts.NAMES], f"{names}")
+        order = [line["phase"] for line in lines if "phase" in line]
+        expect(order == sorted(order, key=["facts", "last"].index), f"{order}")
+        data = {line["name"]: line["data"] for line in lines if line["kind"] == "fact"}
+        device = data["device"]
+        expect(device["major"] > 0 and "mps_enabled" in device, f"compute capability and attribute 133: {device}")
+        expect(data["keeper"]["initialised"] and not alive(data["keeper"]["pid"]), f"{data['keeper']}")
+        expect(data["clocksource"].get("current") or data["clocksource"].get("error"), f"{data['clocksource']}")
+        expect(data["ulimits"]["nofile"] and data["python"]["version"] and isinstance(data["packages"], dict), "ulimits, Python, packages")
+        # No phase that starts PyTorch: no time for a warm-up.
+        expect(not [line for line in lines if line["kind"] == "case" and line["name"] == "warm-up"], "a warm-up for nothing")
+
+    def test_limits_of_control_groups_are_found(self):
+        place = self.folder / "groups"
+        inner = place / "fs" / "memory" / "slurm" / "job_7"
+        inner.mkdir(parents=True)
+        (inner / "memory.limit_in_bytes").write_text("1000\n")
+        (inner.parent / "memory.limit_in_bytes").write_text("2000\n")
+        second = place / "fs" / "user.slice"
+        second.mkdir()
+        (second / "memory.max").write_text("3000\n")
+        own = place / "own"
+        own.write_text("4:memory:/slurm/job_7\n3:devices:/x\n0::/user.slice/not/there\n")
+        found = facts.cgroup_limits(place / "fs", own)["limits"]
+        expect(sorted(found.values()) == ["1000", "2000", "3000"], f"{found}")
+
+    def test_the_keeper_ends_with_the_run_whatever_happens(self):
+        self.need_bundle()
+        out = self.folder / "kept"
+        command = [ROOT / "scripts" / "gpu-suite", "--bundle", self.bundle, "--simulated", "--budget", "300", "--out", out / "x"]
+        command += [*self.extra("hangs"), "--only", "hangs"]
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 60
+            pid = daemon = None
+            while not daemon and time.monotonic() < end:
+                time.sleep(0.1)
+                found = [line for file in out.rglob("*.jsonl") for line in results.read(file) if line.get("name") == "keeper"]
+                pid = found[0]["data"].get("pid") if found else None
+                daemon = next((file.read_text() for file in out.rglob("daemon.pid")), None)
+            expect(pid and alive(pid), f"no keeper: {pid}")
+            children = supervise.descendants(process.pid)
+            expect(pid in children, "the keeper is not the run's own")
+        finally:
+            process.kill()
+            process.wait()
+        gone = time.monotonic() + 30
+        while alive(pid) and time.monotonic() < gone:
+            time.sleep(0.05)
+        if daemon:
+            # What a run that was killed outright could not end, this test does.
+            supervise.send({int(daemon)}, signal.SIGKILL)
+        expect(not alive(pid), f"the keeper {pid} outlived a run that was killed")
 
     def test_shares_fit_the_budget(self):
         for budget in (30.0, 540.0):

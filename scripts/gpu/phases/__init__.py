@@ -41,6 +41,9 @@ ALL = [
 
 BY_NAME = {entry.name: entry for entry in ALL}
 
+# Runs before the others, outside their shares: no phase to choose.
+FACTS = Entry("facts", 0, "what the machine is, and a warm-up")
+
 
 def share(left, entry, later):
     """Seconds that `entry` gets of the `left` ones, the phases `later` still to come."""

@@ -60,7 +60,7 @@ def conditions(policies):
 def plan(phase):
     """Every process that this phase would start, MPS daemons apart: those of each condition, alone and the learning of profiles included."""
     policies = known_policies()
-    for service, batch in QUICK_PAIRS if phase.quick else PAIRS:
+    for service, batch in pairs_of(phase):
         wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
         if not wanted:
             continue
@@ -76,9 +76,13 @@ def plan(phase):
             yield f"{pair.name}: learn: {name}", command, phase.environment(device, variables)
 
 
+def pairs_of(phase):
+    return QUICK_PAIRS if phase.quick else PAIRS[: phase.options.get("pairs", len(PAIRS))]
+
+
 def run(phase):
     policies = known_policies()
-    pairs = QUICK_PAIRS if phase.quick else PAIRS
+    pairs = pairs_of(phase)
     for number, (service, batch) in enumerate(pairs):
         wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
         if not wanted:
