@@ -8,6 +8,7 @@ The last line is `N passed, N failed`.
 """
 
 import argparse
+import ast
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bundle, elf, fold, mps, phases, pieces, report, results, safety, supervise  # noqa: E402
+from gpu import bundle, clients, elf, fold, mps, phases, pieces, report, results, safety, supervise  # noqa: E402
 from gpu.phases import facts  # noqa: E402
 from harness import paths  # noqa: E402
 
@@ -146,11 +147,14 @@ class Tests:
         expect(done.returncode == 0, done.stderr)
         manifest = bundle.manifest_of(self.bundle)
         there = {str(path.relative_to(self.bundle)) for path in self.bundle.rglob("*") if path.is_file()} - {"manifest.json"}
-        expect(there == set(manifest["files"]) == {place for _, place in bundle.FILES}, f"holds {sorted(there)}")
+        programs = {place for _, place in bundle.FILES}
+        expect(there == set(manifest["files"]) == programs | {clients.PLACE}, f"holds {sorted(there)}")
+        with open(paths.CLIENTS / "clients.toml", "rb") as file:
+            expect(clients.carried(self.bundle / clients.PLACE) == tomllib.load(file), "the carried table of clients is another one")
         expect(not any(path.is_symlink() for path in self.bundle.rglob("*")), "links do not travel")
         total = sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
         expect(total < bundle.MOST_BYTES, f"{total} bytes")
-        expect(bundle.glibc_faults([self.bundle / place for place in there]) == [], "a file needs a newer glibc")
+        expect(bundle.glibc_faults([self.bundle / place for place in programs]) == [], "a file needs a newer glibc")
         ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True, timeout=TOOL).stdout
         expect(ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}")
 
@@ -358,6 +362,64 @@ class Tests:
         done = suite("--piece", 2, "--only", "cost", bundle_folder=self.bundle, bound=TOOL)
         expect(done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr)
 
+    # What a GPU machine may lack: PyTorch, Python 3.11.
+
+    def travelling(self):
+        """Every Python file that runs on the GPU machine. scripts/gpu/fold.py runs where the repository is kept."""
+        folders = [ROOT / "scripts" / name for name in ("gpu", "harness", "workloads")] + [paths.CLIENTS / "programs"]
+        found = [path for folder in folders for path in folder.rglob("*.py") if path.name != "fold.py"]
+        return [ROOT / "scripts" / "gpu-suite", *found]
+
+    def test_nothing_that_travels_needs_more_than_python_3_10(self):
+        files = self.travelling()
+        expect(len(files) > 40 and any(path.name == "suite.py" for path in files), f"{len(files)} files")
+        wrong = [f"{path}: {what}" for path in files for what in newer_than_3_10(path.read_text())]
+        expect(not wrong, "\n".join(wrong))
+        # Nobody who travels imports the one that does not.
+        expect(not [path for path in files if "import fold" in path.read_text() or "gpu.fold" in path.read_text()], "fold.py travels")
+        # The check sees what it is for.
+        for text in ("import tomllib", "from enum import StrEnum", "import datetime\nx = datetime.UTC", "try:\n  pass\nexcept* OSError:\n  pass",
+                     "import contextlib\nwith contextlib.chdir('/'): pass", "raise ExceptionGroup('', [])", "def f():\n  import tomllib"):  # fmt: skip
+            expect(newer_than_3_10(text), f"not seen: {text!r}")
+        expect(not newer_than_3_10("try:\n  import tomllib\nexcept ModuleNotFoundError:\n  pass"), "a guarded import was refused")
+
+    def test_a_table_of_another_checkout_is_refused(self):
+        self.need_bundle()
+        other = self.folder / "other.json"
+        table = json.loads((self.bundle / clients.PLACE).read_text())
+        other.write_text(json.dumps({**table, "of": "0" * 64}))
+        for file, words in ((other, "another clients.toml"), (self.folder / "none.json", "reads no TOML")):
+            try:
+                clients.carried(file)
+                raise Failure(f"{file} was taken")
+            except clients.Trouble as why:
+                expect(words in str(why) and "gpu-bundle" in str(why), str(why))
+
+    def test_without_torch_and_on_python_3_10(self):
+        """A Python of the system without packages, the oldest that may be there: what can be measured is, the rest says why it is not."""
+        self.need_bundle()
+        old = python_3_10()
+        python = old or bare_python(self.folder / "bare")
+        print(f"    by {python}", file=sys.stderr)
+        out = self.folder / "bare-results"
+        command = [python, ROOT / "scripts" / "gpu-suite", "--bundle", self.bundle, "--python", python, "--simulated", "--quick", "--check"]
+        command += ["--budget", "90", "--out", out, "--piece", "1", "--case", "doctor", "symbols", "cudarc", "torch-elementwise"]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        expect(done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}")
+        lines = results.read(result_file(out))
+        cases = {line["name"]: line for line in lines if line["kind"] == "case"}
+        for name in ("doctor", "symbols", "cudarc/alone", "cudarc/filler"):
+            expect(cases[name]["verdict"] == "ok", f"{cases[name]}")
+        for name in ("warm-up", "torch-elementwise/alone"):
+            expect(cases[name]["verdict"] == "skipped" and "torch" in cases[name]["why"], f"{cases[name]}")
+        version = report.head(lines)["python_version"]
+        expect(version.startswith("3.10.") if old else version, f"it ran on {version}")
+        # Where nothing but models is asked for, it says why there is nothing.
+        command[command.index("--piece") :] = ["--only", "record"]
+        command.remove("--check")
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        expect(done.returncode == 0 and "no Python package torch" in done.stdout, f"{done.stdout}{done.stderr}")
+
     def test_the_clients_of_a_piece_exist(self):
         with open(paths.CLIENTS / "clients.toml", "rb") as file:
             tables = tomllib.load(file)
@@ -396,6 +458,21 @@ class Tests:
         own.write_text("4:memory:/slurm/job_7\n3:devices:/x\n0::/user.slice/not/there\n")
         found = facts.cgroup_limits(place / "fs", own)["limits"]
         expect(sorted(found.values()) == ["1000", "2000", "3000"], f"{found}")
+
+    def test_what_nvidia_smi_says_is_kept_without_the_serial_number(self):
+        place = self.folder / "smi"
+        place.mkdir()
+        program = place / "nvidia-smi"
+        program.write_text("#!/bin/sh\n[ \"$1\" = -q ] || exit 9\necho '    Product Name : X'\necho '    Serial Number   : 165'\necho '  GPU UUID : GPU-1-2'\n")
+        program.chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{place}:{before}"
+        try:
+            said = facts.smi(dict(os.environ), "-q")
+            expect(said == ["    Product Name : X", "    Serial Number   : (left out)", "  GPU UUID : (left out)"], f"{said}")
+            expect("exit 9" in facts.smi(dict(os.environ), "-x")["error"], "an error of nvidia-smi is not told")
+        finally:
+            os.environ["PATH"] = before
 
     def test_the_keeper_ends_with_the_run_whatever_happens(self):
         self.need_bundle()
@@ -635,6 +712,76 @@ class Tests:
             except fold.Trouble as why:
                 expect("no recording" in str(why), str(why))
         expect(not list(self.folder.rglob("*escape*")), "a file escaped")
+
+
+# What came after Python 3.10: modules, names of modules, builtins.
+NEW_MODULES = {"tomllib", "wsgiref.types"}
+NEW_NAMES = {
+    "asyncio": {"TaskGroup", "Runner", "timeout", "timeout_at", "Barrier"},
+    "contextlib": {"chdir"},
+    "datetime": {"UTC"},
+    "enum": {"StrEnum", "ReprEnum", "EnumCheck", "verify", "member", "nonmember", "global_enum"},
+    "hashlib": {"file_digest"},
+    "inspect": {"getmembers_static"},
+    "itertools": {"batched"},
+    "logging": {"getLevelNamesMapping"},
+    "math": {"cbrt", "exp2", "sumprod"},
+    "operator": {"call"},
+    "typing": {"Self", "LiteralString", "Never", "assert_never", "assert_type", "reveal_type", "Required", "NotRequired", "TypeVarTuple", "Unpack", "override"},
+    "calendar": {"Month", "Day"},
+}  # fmt: skip
+NEW_BUILTINS = {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
+
+
+def newer_than_3_10(text):
+    """What of a program's text Python 3.10 does not have; imports that are tried and caught apart."""
+    try:
+        tree = ast.parse(text, feature_version=(3, 10))
+    except SyntaxError as error:
+        return [f"syntax: {error}"]
+    guarded = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.Try)
+        and any(isinstance(h.type, ast.Name) and h.type.id in ("ImportError", "ModuleNotFoundError") for h in block.handlers)
+        for part in block.body
+        for node in ast.walk(part)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name in NEW_MODULES]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found += [node.module] if node.module in NEW_MODULES else []
+            found += [f"{node.module}.{alias.name}" for alias in node.names if alias.name in NEW_NAMES.get(node.module, ())]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in NEW_NAMES.get(node.value.id, ()):
+            found.append(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.Name) and node.id in NEW_BUILTINS:
+            found.append(node.id)
+        elif type(node).__name__ == "TryStar":
+            found.append("except*")
+    return found
+
+
+def python_3_10():
+    """A Python 3.10 of this machine, or None."""
+    places = [shutil.which("python3.10"), *sorted((Path.home() / ".pyenv" / "versions").glob("3.10.*/bin/python3.10")), Path("/usr/bin/python3.10")]
+    for place in filter(None, places):
+        try:
+            done = subprocess.run([place, "-c", "import sys; print(sys.version_info[:2] == (3, 10))"], capture_output=True, text=True, timeout=TOOL, check=False)
+        except OSError:
+            continue
+        if done.stdout.strip() == "True":
+            return Path(place)
+    return None
+
+
+def bare_python(place):
+    """This Python, without any package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=TOOL)
+    return place / "bin" / "python"
 
 
 FAKE_MPS = """#!PYTHON

@@ -6,6 +6,7 @@ begins, and its time is bounded all the same.
 
 import json
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -27,6 +28,9 @@ PIP_PROGRAM = """
 import importlib.metadata as m, json
 print(json.dumps({d.metadata["Name"]: d.version for d in m.distributions() if d.metadata["Name"]}))
 """
+
+# Results are folded into a public repository: which device of its kind it was is left out.
+WHICH = re.compile(r"^(\s*(?:Serial Number|GPU UUID|GPU PDI|Board ID|Chassis Serial Number|System GUID|Cluster UUID)\s*:).*")
 
 # Names of the facts that each run writes, in this order.
 NAMES = [
@@ -157,7 +161,7 @@ def smi(environment, *arguments):
     )
     if done.returncode:
         return {"error": f"exit {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"}
-    return done.stdout.rstrip().splitlines()
+    return [WHICH.sub(r"\1 (left out)", line) for line in done.stdout.rstrip().splitlines()]
 
 
 def clocks(environment):

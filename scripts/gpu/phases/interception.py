@@ -16,10 +16,10 @@ import json
 import os
 import subprocess
 import threading
-import tomllib
 
 from harness import jobs, paths
 
+from .. import clients as table_of_clients
 from .. import elf, machine, results, safety
 from ..phase import Failure, NoTime, Skip, ended_clients, failed, settled
 
@@ -171,8 +171,7 @@ class Client:
 
 def chosen(phase):
     """{name: Client}: those that would run here, in their order. On a real GPU none whose variables ask weft for managed memory."""
-    with open(paths.CLIENTS / "clients.toml", "rb") as file:
-        tables = tomllib.load(file)
+    tables = table_of_clients.tables()
     if not phase.simulated:
         tables = {name: table for name, table in tables.items() if not safety.asks_for_managed(table.get("env", {}))}
     if phase.quick:
