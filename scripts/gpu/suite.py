@@ -223,10 +223,24 @@ def main(arguments, began):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def rehearse(arguments):
+    """Plays the pieces on the simulated GPU. What they write stays where --out says, else it goes."""
+    from . import rehearse as rehearsal
+
+    if not LEAST_SHARE + RESERVE <= arguments.budget <= pieces.MOST:
+        sys.exit(f"gpu-suite: --rehearse: --budget {arguments.budget:g}: from {LEAST_SHARE + RESERVE:g} to {pieces.MOST:g} s for each piece")
+    # Told to stop, it tells the piece that is being played.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-suite: told to stop"))
+    if arguments.out:
+        return rehearsal.main(arguments, arguments.out)
+    with tempfile.TemporaryDirectory(prefix="weft-rehearsal-", dir="/tmp") as folder:
+        return rehearsal.main(arguments, folder)
+
+
 def measure(arguments, began, chosen, manifest, stop, folder):
     facts = survey(arguments, folder)
     chosen = allowed(chosen, arguments, facts["simulated"])
-    out = arguments.out / facts["folder"]
+    out = (arguments.out or paths.ROOT / "out" / "gpu-suite") / facts["folder"]
     out.mkdir(parents=True, exist_ok=True)
     run = name_of_run(out)
     file, log = out / f"{run}.jsonl", out / f"{run}.log"

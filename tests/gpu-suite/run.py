@@ -9,6 +9,7 @@ The last line is `N passed, N failed`.
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bundle, clients, elf, fold, mps, phases, pieces, report, results, safety, supervise  # noqa: E402
+from gpu import bundle, clients, elf, fold, mps, phases, pieces, rehearse, report, results, safety, supervise  # noqa: E402
 from gpu.phases import facts  # noqa: E402
 from harness import paths  # noqa: E402
 
@@ -501,6 +502,67 @@ class Tests:
             # What a run that was killed outright could not end, this test does.
             supervise.send({int(daemon)}, signal.SIGKILL)
         expect(not alive(pid), f"the keeper {pid} outlived a run that was killed")
+
+    def test_a_rehearsal_sees_what_is_missing(self):
+        self.need_bundle()
+        out = self.folder / "rehearsed"
+        done = suite("--rehearse", "--quick", "--budget", 60, "--piece", 5, "--out", out, bundle_folder=self.bundle)
+        expect(done.returncode == 0 and done.stdout.strip().endswith("1 pieces rehearsed, 0 faults"), done.stdout + done.stderr)
+        file = result_file(out)
+        lines, piece = results.read(file), pieces.BY_NUMBER[5]
+        rows, _ = self.planned("--simulated", "--quick", "--piece", 5)
+        planned = rehearse.cases_of(rows)
+        expect(planned == {"memory": ["discard", "alloc"]}, f"{planned}")
+        expect(rehearse.faults(piece, planned, lines, file.parent) == [], "a fault of a run without one")
+
+        def without(**what):
+            return [line for line in lines if any(line.get(key) != value for key, value in what.items())]
+
+        def instead(line, **more):
+            return [{**entry, **more} if entry is line else entry for entry in lines]
+
+        case = next(line for line in lines if line["kind"] == "case" and line["name"] == "discard")
+        damaged = {
+            "no clocksource": without(kind="fact", name="clocksource"),
+            "did not come to its end": without(kind="end"),
+            "memory: nothing": without(kind="phase", phase="memory"),
+            "no word on alloc": [line for line in lines if not line.get("name", "").startswith("alloc")],
+            "discard failed": instead(case, verdict="failed", why="of no reason"),
+            "discard must go well": instead(case, verdict="left out", why="no time"),
+            "another order": [lines[0], *reversed(lines[1:])],
+            "which piece": instead(lines[0], piece=4),
+            "not that it is simulated": instead(lines[0], simulated=False),
+        }
+        for words, changed in damaged.items():
+            found = rehearse.faults(piece, planned, changed, file.parent)
+            expect(any(words in line for line in found), f"{words}: not seen: {found}")
+        # Figures of the other pieces, on lines of our own making.
+        keys = rehearse.keys_of(["switch", "copy"])
+        expect(("switch", "time_slice") in keys and ("copy", "to_device_latency") in keys, f"{keys}")
+        for name in ("facts", *{name for entry in pieces.ALL for name in entry.steps}):
+            ok = {"kind": "case", "phase": name, "name": "launches", "verdict": "ok"}
+            found = rehearse.faults(pieces.BY_NUMBER[2], {name: ["launches"]}, [*lines, ok], file.parent)
+            expected = rehearse.values_of(name, "launches")
+            wrote_no = [line for line in found if "wrote no" in line and line.startswith(name)]
+            expect(len(wrote_no) == len(expected), f"{name}: {wrote_no}, expected {expected}")
+        expect(rehearse.recordings(file.parent, ["x-infer"]), "a recording that is nowhere was found")
+
+    def test_a_rehearsal_of_a_piece_that_fails_says_so(self):
+        self.need_bundle()
+        broken = self.folder / "without-probe"
+        shutil.copytree(self.bundle, broken)
+        manifest = bundle.manifest_of(broken)
+        # A program that ends at once, with a manifest that says it is right: it arrived whole, and it does not work.
+        probe = broken / "release" / "weft-gpu-probe"
+        probe.write_text("#!/bin/sh\nexit 7\n")
+        entry = manifest["files"]["release/weft-gpu-probe"]
+        entry["sha256"] = hashlib.sha256(probe.read_bytes()).hexdigest()
+        (broken / "manifest.json").write_text(json.dumps(manifest))
+        done = suite("--rehearse", "--quick", "--budget", 60, "--piece", 5, bundle_folder=broken)
+        expect(done.returncode == 1 and "fault: piece 5: memory" in done.stdout and "ended with 7" in done.stdout, done.stdout + done.stderr)
+        for words in (["--budget", "541"], ["--budget", "3"], ["--only", "cost"], ["--real"]):
+            done = suite("--rehearse", *words, bundle_folder=self.bundle, bound=TOOL)
+            expect(done.returncode in (1, 2) and done.stderr.strip() and "Traceback" not in done.stderr, f"{words}: {done.stderr}")
 
     def test_shares_fit_the_budget(self):
         for budget in (30.0, 540.0):

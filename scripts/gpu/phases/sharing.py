@@ -57,11 +57,17 @@ def conditions(policies):
     return [*found, Condition("weft exclusive", "exclusive")]
 
 
+def chosen(phase, policies, service, batch):
+    """The conditions of a pair that are tried."""
+    wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
+    return [c for c in wanted if c.name == "weft weft"] if phase.quick else wanted
+
+
 def plan(phase):
     """Every process that this phase would start, MPS daemons apart: those of each condition, alone and the learning of profiles included."""
     policies = known_policies()
     for service, batch in pairs_of(phase):
-        wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
+        wanted = chosen(phase, policies, service, batch)
         if not wanted:
             continue
         pair = Pair(phase, service, batch, False)
@@ -84,7 +90,7 @@ def run(phase):
     policies = known_policies()
     pairs = pairs_of(phase)
     for number, (service, batch) in enumerate(pairs):
-        wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
+        wanted = chosen(phase, policies, service, batch)
         if not wanted:
             continue
         # The first pair is the phase; the others are more of the same, begun only where a comparison still fits.
@@ -117,8 +123,6 @@ class Pair:
     def run(self, wanted):
         phase, need = self.phase, 6.0 if self.phase.quick else CONDITION_SECONDS
         phase.case(f"{self.name}: alone", self.each_alone, need=need, always=True)
-        if phase.quick:
-            wanted = [c for c in wanted if c.name in ("weft weft",)]
         for number, condition in enumerate(wanted):
             if self.more and phase.left() < need:
                 phase.fact(f"{self.name}: not tried", [c.name for c in wanted[number:]])
