@@ -104,6 +104,7 @@ def run_group(phase, what, names, part):
         why = line.get("skipped") or line.get("error") or line.get("failed") or line.get("why")
         name = f"{probe}.{line['name']}" if line.get("name") else probe
         if why is None:
+            seen.setdefault(probe, results.OK)
             phase.fact(name, line)
         elif "skipped" in line:
             seen[name] = results.SKIPPED

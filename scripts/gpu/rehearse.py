@@ -129,9 +129,6 @@ def faults(piece, planned, lines, folder):
                 found.append(f"{phase}: {name} failed: {line.get('why')}")
         for case in cases:
             verdict = verdicts.get(case, {}).get("verdict")
-            if phase in ("calibration", "memory") and not verdict:
-                # A probe that has facts to tell and no figure.
-                verdict = results.OK if any(line.get("name", "").startswith(case) for line in lines if line.get("phase") == phase) else None
             if verdict is None and not set_aside(lines, phase, case):
                 found.append(f"{phase}: no word on {case}")
             if verdict == results.OK:
@@ -142,7 +139,9 @@ def faults(piece, planned, lines, folder):
             if verdict.get("verdict") != results.OK and (torch or not needs_torch):
                 found.append(f"{phase}: {case} must go well: {verdict.get('verdict')}: {verdict.get('why')}")
         if phase in ("calibration", "memory"):
-            good = [case for case in cases if verdicts.get(case, {}).get("verdict") == results.OK]
+            # A probe of which a part was skipped, with why, is not held to the figures of that part.
+            parts = {name.partition(".")[0] for name, line in verdicts.items() if "." in name and line["verdict"] != results.OK}
+            good = [case for case in cases if verdicts.get(case, {}).get("verdict") == results.OK and case not in parts]
             keys = {(line.get("probe"), line.get("key")) for line in lines if line["kind"] == "value"}
             found += [f"{phase}: no {name} of {probe_}, which the simulated GPU reads" for probe_, name in keys_of(good) if (probe_, name) not in keys]
         if phase == "record":

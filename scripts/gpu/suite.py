@@ -396,7 +396,8 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
     elif outcome.code != 0:
         why.append(f"its process ended with {outcome.code}")
     if by[results.FAILED]:
-        why.append(f"{len(by[results.FAILED])} cases failed: {', '.join(by[results.FAILED][:8])}")
+        of = [f"{len(names)} of {cause}" for cause, names in report.causes(cases).items()]
+        why.append(f"{len(by[results.FAILED])} cases failed ({'; '.join(of[:3])}): {', '.join(by[results.FAILED][:8])}")
     if by[results.LEFT_OUT]:
         why.append(f"{len(by[results.LEFT_OUT])} cases left out: {', '.join(by[results.LEFT_OUT][:8])}")
     if not by[results.OK] and not by[results.FAILED] and entry is not phases.FACTS:
@@ -412,6 +413,7 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
         partly=bool(by[results.LEFT_OUT]) or outcome.code == TIME_UP or None,
         seconds=round(outcome.seconds, 1),
         cases={verdict: len(names) for verdict, names in by.items()},
+        causes=report.causes(cases) or None,
         ended_by_force=outcome.left_behind or None,
         tail=results.tail(outcome.log.read_text(errors="replace")) if failed else None,
     )

@@ -578,6 +578,49 @@ class Tests:
         )
         expect(done.returncode == 1 and "no such phase" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
 
+    def test_failures_are_told_by_their_cause(self):
+        cases = [
+            {"kind": "case", "phase": "p", "name": f"client{n}/filler", "verdict": "failed", "why": f"unnamed: {n * 100}; data 'out{n}' differs"}
+            for n in range(1, 7)
+        ]
+        cases += [{"kind": "case", "phase": "p", "name": "other/alone", "verdict": "failed", "why": "unnamed: 3"}]
+        cases += [{"kind": "case", "phase": "p", "name": "fine/alone", "verdict": "ok"}]
+        found = report.causes(cases)
+        expect({cause: len(names) for cause, names in found.items()} == {"unnamed: N": 7, "data '...' differs": 6}, f"{found}")
+        text = report.table([{"kind": "run", "phases": ["p"]}, *cases, {"kind": "phase", "phase": "p", "verdict": "failed", "seconds": 1}])
+        expect("unnamed: N" in text and "and 3 more" in text, text)
+
+    def test_data_that_differ_in_a_third_run_are_not_held_against_weft(self):
+        from types import SimpleNamespace
+
+        from gpu.phases import interception
+
+        runs = []
+
+        def execute(device, place, name):
+            runs.append(name)
+            return None, {"hashes": {"same": "1", "by chance": "9"}}, []
+
+        phase = SimpleNamespace(place=lambda name: name, device=lambda place: SimpleNamespace(wait_gone=lambda: True))
+        client = SimpleNamespace(name="x", phase=phase, execute=execute)
+        reference, gathered = {"hashes": {"same": "1", "by chance": "2"}, "by_chance": ["known"]}, interception.Gathered()
+        for _ in range(2):
+            expect(interception.third(client, reference, gathered) == ["by chance"], f"{reference}")
+        expect(runs == ["bare3"], f"it ran {runs}")
+        expect(gathered.by_chance == {"x": ["by chance", "known"]}, f"{gathered.by_chance}")
+
+    def test_a_figure_of_few_requests_is_kept_and_marked(self):
+        from gpu.phases import sharing
+
+        values = {}
+        stub = type("Stub", (), {"quick": False, "simulated": False, "value": lambda self, name, value, unit, **more: values.update({name: more})})
+        pair = sharing.Pair(stub(), "a", "b", False)
+        for count, few in ((sharing.ENOUGH - 1, True), (sharing.ENOUGH, None)):
+            pair.tell("default", [1.0] * count, 1.0)
+            for name in ("p50", "p99"):
+                more = values[f"a+b: default: {name}"]
+                expect(more["few"] is few and more["n"] == count and ("only" in more["how"]) == bool(few), f"{count}: {more}")
+
     def test_a_torn_line_swallows_no_other(self):
         file = self.folder / "torn.jsonl"
         first = results.Writer(file, time.time(), "a")
