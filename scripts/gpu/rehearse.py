@@ -23,7 +23,7 @@ KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
 BEYOND = 90.0
 
 # The figures of a run of clients as a whole.
-GATHERED = ["launches", "launches.unnamed", "lookups.ours", "lookups.unhooked", "data.compared", "data.differing"]
+GATHERED = ["launches", "launches.unnamed", "launches.left_behind", "lookups.ours", "lookups.unhooked", "data.compared", "data.differing"]
 
 
 def cases_of(rows):
@@ -38,7 +38,7 @@ def cases_of(rows):
             pair, part, _ = case.split(": ")
             names = [f"{pair}: {part}"] if part != "learn" else []
         elif phase == "interception":
-            names = [case] if case == "doctor" or "/" in case and not case.endswith(": beside") else []
+            names = [case] if case in ("doctor", "exits") or "/" in case and not case.endswith(": beside") else []
         elif phase == "cost":
             names = [case.split(": ")[0]]
         else:
@@ -56,6 +56,8 @@ def values_of(phase, case):
     if phase == "interception":
         if case == "symbols":
             return ["symbols.driver", "symbols.table_lacks", "symbols.driver_lacks"]
+        if case == "exits":
+            return ["exits.tried", "exits.bad"]
         return [] if case == "doctor" else GATHERED
     if phase == "cost":
         prefix = "counted" if "count" in case else "launch"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results, on the simulated GPU.
 
-    tests/gpu-suite/run.py [--quick] [--keep] [WORD...]      WORD: part of a test's name; --quick: without the run of all phases
+    tests/gpu-suite/run.py [--quick] [--keep] [WORD...]      WORD: part of a test's name; --quick: without the run of all phases and of all pieces
 
 Needs what scripts/layout built; the phases that run PyTorch are expected to say why they were left out where .venv-torch is missing.
 The last line is `N passed, N failed`.
@@ -441,6 +441,9 @@ class Tests:
         device = data["device"]
         expect(device["major"] > 0 and "mps_enabled" in device, f"compute capability and attribute 133: {device}")
         expect(data["keeper"]["initialised"] and not alive(data["keeper"]["pid"]), f"{data['keeper']}")
+        # The simulated driver has the tables that the runtime needs, and not the one that cuBLAS asks for on sm_90.
+        tables = device["export_tables"]
+        expect(tables["6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"] and not tables["1734dc26-800d-4745-8726-c0f1e7dd8bca"], f"{tables}")
         expect(data["clocksource"].get("current") or data["clocksource"].get("error"), f"{data['clocksource']}")
         expect(data["ulimits"]["nofile"] and data["python"]["version"] and isinstance(data["packages"], dict), "ulimits, Python, packages")
         # No phase that starts PyTorch: no time for a warm-up.
@@ -578,6 +581,28 @@ class Tests:
         )
         expect(done.returncode == 1 and "no such phase" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
 
+    def test_a_process_that_ends_badly_is_counted(self):
+        self.need_bundle()
+        broken, out = self.folder / "bad-exit", self.folder / "exits"
+        shutil.copytree(self.bundle, broken)
+        client = broken / "release" / "weft-test-client"
+        real = client.with_name("weft-test-client-real")
+        client.rename(real)
+        # It does its work and dies at its end.
+        client.write_text(f'#!/bin/sh\n{real} "$@"\nkill -SEGV $$\n')
+        client.chmod(0o755)
+        manifest = bundle.manifest_of(broken)
+        manifest["files"]["release/weft-test-client"]["sha256"] = hashlib.sha256(client.read_bytes()).hexdigest()
+        (broken / "manifest.json").write_text(json.dumps(manifest))
+        for folder, bad in ((self.bundle, 0), (broken, 3)):
+            arguments = ["--simulated", "--quick", "--budget", 60, "--only", "interception", "--case", "exits", "--out", out / str(bad)]
+            suite(*arguments, bundle_folder=folder)
+            lines = results.read(result_file(out / str(bad)))
+            values = {line["name"]: line["value"] for line in lines if line["kind"] == "value"}
+            case = next(line for line in lines if line["kind"] == "case" and line["name"] == "exits")
+            expect(values["exits.tried"] == 3 and values["exits.bad"] == bad, f"{values}")
+            expect(case["verdict"] == ("failed" if bad else "ok"), f"{case}")
+
     def test_failures_are_told_by_their_cause(self):
         cases = [
             {"kind": "case", "phase": "p", "name": f"client{n}/filler", "verdict": "failed", "why": f"unnamed: {n * 100}; data 'out{n}' differs"}
@@ -686,6 +711,21 @@ class Tests:
                 names = [name for name in values if f": {condition}: p50" in name]
                 expect(names, f"no latency under {condition}")
         self.folded(out, file, run)
+
+    def test_the_five_pieces_are_rehearsed(self):
+        self.need_bundle()
+        out = self.folder / "pieces"
+        done = suite("--rehearse", "--quick", "--budget", 120, "--out", out, bundle_folder=self.bundle, bound=5 * (120 + rehearse.BEYOND))
+        sys.stderr.write(done.stderr)
+        expect(done.returncode == 0 and "5 pieces rehearsed, 0 faults" in done.stdout, done.stdout)
+        # All of them fold together, into one table.
+        into = self.folder / "pieces-folded"
+        files = [result_file(out / str(piece.number)) for piece in pieces.ALL]
+        command = [ROOT / "scripts" / "gpu-results", *files, "--into", into]
+        subprocess.run([str(part) for part in command], capture_output=True, check=True, timeout=TOOL)
+        table = next(into.rglob("RESULTS.md")).read_text()
+        for name in ("symbols.driver", "copy.to_device_latency", "launch.filler.burst", "alloc.plain_2m"):
+            expect(f"| {name} " in table, f"{name} is not in the table")
 
     def folded(self, out, file, run):
         """The same run through scripts/gpu-results: once, twice, and not into the repository."""
@@ -924,7 +964,7 @@ def snapshot(root):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="without the run of all phases")
+    parser.add_argument("--quick", action="store_true", help="without the run of all phases and the rehearsal of all pieces")
     parser.add_argument("--keep", action="store_true", help="keep the folder with everything that was written")
     parser.add_argument("words", nargs="*", metavar="WORD")
     arguments = parser.parse_args()
@@ -936,7 +976,7 @@ def main():
     tests = Tests(folder)
     names = [name for name in vars(Tests) if name.startswith("test_")]
     if arguments.quick:
-        names.remove("test_every_phase_on_the_simulated_gpu")
+        names = [name for name in names if name not in ("test_every_phase_on_the_simulated_gpu", "test_the_five_pieces_are_rehearsed")]
     names = [name for name in names if not arguments.words or any(word in name for word in arguments.words)]
     failed = []
     try:

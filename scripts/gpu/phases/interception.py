@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 
 from harness import jobs, paths
 
@@ -57,6 +58,9 @@ QUICK = ["cudarc", "torch-elementwise"]
 # A client's run may take this long; those of clients.toml that need more say so.
 BOUND = 120.0
 
+# Processes that begin and end for the case `exits`, and how long at most.
+EXITS, QUICK_EXITS, EXITS_SECONDS = 50, 3, 45.0
+
 # Clients at a time on a real GPU, and what one needs of the machine's cores; so many in the first wave, which reads its libraries from the disk.
 MOST_AT_ONCE, CORES_EACH, FIRST_WAVE = 10, 1.5, 4
 
@@ -68,6 +72,7 @@ def run(phase):
     phase.case("doctor", doctor, phase, need=3)
     phase.case("symbols", symbols, phase, need=3)
     clients(phase)
+    phase.case("exits", exits, phase, need=6)
 
 
 def doctor(phase):
@@ -115,6 +120,37 @@ def symbols(phase):
     phase.fact("symbols", {"table_lacks": lacking, "driver_lacks": absent})
     if not exported:
         raise Failure(f"{library} exports no function of the driver API")
+
+
+def exits(phase):
+    """A filler that begins, works and ends, again and again: does each end well, with a driver that is taken down under weft's threads?"""
+    program = paths.TARGET / "release" / "weft-test-client"
+    if not program.exists():
+        raise Skip("weft-test-client is not in the bundle")
+    folder = phase.place("exits")
+    device = phase.device(folder)
+    bad, tried = [], 0
+    begin = time.monotonic()
+    with phase.broker(folder, device, trace=False) as broker, beside(phase, "filler", device, broker, folder) as priority:
+        variables = jobs.preload(broker.variables(), priority=priority)
+        while tried < (QUICK_EXITS if phase.quick else EXITS) and phase.left() > 4 and time.monotonic() - begin < EXITS_SECONDS:
+            job = jobs.Job([program, folder / "result.json"], environment=phase.environment(device, variables), folder=folder, name=f"exit{tried}")
+            code = job.wait(max(1.0, min(BOUND, phase.left() - 2)))
+            if job.timed_out and phase.left() < 3:
+                break
+            tried += 1
+            if code != 0:
+                bad.append(job.explain(4))
+        status = settled(broker, job.pid) if tried else {}
+    if not tried:
+        raise NoTime("not even one began")
+    seen = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]
+    phase.value("exits.tried", tried, "processes", how="weft-test-client as filler, begun and ended one after another")
+    phase.value("exits.bad", len(bad), "processes", n=tried, how="of those, ended by a signal, with an error, or not at all")
+    if bad:
+        raise Failure(f"{len(bad)} of {tried} processes did not end well", bad[:3])
+    if not seen:
+        raise Failure("the broker saw none of them: the figure is of something else")
 
 
 class Client:
@@ -194,6 +230,9 @@ def plan(phase):
     broker = phase.broker(folder, device)
     if phase.wanted("doctor"):
         yield "doctor", [paths.WEFT, "doctor", "--json"], {**jobs.clean_environment(), **device.environment()}
+    if phase.wanted("exits"):
+        variables = jobs.preload(broker.variables(), priority=BESIDE["filler"][0])
+        yield "exits", [paths.TARGET / "release" / "weft-test-client", folder / "result.json"], phase.environment(device, variables)
     for name, client in chosen(phase).items():
         for run_ in (*BARE, THIRD):
             yield f"{name}: {run_}", client.command(folder / "result.json"), client.environment(device, folder)
@@ -242,14 +281,18 @@ class Gathered:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.launches = self.unnamed = self.lookups = self.runs = 0
+        self.launches = self.unnamed = self.left_behind = self.lookups = self.runs = 0
+        self.counters = {}
         self.unknown, self.drivers = {}, set()
         self.by_chance = {}
         self.compared = self.differing = 0
 
-    def add(self, client, seen, last, reference, hashes):
+    def add(self, client, role, seen, last, reference, hashes):
         with self.lock:
             self.runs += 1
+            names = ("launches", "graph_launches", "transfers", "unnamed", "left_behind")
+            self.counters[f"{client}/{role}"] = {name: sum(entry.get(name, 0) for entry in last) for name in names}
+            self.left_behind += self.counters[f"{client}/{role}"]["left_behind"]
             self.compared += len(reference)
             self.differing += sum(hashes.get(name) != value for name, value in reference.items())
             for entry in last:
@@ -278,6 +321,9 @@ class Gathered:
         )
         phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data that two runs without weft agree in")
         phase.value("data.differing", self.differing, "hashes", n=self.runs, how="of those, other under weft")
+        # Without the layout of their parameters no launch is left behind at the gate: none at all says that no layout is had.
+        phase.value("launches.left_behind", self.left_behind, "launches", n=self.runs, how="fillers' launches that weft issued later")
+        phase.fact("counters", self.counters)
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
         phase.fact("drivers", sorted(self.drivers))
         phase.fact("differs_without_weft", self.by_chance)
@@ -395,7 +441,7 @@ def under_weft(client, role, reference, gathered):
         modes = broker.modes(job.pid) or [mode for entry in last for mode in broker.modes(entry["pid"])]
         if role not in modes:
             wrong.append(f"it was {', '.join(modes) or 'not attached'}, never {role}")
-    gathered.add(client.name, seen, last, {key: value for key, value in reference["hashes"].items() if key not in reference["by_chance"]}, hashes)
+    gathered.add(client.name, role, seen, last, {key: value for key, value in reference["hashes"].items() if key not in reference["by_chance"]}, hashes)
     if wrong:
         raise Failure("; ".join(wrong), results.tail(job.stderr(), 10))
 
