@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness import paths
 
-from . import elf
+from . import clients, elf
 
 DEFAULT = paths.ROOT / ".gpu-bundle"
 
@@ -135,6 +135,10 @@ def make(folder, *, from_target=None, files=None):
         strip(target)
         target.chmod(0o755)
         entries[place] = {"bytes": target.stat().st_size, "sha256": hashlib.sha256(target.read_bytes()).hexdigest()}
+    # For a Python that reads no TOML.
+    (new / clients.PLACE).write_text(clients.as_json())
+    data = (new / clients.PLACE).read_bytes()
+    entries[clients.PLACE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     total = sum(entry["bytes"] for entry in entries.values())
     if total > MOST_BYTES:
         raise Trouble(f"{total >> 20} MiB, more than the {MOST_BYTES >> 20} MiB that may travel: what grew? {largest(entries)}")

@@ -6,6 +6,7 @@ A program of its own, because a broken driver may hang or crash who opens it. It
 import ctypes
 import json
 import sys
+import uuid
 
 # CUdevice_attribute, from the public driver API.
 ATTRIBUTES = {
@@ -19,7 +20,36 @@ ATTRIBUTES = {
     "concurrent_managed": 89,
     "preemption": 90,
     "pageable_access": 88,
+    "multicast": 132,
+    # Contexts made on this device go to an MPS server (CUDA 12.4 and newer).
+    "mps_enabled": 133,
 }
+
+# Private tables of the driver that CUDA's libraries are known to ask for, by identity; what weft does not see would go through them.
+TABLES = [
+    "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9",
+    "a094798c-2e74-2e74-93f2-0800200c0a66",
+    "42d85a81-23f6-cb47-8298-f6e78a3aecdc",
+    "c693336e-1121-df11-a8c3-68f355d89593",
+    "263e8860-7cd2-6143-92f6-bbd5006dfa7e",
+    "d4082055-bde6-704b-8d34-ba123c66e1f2",
+    "21318c60-9714-3248-8ca6-41ff7324c8f2",
+    "6e163fbe-b958-444d-835c-e182aff1991e",
+    # Asked for by cuBLAS on sm_90 alone; nobody has published what is in it.
+    "1734dc26-800d-4745-8726-c0f1e7dd8bca",
+    "da9151d3-3ae6-cc41-a5c0-4f26d533e328",
+    "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9",
+]
+
+
+def export_tables(cuda):
+    """{identity: whether this driver has it}. A table is only asked for; nothing in it is called."""
+    found = {}
+    for name in TABLES:
+        table = ctypes.c_void_p()
+        identity = (ctypes.c_ubyte * 16).from_buffer_copy(uuid.UUID(name).bytes)
+        found[name] = cuda.cuGetExportTable(ctypes.byref(table), identity) == 0 and bool(table.value)
+    return found
 
 
 def opened_from(name):
@@ -61,6 +91,8 @@ def look():
         value = ctypes.c_int()
         if cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device) == 0:
             found[key] = value.value
+    if hasattr(cuda, "cuGetExportTable"):
+        found["export_tables"] = export_tables(cuda)
     return found
 
 

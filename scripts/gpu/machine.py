@@ -85,9 +85,9 @@ def packages(python):
     return answer.get("packages", {}), answer.get("version"), answer.get("error")
 
 
-def choose_python():
-    """(interpreter, its packages, its version, trouble): the first with PyTorch, else the first."""
-    found = [(path, *packages(path)) for path in pythons()]
+def choose_python(asked=None):
+    """(interpreter, its packages, its version, trouble): the one asked for, or the first with PyTorch, else the first."""
+    found = [(path, *packages(path)) for path in ([asked] if asked else pythons())]
     with_torch = [row for row in found if "torch" in row[1]]
     return (with_torch or found)[0]
 

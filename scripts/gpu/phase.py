@@ -55,10 +55,12 @@ def failed(job, what=None, phase=None):
 class Phase:
     """One phase at work."""
 
-    def __init__(self, name, *, writer, facts, folder, out, deadline, quick, words=()):
+    def __init__(self, name, *, writer, facts, folder, out, deadline, quick, words=(), options=None):
         self.name, self.writer, self.facts = name, writer, facts
         self.folder, self.out = Path(folder), Path(out)
         self.deadline, self.quick, self.words = deadline, quick, words
+        # {"managed": --managed was given, "clients": names of clients.toml, in this order}
+        self.options = options or {}
         self.simulated = facts["simulated"]
         self.python = facts["python"]
         self.verdicts = {}

@@ -5,30 +5,77 @@ A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`;
 """
 
 import contextlib
+import time
 from pathlib import Path
 
 from harness import paths
 
-from . import machine, mps, results
+from . import machine, mps, results, safety
 from .phase import Failure, Skip, json_lines
 
 PROGRAM = paths.TARGET / "release" / "weft-gpu-probe"
 
+# What each phase runs, in this order: (group of the probe, names). What uses managed memory is in the phase `memory`, whatever group it is of.
+RUNS = {
+    "calibration": [("calibration", [name for name, managed in safety.PROBES["calibration"].items() if not managed])],
+    "memory": [
+        ("memory", ["signatures", "page-table", "discard", "read-mostly"]),
+        ("calibration", [name for name, managed in safety.PROBES["calibration"].items() if managed]),
+    ],
+}
+
+# Two processes with managed memory at once: on a real GPU only where --managed asks for it.
+TWO_AT_ONCE = ("memory", ["swap"])
+
 # With --quick: short ones.
-QUICK = {"calibration": ["copy", "memset", "alloc"], "memory": ["discard"]}
+QUICK = {"calibration": [("calibration", ["copy", "memset"])], "memory": [("memory", ["discard"]), ("calibration", ["alloc"])]}
 
 # The probe ends by itself within the budget it is given; this much earlier than the phase must, to leave time to write and end.
 MARGIN = 5.0
 
 
-def run(phase, what):
-    """All probes of a kind in one process, then a verdict each."""
+def chosen(phase):
+    """(group, names) of this phase, in the order in which they run."""
+    runs = [*QUICK[phase.name]] if phase.quick else [*RUNS[phase.name]]
+    if phase.name == safety.MEMORY and not phase.quick and (phase.simulated or phase.options.get("managed")):
+        runs.append(TWO_AT_ONCE)
+    # A word chooses probes, as it chooses cases elsewhere.
+    runs = [(group, [name for name in names if phase.wanted(name)]) for group, names in runs]
+    return [(group, names) for group, names in runs if names]
+
+
+def command_of(group, names):
+    return [PROGRAM, group, *(word for name in names for word in ("--only", name))]
+
+
+def plan(phase):
+    """Every process that this phase would start."""
+    device = phase.device(phase.place("plan"))
+    for group, names in chosen(phase):
+        yield ", ".join(names), command_of(group, names), phase.environment(device)
+
+
+def run(phase):
+    """The phase's probes, one process after another."""
     if not PROGRAM.exists():
-        phase.case(what, missing)
+        phase.case(PROGRAM.name, missing)
         return
+    runs = chosen(phase)
+    for number, (group, names) in enumerate(runs):
+        # What is left is shared by how many probes there are still to come.
+        later = sum(len(names) for _, names in runs[number + 1 :])
+        run_group(phase, group, names, len(names) / (len(names) + later))
+
+
+def run_group(phase, what, names, part):
+    """Some probes of a group in one process, then a verdict each; `part`: of the time that is left."""
     folder = phase.place(what)
     device = phase.device(folder)
+    end = time.monotonic() + part * phase.left()
     seen = {}
+
+    def left():
+        return min(phase.left(), end - time.monotonic())
 
     def take(line):
         probe = line.get("probe", what)
@@ -57,6 +104,7 @@ def run(phase, what):
         why = line.get("skipped") or line.get("error") or line.get("failed") or line.get("why")
         name = f"{probe}.{line['name']}" if line.get("name") else probe
         if why is None:
+            seen.setdefault(probe, results.OK)
             phase.fact(name, line)
         elif "skipped" in line:
             seen[name] = results.SKIPPED
@@ -66,9 +114,8 @@ def run(phase, what):
             phase.verdict(name, results.FAILED, str(why))
 
     def measure(stack):
-        # Without a GPU a few of each kind show that it works.
-        arguments = [PROGRAM, what, *(word for name in (QUICK[what] if phase.quick else ()) for word in ("--only", name))]
-        if what == "calibration" and not phase.simulated:
+        arguments = command_of(what, names)
+        if "mps" in names and not phase.simulated:
             # How processes share under MPS is measured too, where the daemon is on the machine. It starts before, and others do not meet it.
             try:
                 service = stack.enter_context(mps.Service(folder))
@@ -77,11 +124,11 @@ def run(phase, what):
                 phase.verdict("mps", results.SKIPPED, str(why), getattr(why, "tail", None))
         # The simulated driver knows nothing of CUPTI's tables.
         cupti = None if phase.simulated else find_cupti(phase)
-        if what == "calibration" and cupti:
+        if "cupti" in names and cupti:
             arguments += ["--cupti", cupti]
-        budget = max(phase.left() - MARGIN, 3.0)
+        budget = max(left() - min(MARGIN, left() / 3), 3.0)
         arguments += ["--budget", f"{budget:.0f}"]
-        code, tail, overran = json_lines(arguments, phase.environment(device), phase.left() - 1.0, take, folder / "stderr")
+        code, tail, overran = json_lines(arguments, phase.environment(device), max(left() - 1.0, budget + 1.0), take, folder / "stderr")
         for probe, verdict in seen.items():
             if verdict == results.OK:
                 phase.verdict(probe, results.OK)
@@ -95,7 +142,7 @@ def run(phase, what):
             phase.fact("stderr", tail)
 
     with contextlib.ExitStack() as stack:
-        phase.case("weft-gpu-probe", measure, stack, need=4.0)
+        phase.case(f"{PROGRAM.name} {what}", measure, stack, need=4.0, always=True)
 
 
 def find_cupti(phase):

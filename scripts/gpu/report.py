@@ -1,5 +1,7 @@
 """What a run's result file says, for people: the table at the end, what was missed, a summary as JSON."""
 
+import re
+
 from harness import show
 
 from . import phases, results
@@ -45,9 +47,9 @@ def table(lines):
     run = head(lines)
     parts = []
     values = [line for line in lines if line["kind"] == "value"]
-    for name, _ in of_phases(lines):
+    for name in ["facts", *(name for name, _ in of_phases(lines))]:
         rows = [
-            [v["name"], f"{number(v['value'])} {v['unit']}", spread(v), v.get("n", "")]
+            [v["name"], f"{number(v['value'])} {v['unit']}", spread(v), f"{v.get('n', '')}{' (few)' if v.get('few') else ''}"]
             for v in values
             if v.get("phase") == name
         ]
@@ -67,14 +69,45 @@ def table(lines):
             ]
         )
     parts.append(show.table(["phase", "verdict", "took", "ok", "failed", "skipped", "left out", "why"], rows))
+    if failures := table_of_causes(lines):
+        parts.append(failures)
     kind = "SIMULATED GPU, no figure here is a measurement of one" if run.get("simulated") else "real GPU"
     return f"run {run.get('run')}: {run.get('gpu')} ({kind}), commit {str(run.get('commit'))[:12]}\n\n" + "\n\n".join(parts)
+
+
+def causes(cases):
+    """{cause: names of the failed cases}, most frequent first. A case may have failed of several; numbers and quoted names tell no causes apart."""
+    found = {}
+    for case in cases:
+        if case["verdict"] == results.FAILED:
+            for part in str(case.get("why") or "no reason given").split("; "):
+                cause = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", part)
+                cause = re.sub(r"\b(?:0x[0-9a-f]+|\d+(?:[.,]\d+)*)\b", "N", cause)
+                # A reason that names its own case says the same of all.
+                cause = cause.replace(case["name"].split("/")[0], "CASE")
+                names = found.setdefault(cause[:160], [])
+                if case["name"] not in names:
+                    names.append(case["name"])
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def table_of_causes(lines):
+    """Failed cases by what they failed of, or nothing."""
+    rows = []
+    for name, _ in of_phases(lines):
+        cases = [line for line in lines if line["kind"] == "case" and line.get("phase") == name]
+        for cause, names in causes(cases).items():
+            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            rows.append([name, len(names), cause, ", ".join(names[:4]) + more])
+    return show.table(["phase", "failed", "cause", "cases"], rows) if rows else None
 
 
 def missed(lines):
     """Phases that failed or were left out, wholly or in part, with why."""
     found = []
-    for name, line in of_phases(lines):
+    # Facts are no phase of the run; only what failed there is told.
+    facts = [("facts", line) for line in lines if line["kind"] == "phase" and line["phase"] == "facts" and line["verdict"] == results.FAILED]
+    for name, line in [*facts, *of_phases(lines)]:
         if line is None:
             found.append(f"{name}: left out: the suite ended before it")
         elif line["verdict"] != results.OK or line.get("partly"):

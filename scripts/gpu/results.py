@@ -2,12 +2,14 @@
 
 Kinds of line, each with `phase` and `at` (seconds since the run began):
 
-  run     first line: which GPU, whether simulated, commit, driver, packages, what is to be done in how much time
-  value   a measured figure: name, value, unit, n, p10, p90, how
+  run     first line: which GPU, whether simulated, commit, driver, packages, what is to be done in how much time, which piece
+  value   a measured figure: name, value, unit, n, p10, p90, how; few where there were too few requests for its tail
   case    one thing tried: name, verdict (ok, failed, skipped, left out), why, the end of its stderr
   fact    anything else worth keeping: name, data
-  phase   a phase ended: verdict (ok, failed, left out), seconds, why
+  phase   a phase ended: verdict (ok, failed, left out), seconds, why, causes of what failed in it
   end     last line: the run came to its end
+
+Facts of the machine and the warm-up come first, under the phase `facts`, which is none of the run's own.
 """
 
 import json

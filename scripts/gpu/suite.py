@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,14 +16,24 @@ from types import SimpleNamespace
 
 from harness import jobs, paths
 
-from . import bundle, machine, phases, report, results, supervise
+from . import bundle, machine, phases, pieces, report, results, safety, supervise
+from .keeper import Keeper
 from .phase import Phase, TimeUp
+
+# The keeper ends by itself so long after the budget, should nobody have ended it.
+KEPT_ON = 60.0
 
 # Kept for the table at the end and for ending what is left.
 RESERVE = 5.0
 
 # A phase that would get less is left out: it could not even start a job.
 LEAST_SHARE = 8.0
+
+# The most that facts and warm-up may take, as a part of the budget and in seconds: a cold machine reads PyTorch from a slow disk.
+FACTS_PART, FACTS_MOST = 0.35, 150.0
+
+# Phases for which the warm-up is made.
+STARTS_TORCH = {"interception", "cost", "sharing", "record"}
 
 # A log that comes back is at most this long; the rest of it is in the middle of nowhere anyway.
 MOST_LOG = 4 << 20
@@ -47,15 +59,91 @@ def load_extra(file):
     return module.run
 
 
+def piece_of(arguments):
+    return pieces.BY_NUMBER[arguments.piece] if arguments.piece else None
+
+
 def choose(arguments):
     """The phases to run, in order; exits with one line where a name is unknown."""
     known = {**phases.BY_NAME, **extra_phases(arguments.extra_phase)}
+    if piece := piece_of(arguments):
+        return [known[name]._replace(weight=weight) for name, (weight, _, _) in piece.steps.items()]
     if not arguments.only:
         return list(known.values())
     unknown = [name for name in arguments.only if name not in known]
     if unknown:
         sys.exit(f"gpu-suite: --only {unknown[0]}: no such phase; there are {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(arguments.only)]
+
+
+def allowed(chosen, arguments, simulated):
+    """Without what a real GPU must not meet unasked; exits where that was named."""
+    if simulated or arguments.managed or safety.MEMORY in getattr(piece_of(arguments), "steps", ()):
+        return chosen
+    if safety.MEMORY in arguments.only:
+        sys.exit(f"gpu-suite: --only {safety.MEMORY}: it uses managed memory, on a real GPU it runs only with --managed")
+    return [entry for entry in chosen if entry.name != safety.MEMORY]
+
+
+def told(arguments, name):
+    """(words, options) of a phase: those of the piece, where a piece is played; words of the caller go before the piece's."""
+    piece = piece_of(arguments)
+    _, words, more = piece.steps.get(name, (0, None, {})) if piece else (0, None, {})
+    return arguments.case or words or [], {**more, "managed": arguments.managed}
+
+
+def warm(arguments, chosen):
+    """Whether a warm-up is worth its time: where a phase of the run starts PyTorch."""
+    piece = piece_of(arguments)
+    return piece.warm if piece else any(entry.name in STARTS_TORCH for entry in chosen)
+
+
+def dry_run(arguments, chosen):
+    """Prints every process that would be started, one JSON line each, and starts none of them. Without --simulated a real GPU is assumed."""
+    simulated = arguments.simulated
+    chosen = allowed(chosen, arguments, simulated)
+    python, packages, version, _ = machine.choose_python(arguments.python)
+    with tempfile.TemporaryDirectory(prefix="weft-gpu-", dir="/tmp") as folder:
+        facts = {
+            "simulated": simulated,
+            "python": str(python),
+            "python_version": version,
+            "packages": packages,
+            "machine": machine.about(),
+            "driver": {},
+            "caches": f"{folder}/caches",
+        }
+        for entry in [phases.FACTS, *chosen]:
+            if entry.name not in phases.BY_NAME and entry is not phases.FACTS:
+                continue
+            words, options = told(arguments, entry.name)
+            if entry is phases.FACTS:
+                words, options = [], {"warm": warm(arguments, chosen)}
+            place = Path(folder) / entry.name
+            place.mkdir()
+            phase = Phase(
+                entry.name,
+                writer=None,
+                facts=facts,
+                folder=place,
+                out=place,
+                deadline=time.monotonic() + arguments.budget,
+                quick=arguments.quick,
+                words=words,
+                options=options,
+            )
+            for case, command, environment in entry.plan()(phase):
+                managed = safety.managed_bytes(command, environment)
+                line = {
+                    "phase": entry.name,
+                    "case": case,
+                    "command": [str(part) for part in command],
+                    "environment": {key: value for key, value in environment.items() if os.environ.get(key) != value},
+                    "managed_bytes": "unbounded" if managed == math.inf else managed,
+                }
+                why = None if simulated else safety.refusal(entry.name, command, environment)
+                print(json.dumps({**line, **({"refused": why} if why else {})}))
+    return 0
 
 
 def survey(arguments, folder):
@@ -84,7 +172,7 @@ def survey(arguments, folder):
         device.wait_gone()
         if "error" in driver:
             sys.exit(f"gpu-suite: the simulated GPU does not start: {driver['error']}")
-    python, packages, version, trouble = machine.choose_python()
+    python, packages, version, trouble = machine.choose_python(arguments.python)
     if trouble:
         say(f"{python}: {trouble}")
     return {
@@ -114,6 +202,10 @@ def main(arguments, began):
     if arguments.list:
         print(report.listing(chosen, arguments.budget - RESERVE))
         return 0
+    if arguments.dry_run:
+        return dry_run(arguments, chosen)
+    if arguments.piece and arguments.budget > pieces.MOST:
+        sys.exit(f"gpu-suite: --piece {arguments.piece}: --budget {arguments.budget:g}: a piece takes at most {pieces.MOST:g} s")
     if arguments.budget < LEAST_SHARE + RESERVE:
         sys.exit(f"gpu-suite: --budget {arguments.budget:g}: less than {LEAST_SHARE + RESERVE:g} s is enough for nothing")
     for needed in (paths.WEFT, paths.LIBWEFT):
@@ -131,9 +223,24 @@ def main(arguments, began):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def rehearse(arguments):
+    """Plays the pieces on the simulated GPU. What they write stays where --out says, else it goes."""
+    from . import rehearse as rehearsal
+
+    if not LEAST_SHARE + RESERVE <= arguments.budget <= pieces.MOST:
+        sys.exit(f"gpu-suite: --rehearse: --budget {arguments.budget:g}: from {LEAST_SHARE + RESERVE:g} to {pieces.MOST:g} s for each piece")
+    # Told to stop, it tells the piece that is being played.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-suite: told to stop"))
+    if arguments.out:
+        return rehearsal.main(arguments, arguments.out)
+    with tempfile.TemporaryDirectory(prefix="weft-rehearsal-", dir="/tmp") as folder:
+        return rehearsal.main(arguments, folder)
+
+
 def measure(arguments, began, chosen, manifest, stop, folder):
     facts = survey(arguments, folder)
-    out = arguments.out / facts["folder"]
+    chosen = allowed(chosen, arguments, facts["simulated"])
+    out = (arguments.out or paths.ROOT / "out" / "gpu-suite") / facts["folder"]
     out.mkdir(parents=True, exist_ok=True)
     run = name_of_run(out)
     file, log = out / f"{run}.jsonl", out / f"{run}.log"
@@ -147,6 +254,7 @@ def measure(arguments, began, chosen, manifest, stop, folder):
         changed=(manifest or {}).get("changed"),
         budget=arguments.budget,
         phases=[entry.name for entry in chosen],
+        piece=arguments.piece,
         quick=arguments.quick,
         words=arguments.case or None,
         **{
@@ -161,14 +269,25 @@ def measure(arguments, began, chosen, manifest, stop, folder):
         + (", ".join(f"{k} {v}" for k, v in facts["packages"].items()) or "no packages")
     )
     deadline = began + arguments.budget - RESERVE
-    for number, entry in enumerate(chosen):
-        one_phase(arguments, entry, chosen[number + 1 :], deadline, stop, facts, folder, out, file, log, start)
+    run_ = SimpleNamespace(
+        arguments=arguments, deadline=deadline, stop=stop, facts=facts, folder=folder, out=out, file=file, log=log, start=start
+    )
+    with keeper(run_, arguments.budget - (time.monotonic() - began) + KEPT_ON) as kept:
+        results.Writer(file, start, phases.FACTS.name).write("fact", name="keeper", data=kept.said)
+        if not stop():
+            share = min(FACTS_MOST, FACTS_PART * (deadline - time.monotonic()))
+            play(run_, phases.FACTS, share, [], {"warm": warm(arguments, chosen)})
+        for number, entry in enumerate(chosen):
+            one_phase(run_, entry, chosen[number + 1 :])
+        clocks_after(run_)
     writer.write("end", seconds=round(time.monotonic() - began, 1), stopped=stop())
     writer.close()
     cut(log)
     lines = results.read(file)
     print(report.table(lines))
     missed = report.missed(lines)
+    if piece := piece_of(arguments):
+        print(f"\npiece {piece.number}, {piece.name}: if results differ: {piece.differs}")
     if arguments.json:
         arguments.json.write_text(json.dumps(report.summary(lines), indent=2) + "\n")
     print(f"\nresults: {', '.join(sorted(path.name for path in out.glob(run + '*')))} in {out}")
@@ -186,17 +305,45 @@ def name_of_run(out):
     return stamp if number == 1 else f"{stamp}-{number}"
 
 
-def one_phase(arguments, entry, later, deadline, stop, facts, folder, out, file, log, start):
-    writer = results.Writer(file, start, entry.name)
+def keeper(run_, seconds):
+    """The process that keeps the driver initialised; beside a simulated GPU it has one of its own."""
+    place = run_.folder / "keeper"
+    place.mkdir()
+    device = jobs.Device(place) if run_.facts["simulated"] else jobs.RealDevice()
+    # A daemon of somebody else is not met.
+    return Keeper({**jobs.clean_environment(), **device.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(place / "no-mps")}, seconds)
+
+
+def clocks_after(run_):
+    """What the clocks are behind the run, to be compared with `clocks_before`. Asked only of a real GPU."""
+    if run_.facts["simulated"] or run_.stop():
+        return
+    from .phases import facts
+
     try:
-        left = deadline - time.monotonic()
-        share = phases.share(left, entry, later) if left > 0 else 0.0
-        if stop() or share < LEAST_SHARE:
-            why = "the suite was told to stop" if stop() else f"{max(left, 0):.0f} s were left for it and what follows"
-            writer.write("phase", verdict=results.LEFT_OUT, why=why, seconds=0)
-            say(f"{entry.name}: left out: {why}")
-            return
-        say(f"{entry.name}: {share:.0f} s of {left:.0f} s: {entry.about}")
+        data = facts.clocks({**jobs.clean_environment(), **jobs.RealDevice().environment()})
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        data = {"error": str(error)}
+    results.Writer(run_.file, run_.start, phases.FACTS.name).write("fact", name="clocks_after", data=data)
+
+
+def one_phase(run_, entry, later):
+    left = run_.deadline - time.monotonic()
+    share = phases.share(left, entry, later) if left > 0 else 0.0
+    if run_.stop() or share < LEAST_SHARE:
+        why = "the suite was told to stop" if run_.stop() else f"{max(left, 0):.0f} s were left for it and what follows"
+        results.Writer(run_.file, run_.start, entry.name).write("phase", verdict=results.LEFT_OUT, why=why, seconds=0)
+        say(f"{entry.name}: left out: {why}")
+        return
+    say(f"{entry.name}: {share:.0f} s of {left:.0f} s: {entry.about}")
+    play(run_, entry, share, *told(run_.arguments, entry.name))
+
+
+def play(run_, entry, share, words, options):
+    """One phase in a process of its own, and its verdict."""
+    arguments, folder, log = run_.arguments, run_.folder, run_.log
+    writer = results.Writer(run_.file, run_.start, entry.name)
+    try:
         place = folder / entry.name
         place.mkdir()
         order = folder / f"{entry.name}.order"
@@ -206,14 +353,15 @@ def one_phase(arguments, entry, later, deadline, stop, facts, folder, out, file,
                 {
                     "name": entry.name,
                     "extra": extra.get(entry.name),
-                    "facts": facts,
+                    "facts": run_.facts,
                     "folder": str(place),
-                    "out": str(out),
-                    "file": str(file),
-                    "start": start,
+                    "out": str(run_.out),
+                    "file": str(run_.file),
+                    "start": run_.start,
                     "seconds": share - min(supervise.GRACE, share / 4) - 1.0,
                     "quick": arguments.quick,
-                    "words": arguments.case,
+                    "words": words,
+                    "options": options,
                 }
             )
         )
@@ -221,10 +369,10 @@ def one_phase(arguments, entry, later, deadline, stop, facts, folder, out, file,
         with open(log, "ab") as text:
             text.write(f"== {entry.name}\n".encode())
         own_log = folder / f"{entry.name}.log"
-        outcome = supervise.run(command, os.environ, share, own_log, stop=stop)
+        outcome = supervise.run(command, os.environ, share, own_log, stop=run_.stop)
         with open(log, "ab") as text:
             text.write(own_log.read_bytes())
-        verdict_of_phase(writer, file, entry, outcome, stop())
+        verdict_of_phase(writer, run_.file, entry, outcome, run_.stop())
         shutil.rmtree(place, ignore_errors=True)
     finally:
         writer.close()
@@ -248,14 +396,15 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
     elif outcome.code != 0:
         why.append(f"its process ended with {outcome.code}")
     if by[results.FAILED]:
-        why.append(f"{len(by[results.FAILED])} cases failed: {', '.join(by[results.FAILED][:8])}")
+        of = [f"{len(names)} of {cause}" for cause, names in report.causes(cases).items()]
+        why.append(f"{len(by[results.FAILED])} cases failed ({'; '.join(of[:3])}): {', '.join(by[results.FAILED][:8])}")
     if by[results.LEFT_OUT]:
         why.append(f"{len(by[results.LEFT_OUT])} cases left out: {', '.join(by[results.LEFT_OUT][:8])}")
-    if not by[results.OK] and not by[results.FAILED]:
+    if not by[results.OK] and not by[results.FAILED] and entry is not phases.FACTS:
         skipped = sorted({case.get("why", "") for case in cases if case["verdict"] == results.SKIPPED})
         why.append("nothing was tried" + (f": {'; '.join(skipped)[:300]}" if skipped else ""))
     failed = outcome.killed or by[results.FAILED] or outcome.code not in (0, TIME_UP)
-    nothing = not by[results.OK] and not failed
+    nothing = not by[results.OK] and not failed and entry is not phases.FACTS
     verdict = results.FAILED if failed else results.LEFT_OUT if nothing else results.OK
     writer.write(
         "phase",
@@ -264,6 +413,7 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
         partly=bool(by[results.LEFT_OUT]) or outcome.code == TIME_UP or None,
         seconds=round(outcome.seconds, 1),
         cases={verdict: len(names) for verdict, names in by.items()},
+        causes=report.causes(cases) or None,
         ended_by_force=outcome.left_behind or None,
         tail=results.tail(outcome.log.read_text(errors="replace")) if failed else None,
     )
@@ -296,10 +446,14 @@ def run_phase(order):
         deadline=deadline,
         quick=order.quick,
         words=order.words,
+        options=order.options,
     )
+    if not phase.simulated:
+        safety.guard(order.name)
     code = 0
     try:
-        (load_extra(order.extra) if order.extra else phases.BY_NAME[order.name].function())(phase)
+        entry = {**phases.BY_NAME, phases.FACTS.name: phases.FACTS}.get(order.name)
+        (load_extra(order.extra) if order.extra else entry.function())(phase)
     except TimeUp:
         code = TIME_UP
     except BaseException:  # noqa: BLE001

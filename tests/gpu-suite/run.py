@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Tests of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results, on the simulated GPU.
 
-    tests/gpu-suite/run.py [--quick] [--keep] [WORD...]      WORD: part of a test's name; --quick: without the run of all phases
+    tests/gpu-suite/run.py [--quick] [--keep] [WORD...]      WORD: part of a test's name; --quick: without the run of all phases and of all pieces
 
 Needs what scripts/layout built; the phases that run PyTorch are expected to say why they were left out where .venv-torch is missing.
 The last line is `N passed, N failed`.
 """
 
 import argparse
+import ast
+import hashlib
 import json
 import os
 import shutil
@@ -24,7 +26,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bundle, elf, fold, mps, phases, report, results, supervise  # noqa: E402
+from gpu import bundle, clients, elf, fold, mps, phases, pieces, rehearse, report, results, safety, supervise  # noqa: E402
+from gpu.phases import facts  # noqa: E402
 from harness import paths  # noqa: E402
 
 PHASES = HERE / "phases.py"
@@ -145,11 +148,14 @@ class Tests:
         expect(done.returncode == 0, done.stderr)
         manifest = bundle.manifest_of(self.bundle)
         there = {str(path.relative_to(self.bundle)) for path in self.bundle.rglob("*") if path.is_file()} - {"manifest.json"}
-        expect(there == set(manifest["files"]) == {place for _, place in bundle.FILES}, f"holds {sorted(there)}")
+        programs = {place for _, place in bundle.FILES}
+        expect(there == set(manifest["files"]) == programs | {clients.PLACE}, f"holds {sorted(there)}")
+        with open(paths.CLIENTS / "clients.toml", "rb") as file:
+            expect(clients.carried(self.bundle / clients.PLACE) == tomllib.load(file), "the carried table of clients is another one")
         expect(not any(path.is_symlink() for path in self.bundle.rglob("*")), "links do not travel")
         total = sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
         expect(total < bundle.MOST_BYTES, f"{total} bytes")
-        expect(bundle.glibc_faults([self.bundle / place for place in there]) == [], "a file needs a newer glibc")
+        expect(bundle.glibc_faults([self.bundle / place for place in programs]) == [], "a file needs a newer glibc")
         ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True, timeout=TOOL).stdout
         expect(ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}")
 
@@ -248,6 +254,319 @@ class Tests:
         done = suite("--real", "--budget", 60, "--out", self.folder / "real", bundle_folder=self.bundle, env=environment)
         expect(done.returncode == 1 and "simulated" in done.stderr, f"{done.returncode}: {done.stderr}")
 
+    # What a real GPU must never meet, told by what would be started.
+
+    def planned(self, *arguments):
+        """The processes that --dry-run names, and how it ended."""
+        self.need_bundle()
+        done = suite("--dry-run", *arguments, bundle_folder=self.bundle, bound=TOOL)
+        return [json.loads(line) for line in done.stdout.splitlines()], done
+
+    def test_a_real_gpu_meets_no_managed_memory_unasked(self):
+        rows, done = self.planned("--real")
+        expect(done.returncode == 0, done.stderr)
+        of_phases = {row["phase"] for row in rows} - {"facts"}
+        expect(of_phases == {entry.name for entry in phases.ALL} - {"memory"}, f"{of_phases}")
+        for row in rows:
+            expect("WEFT_BACKING" not in row["environment"] and row["managed_bytes"] == 0 and "refused" not in row, f"{row}")
+        cases = [row["case"] for row in rows]
+        expect("torch-oom/alone" in cases and not any("managed" in case for case in cases), f"{cases}")
+        # Words choose fewer, never more.
+        rows, _ = self.planned("--real", "--only", "interception", "--case", "managed", "torch-oom")
+        cases = [row["case"] for row in rows if row["phase"] == "interception"]
+        expect({case.split("/")[0].split(":")[0] for case in cases} == {"torch-oom"}, f"{cases}")
+        # It is no blind list: on the simulated GPU the same shows the clients that are left out.
+        rows, _ = self.planned("--simulated", "--only", "interception")
+        without_bound = {row["case"].split("/")[0] for row in rows if row["managed_bytes"] == "unbounded"}
+        expect({"managed-torch-oom", "managed-torch-train", "managed-patterns"} <= without_bound, f"{without_bound}")
+
+    def test_managed_memory_is_bounded_last_and_asked_for(self):
+        rows, done = self.planned("--managed")
+        expect(done.returncode == 0, done.stderr)
+        managed = [row for row in rows if row["managed_bytes"]]
+        expect(managed and all(row["managed_bytes"] <= 256 << 20 for row in managed), f"{managed}")
+        expect({row["phase"] for row in managed} == {"memory"}, f"{managed}")
+        first = next(at for at, row in enumerate(rows) if row["phase"] == "memory")
+        expect(all(row["phase"] == "memory" for row in rows[first:]), "a phase follows the one with managed memory")
+        expect("swap" in managed[-1]["case"] and all("swap" not in row["case"] for row in managed[:-1]), "two processes at once are not last")
+        _, done = self.planned("--only", "memory")
+        expect(done.returncode == 1 and "--managed" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
+
+    def test_a_process_with_managed_memory_is_not_started_on_a_real_gpu(self):
+        """The guard that a phase on a real GPU runs under, whatever the lists say."""
+        program = "\n".join([
+            "import os, subprocess, sys",
+            f"sys.path.insert(0, {str(ROOT / 'scripts')!r})",
+            "from gpu import safety",
+            "phase, *words = sys.argv[1:]",
+            "safety.guard(phase)",
+            "variables = dict(word.split('=') for word in words if '=' in word)",
+            "words = [word for word in words if '=' not in word]",
+            "try:",
+            "    print('started', subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.DEVNULL).returncode)",
+            "except safety.Refused as why:",
+            "    print('refused', why)",
+        ])  # fmt: skip
+        place = self.folder / "guard"
+        place.mkdir()
+        probe = place / safety.PROBE
+        probe.symlink_to(shutil.which("true"))
+        cases = [
+            ("interception", ["true"], "started 0"),
+            ("interception", ["true", "WEFT_BACKING=device"], "started 0"),
+            ("interception", ["true", "WEFT_BACKING=managed"], "refused"),
+            ("memory", ["true", "WEFT_BACKING=auto"], "refused"),
+            ("calibration", [probe, "calibration", "--only", "launch", "--only", "copy"], "started 0"),
+            ("calibration", [probe, "calibration", "--only", "launch", "--only", "fault"], "refused"),
+            ("calibration", [probe, "calibration"], "refused"),
+            ("memory", [probe, "calibration", "--only", "fault"], "started 0"),
+            ("memory", [probe, "memory", "--only", "a-new-one"], "refused"),
+        ]
+        for phase, words, expected in cases:
+            command = [sys.executable, "-c", program, phase, *map(str, words)]
+            said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TOOL)
+            expect(said.stdout.startswith(expected), f"{phase} {words}: {said.stdout}{said.stderr}, expected {expected}")
+
+    def test_the_bound_of_each_probe_is_known(self):
+        for group, known in safety.PROBES.items():
+            command = [paths.TARGET / "release" / safety.PROBE, group, "--list"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TOOL)
+            expect({line.split()[0] for line in done.stdout.splitlines()} == set(known), f"{group}: {done.stdout}")
+            # Those on managed memory are the last of their group, should somebody run the program by itself.
+            names = [line.split()[0] for line in done.stdout.splitlines()]
+            managed = [name for name in names if known[name]]
+            expect(names[-len(managed) :] == managed, f"{group}: {names}")
+        # What the table says is what the sources ask for at most.
+        sources = ROOT / "tests" / "probes" / "src"
+        expect("const CAP: usize = 256 << 20;" in (sources / "driver" / "memory.rs").read_text(), "the cap of one allocation")
+        expect("const LARGE: usize = 128 << 20;" in (sources / "memory" / "swap.rs").read_text(), "what each of swap's two jobs has")
+
+    # Pieces, facts, the keeper.
+
+    def test_each_piece_is_bounded_and_safe(self):
+        for piece in pieces.ALL:
+            rows, done = self.planned("--piece", piece.number)
+            expect(done.returncode == 0 and rows, f"piece {piece.number}: {done.stderr}")
+            of_phases = {row["phase"] for row in rows} - {"facts"}
+            expect(of_phases == set(piece.steps), f"piece {piece.number} plays {of_phases}")
+            expect(piece.number == 5 or not any(row["managed_bytes"] for row in rows), f"piece {piece.number}: managed memory")
+            expect(not any("refused" in row for row in rows), f"piece {piece.number}: {rows}")
+            expect(not any("swap" in row["command"] for row in rows), f"piece {piece.number}: two processes with managed memory")
+            done = suite("--piece", piece.number, "--budget", 541, "--simulated", bundle_folder=self.bundle, bound=TOOL)
+            expect(done.returncode == 1 and "at most 540 s" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
+        rows, _ = self.planned("--piece", 5, "--managed")
+        expect("swap" in rows[-1]["command"] and rows[-1]["managed_bytes"] <= safety.MOST_MANAGED, f"{rows}")
+        done = suite("--help", bundle_folder=self.bundle, bound=TOOL)
+        for piece in pieces.ALL:
+            expect(f"--piece {piece.number}  {piece.name}" in done.stdout, f"--help says nothing of piece {piece.number}")
+        expect(done.stdout.count("writes: ") == done.stdout.count("if results differ: ") == len(pieces.ALL), done.stdout)
+        done = suite("--piece", 2, "--only", "cost", bundle_folder=self.bundle, bound=TOOL)
+        expect(done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr)
+
+    # What a GPU machine may lack: PyTorch, Python 3.11.
+
+    def travelling(self):
+        """Every Python file that runs on the GPU machine. scripts/gpu/fold.py runs where the repository is kept."""
+        folders = [ROOT / "scripts" / name for name in ("gpu", "harness", "workloads")] + [paths.CLIENTS / "programs"]
+        found = [path for folder in folders for path in folder.rglob("*.py") if path.name != "fold.py"]
+        return [ROOT / "scripts" / "gpu-suite", *found]
+
+    def test_nothing_that_travels_needs_more_than_python_3_10(self):
+        files = self.travelling()
+        expect(len(files) > 40 and any(path.name == "suite.py" for path in files), f"{len(files)} files")
+        wrong = [f"{path}: {what}" for path in files for what in newer_than_3_10(path.read_text())]
+        expect(not wrong, "\n".join(wrong))
+        # Nobody who travels imports the one that does not.
+        expect(not [path for path in files if "import fold" in path.read_text() or "gpu.fold" in path.read_text()], "fold.py travels")
+        # The check sees what it is for.
+        for text in ("import tomllib", "from enum import StrEnum", "import datetime\nx = datetime.UTC", "try:\n  pass\nexcept* OSError:\n  pass",
+                     "import contextlib\nwith contextlib.chdir('/'): pass", "raise ExceptionGroup('', [])", "def f():\n  import tomllib"):  # fmt: skip
+            expect(newer_than_3_10(text), f"not seen: {text!r}")
+        expect(not newer_than_3_10("try:\n  import tomllib\nexcept ModuleNotFoundError:\n  pass"), "a guarded import was refused")
+
+    def test_a_table_of_another_checkout_is_refused(self):
+        self.need_bundle()
+        other = self.folder / "other.json"
+        table = json.loads((self.bundle / clients.PLACE).read_text())
+        other.write_text(json.dumps({**table, "of": "0" * 64}))
+        for file, words in ((other, "another clients.toml"), (self.folder / "none.json", "reads no TOML")):
+            try:
+                clients.carried(file)
+                raise Failure(f"{file} was taken")
+            except clients.Trouble as why:
+                expect(words in str(why) and "gpu-bundle" in str(why), str(why))
+
+    def test_without_torch_and_on_python_3_10(self):
+        """A Python of the system without packages, the oldest that may be there: what can be measured is, the rest says why it is not."""
+        self.need_bundle()
+        old = python_3_10()
+        python = old or bare_python(self.folder / "bare")
+        print(f"    by {python}", file=sys.stderr)
+        out = self.folder / "bare-results"
+        command = [python, ROOT / "scripts" / "gpu-suite", "--bundle", self.bundle, "--python", python, "--simulated", "--quick", "--check"]
+        command += ["--budget", "90", "--out", out, "--piece", "1", "--case", "doctor", "symbols", "cudarc", "torch-elementwise"]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        expect(done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}")
+        lines = results.read(result_file(out))
+        cases = {line["name"]: line for line in lines if line["kind"] == "case"}
+        for name in ("doctor", "symbols", "cudarc/alone", "cudarc/filler"):
+            expect(cases[name]["verdict"] == "ok", f"{cases[name]}")
+        for name in ("warm-up", "torch-elementwise/alone"):
+            expect(cases[name]["verdict"] == "skipped" and "torch" in cases[name]["why"], f"{cases[name]}")
+        version = report.head(lines)["python_version"]
+        expect(version.startswith("3.10.") if old else version, f"it ran on {version}")
+        # Where nothing but models is asked for, it says why there is nothing.
+        command[command.index("--piece") :] = ["--only", "record"]
+        command.remove("--check")
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        expect(done.returncode == 0 and "no Python package torch" in done.stdout, f"{done.stdout}{done.stderr}")
+
+    def test_the_clients_of_a_piece_exist(self):
+        with open(paths.CLIENTS / "clients.toml", "rb") as file:
+            tables = tomllib.load(file)
+        for name in pieces.RIGHT:
+            expect(name in tables and not safety.asks_for_managed(tables[name].get("env", {})), f"{name}")
+
+    def test_facts_come_first_and_are_all_there(self):
+        self.need_bundle()
+        out = self.folder / "facts"
+        done = suite("--simulated", "--budget", 60, "--out", out, *self.extra("last"), "--only", "last", bundle_folder=self.bundle)
+        expect(done.returncode == 0, done.stderr)
+        lines = results.read(result_file(out))
+        names = [line["name"] for line in lines if line["kind"] == "fact" and line.get("phase") == "facts"]
+        expect(names == ["keeper", *facts.NAMES], f"{names}")
+        order = [line["phase"] for line in lines if "phase" in line]
+        expect(order == sorted(order, key=["facts", "last"].index), f"{order}")
+        data = {line["name"]: line["data"] for line in lines if line["kind"] == "fact"}
+        device = data["device"]
+        expect(device["major"] > 0 and "mps_enabled" in device, f"compute capability and attribute 133: {device}")
+        expect(data["keeper"]["initialised"] and not alive(data["keeper"]["pid"]), f"{data['keeper']}")
+        # The simulated driver has the tables that the runtime needs, and not the one that cuBLAS asks for on sm_90.
+        tables = device["export_tables"]
+        expect(tables["6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"] and not tables["1734dc26-800d-4745-8726-c0f1e7dd8bca"], f"{tables}")
+        expect(data["clocksource"].get("current") or data["clocksource"].get("error"), f"{data['clocksource']}")
+        expect(data["ulimits"]["nofile"] and data["python"]["version"] and isinstance(data["packages"], dict), "ulimits, Python, packages")
+        # No phase that starts PyTorch: no time for a warm-up.
+        expect(not [line for line in lines if line["kind"] == "case" and line["name"] == "warm-up"], "a warm-up for nothing")
+
+    def test_limits_of_control_groups_are_found(self):
+        place = self.folder / "groups"
+        inner = place / "fs" / "memory" / "slurm" / "job_7"
+        inner.mkdir(parents=True)
+        (inner / "memory.limit_in_bytes").write_text("1000\n")
+        (inner.parent / "memory.limit_in_bytes").write_text("2000\n")
+        second = place / "fs" / "user.slice"
+        second.mkdir()
+        (second / "memory.max").write_text("3000\n")
+        own = place / "own"
+        own.write_text("4:memory:/slurm/job_7\n3:devices:/x\n0::/user.slice/not/there\n")
+        found = facts.cgroup_limits(place / "fs", own)["limits"]
+        expect(sorted(found.values()) == ["1000", "2000", "3000"], f"{found}")
+
+    def test_what_nvidia_smi_says_is_kept_without_the_serial_number(self):
+        place = self.folder / "smi"
+        place.mkdir()
+        program = place / "nvidia-smi"
+        program.write_text("#!/bin/sh\n[ \"$1\" = -q ] || exit 9\necho '    Product Name : X'\necho '    Serial Number   : 165'\necho '  GPU UUID : GPU-1-2'\n")
+        program.chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{place}:{before}"
+        try:
+            said = facts.smi(dict(os.environ), "-q")
+            expect(said == ["    Product Name : X", "    Serial Number   : (left out)", "  GPU UUID : (left out)"], f"{said}")
+            expect("exit 9" in facts.smi(dict(os.environ), "-x")["error"], "an error of nvidia-smi is not told")
+        finally:
+            os.environ["PATH"] = before
+
+    def test_the_keeper_ends_with_the_run_whatever_happens(self):
+        self.need_bundle()
+        out = self.folder / "kept"
+        command = [ROOT / "scripts" / "gpu-suite", "--bundle", self.bundle, "--simulated", "--budget", "300", "--out", out / "x"]
+        command += [*self.extra("hangs"), "--only", "hangs"]
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 60
+            pid = daemon = None
+            while not daemon and time.monotonic() < end:
+                time.sleep(0.1)
+                found = [line for file in out.rglob("*.jsonl") for line in results.read(file) if line.get("name") == "keeper"]
+                pid = found[0]["data"].get("pid") if found else None
+                daemon = next((file.read_text() for file in out.rglob("daemon.pid")), None)
+            expect(pid and alive(pid), f"no keeper: {pid}")
+            children = supervise.descendants(process.pid)
+            expect(pid in children, "the keeper is not the run's own")
+        finally:
+            process.kill()
+            process.wait()
+        gone = time.monotonic() + 30
+        while alive(pid) and time.monotonic() < gone:
+            time.sleep(0.05)
+        if daemon:
+            # What a run that was killed outright could not end, this test does.
+            supervise.send({int(daemon)}, signal.SIGKILL)
+        expect(not alive(pid), f"the keeper {pid} outlived a run that was killed")
+
+    def test_a_rehearsal_sees_what_is_missing(self):
+        self.need_bundle()
+        out = self.folder / "rehearsed"
+        done = suite("--rehearse", "--quick", "--budget", 60, "--piece", 5, "--out", out, bundle_folder=self.bundle)
+        expect(done.returncode == 0 and done.stdout.strip().endswith("1 pieces rehearsed, 0 faults"), done.stdout + done.stderr)
+        file = result_file(out)
+        lines, piece = results.read(file), pieces.BY_NUMBER[5]
+        rows, _ = self.planned("--simulated", "--quick", "--piece", 5)
+        planned = rehearse.cases_of(rows)
+        expect(planned == {"memory": ["discard", "alloc"]}, f"{planned}")
+        expect(rehearse.faults(piece, planned, lines, file.parent) == [], "a fault of a run without one")
+
+        def without(**what):
+            return [line for line in lines if any(line.get(key) != value for key, value in what.items())]
+
+        def instead(line, **more):
+            return [{**entry, **more} if entry is line else entry for entry in lines]
+
+        case = next(line for line in lines if line["kind"] == "case" and line["name"] == "discard")
+        damaged = {
+            "no clocksource": without(kind="fact", name="clocksource"),
+            "did not come to its end": without(kind="end"),
+            "memory: nothing": without(kind="phase", phase="memory"),
+            "no word on alloc": [line for line in lines if not line.get("name", "").startswith("alloc")],
+            "discard failed": instead(case, verdict="failed", why="of no reason"),
+            "discard must go well": instead(case, verdict="left out", why="no time"),
+            "another order": [lines[0], *reversed(lines[1:])],
+            "which piece": instead(lines[0], piece=4),
+            "not that it is simulated": instead(lines[0], simulated=False),
+        }
+        for words, changed in damaged.items():
+            found = rehearse.faults(piece, planned, changed, file.parent)
+            expect(any(words in line for line in found), f"{words}: not seen: {found}")
+        # Figures of the other pieces, on lines of our own making.
+        keys = rehearse.keys_of(["switch", "copy"])
+        expect(("switch", "time_slice") in keys and ("copy", "to_device_latency") in keys, f"{keys}")
+        for name in ("facts", *{name for entry in pieces.ALL for name in entry.steps}):
+            ok = {"kind": "case", "phase": name, "name": "launches", "verdict": "ok"}
+            found = rehearse.faults(pieces.BY_NUMBER[2], {name: ["launches"]}, [*lines, ok], file.parent)
+            expected = rehearse.values_of(name, "launches")
+            wrote_no = [line for line in found if "wrote no" in line and line.startswith(name)]
+            expect(len(wrote_no) == len(expected), f"{name}: {wrote_no}, expected {expected}")
+        expect(rehearse.recordings(file.parent, ["x-infer"]), "a recording that is nowhere was found")
+
+    def test_a_rehearsal_of_a_piece_that_fails_says_so(self):
+        self.need_bundle()
+        broken = self.folder / "without-probe"
+        shutil.copytree(self.bundle, broken)
+        manifest = bundle.manifest_of(broken)
+        # A program that ends at once, with a manifest that says it is right: it arrived whole, and it does not work.
+        probe = broken / "release" / "weft-gpu-probe"
+        probe.write_text("#!/bin/sh\nexit 7\n")
+        entry = manifest["files"]["release/weft-gpu-probe"]
+        entry["sha256"] = hashlib.sha256(probe.read_bytes()).hexdigest()
+        (broken / "manifest.json").write_text(json.dumps(manifest))
+        done = suite("--rehearse", "--quick", "--budget", 60, "--piece", 5, bundle_folder=broken)
+        expect(done.returncode == 1 and "fault: piece 5: memory" in done.stdout and "ended with 7" in done.stdout, done.stdout + done.stderr)
+        for words in (["--budget", "541"], ["--budget", "3"], ["--only", "cost"], ["--real"]):
+            done = suite("--rehearse", *words, bundle_folder=self.bundle, bound=TOOL)
+            expect(done.returncode in (1, 2) and done.stderr.strip() and "Traceback" not in done.stderr, f"{words}: {done.stderr}")
+
     def test_shares_fit_the_budget(self):
         for budget in (30.0, 540.0):
             left = budget
@@ -261,6 +580,71 @@ class Tests:
             timeout=TOOL,
         )
         expect(done.returncode == 1 and "no such phase" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr)
+
+    def test_a_process_that_ends_badly_is_counted(self):
+        self.need_bundle()
+        broken, out = self.folder / "bad-exit", self.folder / "exits"
+        shutil.copytree(self.bundle, broken)
+        client = broken / "release" / "weft-test-client"
+        real = client.with_name("weft-test-client-real")
+        client.rename(real)
+        # It does its work and dies at its end.
+        client.write_text(f'#!/bin/sh\n{real} "$@"\nkill -SEGV $$\n')
+        client.chmod(0o755)
+        manifest = bundle.manifest_of(broken)
+        manifest["files"]["release/weft-test-client"]["sha256"] = hashlib.sha256(client.read_bytes()).hexdigest()
+        (broken / "manifest.json").write_text(json.dumps(manifest))
+        for folder, bad in ((self.bundle, 0), (broken, 3)):
+            arguments = ["--simulated", "--quick", "--budget", 60, "--only", "interception", "--case", "exits", "--out", out / str(bad)]
+            suite(*arguments, bundle_folder=folder)
+            lines = results.read(result_file(out / str(bad)))
+            values = {line["name"]: line["value"] for line in lines if line["kind"] == "value"}
+            case = next(line for line in lines if line["kind"] == "case" and line["name"] == "exits")
+            expect(values["exits.tried"] == 3 and values["exits.bad"] == bad, f"{values}")
+            expect(case["verdict"] == ("failed" if bad else "ok"), f"{case}")
+
+    def test_failures_are_told_by_their_cause(self):
+        cases = [
+            {"kind": "case", "phase": "p", "name": f"client{n}/filler", "verdict": "failed", "why": f"unnamed: {n * 100}; data 'out{n}' differs"}
+            for n in range(1, 7)
+        ]
+        cases += [{"kind": "case", "phase": "p", "name": "other/alone", "verdict": "failed", "why": "unnamed: 3"}]
+        cases += [{"kind": "case", "phase": "p", "name": "fine/alone", "verdict": "ok"}]
+        found = report.causes(cases)
+        expect({cause: len(names) for cause, names in found.items()} == {"unnamed: N": 7, "data '...' differs": 6}, f"{found}")
+        text = report.table([{"kind": "run", "phases": ["p"]}, *cases, {"kind": "phase", "phase": "p", "verdict": "failed", "seconds": 1}])
+        expect("unnamed: N" in text and "and 3 more" in text, text)
+
+    def test_data_that_differ_in_a_third_run_are_not_held_against_weft(self):
+        from types import SimpleNamespace
+
+        from gpu.phases import interception
+
+        runs = []
+
+        def execute(device, place, name):
+            runs.append(name)
+            return None, {"hashes": {"same": "1", "by chance": "9"}}, []
+
+        phase = SimpleNamespace(place=lambda name: name, device=lambda place: SimpleNamespace(wait_gone=lambda: True))
+        client = SimpleNamespace(name="x", phase=phase, execute=execute)
+        reference, gathered = {"hashes": {"same": "1", "by chance": "2"}, "by_chance": ["known"]}, interception.Gathered()
+        for _ in range(2):
+            expect(interception.third(client, reference, gathered) == ["by chance"], f"{reference}")
+        expect(runs == ["bare3"], f"it ran {runs}")
+        expect(gathered.by_chance == {"x": ["by chance", "known"]}, f"{gathered.by_chance}")
+
+    def test_a_figure_of_few_requests_is_kept_and_marked(self):
+        from gpu.phases import sharing
+
+        values = {}
+        stub = type("Stub", (), {"quick": False, "simulated": False, "value": lambda self, name, value, unit, **more: values.update({name: more})})
+        pair = sharing.Pair(stub(), "a", "b", False)
+        for count, few in ((sharing.ENOUGH - 1, True), (sharing.ENOUGH, None)):
+            pair.tell("default", [1.0] * count, 1.0)
+            for name in ("p50", "p99"):
+                more = values[f"a+b: default: {name}"]
+                expect(more["few"] is few and more["n"] == count and ("only" in more["how"]) == bool(few), f"{count}: {more}")
 
     def test_a_torn_line_swallows_no_other(self):
         file = self.folder / "torn.jsonl"
@@ -327,6 +711,22 @@ class Tests:
                 names = [name for name in values if f": {condition}: p50" in name]
                 expect(names, f"no latency under {condition}")
         self.folded(out, file, run)
+
+    def test_the_five_pieces_are_rehearsed(self):
+        self.need_bundle()
+        out = self.folder / "pieces"
+        # It ends when it is done: the budget is for a busy machine.
+        done = suite("--rehearse", "--quick", "--budget", 400, "--out", out, bundle_folder=self.bundle, bound=5 * (400 + rehearse.BEYOND))
+        sys.stderr.write(done.stderr)
+        expect(done.returncode == 0 and "5 pieces rehearsed, 0 faults" in done.stdout, done.stdout)
+        # All of them fold together, into one table.
+        into = self.folder / "pieces-folded"
+        files = [result_file(out / str(piece.number)) for piece in pieces.ALL]
+        command = [ROOT / "scripts" / "gpu-results", *files, "--into", into]
+        subprocess.run([str(part) for part in command], capture_output=True, check=True, timeout=TOOL)
+        table = next(into.rglob("RESULTS.md")).read_text()
+        for name in ("symbols.driver", "copy.to_device_latency", "launch.filler.burst", "alloc.plain_2m"):
+            expect(f"| {name} " in table, f"{name} is not in the table")
 
     def folded(self, out, file, run):
         """The same run through scripts/gpu-results: once, twice, and not into the repository."""
@@ -460,6 +860,76 @@ class Tests:
         expect(not list(self.folder.rglob("*escape*")), "a file escaped")
 
 
+# What came after Python 3.10: modules, names of modules, builtins.
+NEW_MODULES = {"tomllib", "wsgiref.types"}
+NEW_NAMES = {
+    "asyncio": {"TaskGroup", "Runner", "timeout", "timeout_at", "Barrier"},
+    "contextlib": {"chdir"},
+    "datetime": {"UTC"},
+    "enum": {"StrEnum", "ReprEnum", "EnumCheck", "verify", "member", "nonmember", "global_enum"},
+    "hashlib": {"file_digest"},
+    "inspect": {"getmembers_static"},
+    "itertools": {"batched"},
+    "logging": {"getLevelNamesMapping"},
+    "math": {"cbrt", "exp2", "sumprod"},
+    "operator": {"call"},
+    "typing": {"Self", "LiteralString", "Never", "assert_never", "assert_type", "reveal_type", "Required", "NotRequired", "TypeVarTuple", "Unpack", "override"},
+    "calendar": {"Month", "Day"},
+}  # fmt: skip
+NEW_BUILTINS = {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
+
+
+def newer_than_3_10(text):
+    """What of a program's text Python 3.10 does not have; imports that are tried and caught apart."""
+    try:
+        tree = ast.parse(text, feature_version=(3, 10))
+    except SyntaxError as error:
+        return [f"syntax: {error}"]
+    guarded = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.Try)
+        and any(isinstance(h.type, ast.Name) and h.type.id in ("ImportError", "ModuleNotFoundError") for h in block.handlers)
+        for part in block.body
+        for node in ast.walk(part)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name in NEW_MODULES]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found += [node.module] if node.module in NEW_MODULES else []
+            found += [f"{node.module}.{alias.name}" for alias in node.names if alias.name in NEW_NAMES.get(node.module, ())]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in NEW_NAMES.get(node.value.id, ()):
+            found.append(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.Name) and node.id in NEW_BUILTINS:
+            found.append(node.id)
+        elif type(node).__name__ == "TryStar":
+            found.append("except*")
+    return found
+
+
+def python_3_10():
+    """A Python 3.10 of this machine, or None."""
+    places = [shutil.which("python3.10"), *sorted((Path.home() / ".pyenv" / "versions").glob("3.10.*/bin/python3.10")), Path("/usr/bin/python3.10")]
+    for place in filter(None, places):
+        try:
+            done = subprocess.run([place, "-c", "import sys; print(sys.version_info[:2] == (3, 10))"], capture_output=True, text=True, timeout=TOOL, check=False)
+        except OSError:
+            continue
+        if done.stdout.strip() == "True":
+            return Path(place)
+    return None
+
+
+def bare_python(place):
+    """This Python, without any package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=TOOL)
+    return place / "bin" / "python"
+
+
 FAKE_MPS = """#!PYTHON
 import os, signal, sys, time
 pipes = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
@@ -495,7 +965,7 @@ def snapshot(root):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="without the run of all phases")
+    parser.add_argument("--quick", action="store_true", help="without the run of all phases and the rehearsal of all pieces")
     parser.add_argument("--keep", action="store_true", help="keep the folder with everything that was written")
     parser.add_argument("words", nargs="*", metavar="WORD")
     arguments = parser.parse_args()
@@ -507,7 +977,7 @@ def main():
     tests = Tests(folder)
     names = [name for name in vars(Tests) if name.startswith("test_")]
     if arguments.quick:
-        names.remove("test_every_phase_on_the_simulated_gpu")
+        names = [name for name in names if name not in ("test_every_phase_on_the_simulated_gpu", "test_the_five_pieces_are_rehearsed")]
     names = [name for name in names if not arguments.words or any(word in name for word in arguments.words)]
     failed = []
     try:

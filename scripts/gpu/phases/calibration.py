@@ -1,7 +1,6 @@
-"""What the simulated GPU needs to know of a real one. weft-gpu-probe measures; this stores its lines as they come."""
+"""What the simulated GPU needs to know of a real one, managed memory apart. weft-gpu-probe measures; this stores its lines as they come."""
 
 from .. import probe
 
 
-def run(phase):
-    probe.run(phase, "calibration")
+run, plan = probe.run, probe.plan

@@ -51,6 +51,26 @@ def run(phase):
     models(phase)
 
 
+def plan(phase):
+    """Every process that this phase would start."""
+    folder = phase.place("plan")
+    broker = phase.broker(folder, phase.device(folder), trace=False)
+    for name, device in (("launches", phase.device(folder)), ("launches that only count", Counting())):
+        if phase.wanted(name):
+            yield f"{name}: bare", [BENCH], phase.environment(device)
+            for role, priority in (("no broker", 5), ("attached", 5), ("holder", 0), ("filler", 5), ("idle holder", 0)):
+                yield f"{name}: {role}", [BENCH], phase.environment(device, jobs.preload(broker.variables(), priority=priority))
+            command = [COMPANION, "--while", folder / "running", "--ready", folder / "ready", "--at-most", "300"]
+            yield f"{name}: companion", command, phase.environment(device, jobs.preload(broker.variables(), priority=5))
+    names = [name for name in model_names(phase) if phase.wanted(name)]
+    if names:
+        device = phase.device(folder)
+        variables = broker.variables()
+        sampled = jobs.preload(variables, priority=0, profile="cost", mode="profile")
+        for name, extra in (("bare", {}), ("attached", jobs.preload(variables, priority=0)), ("sampled", sampled)):
+            yield f"models: {name}", [phase.python, STEPS], phase.environment(device, extra)
+
+
 class Counting:
     """A driver whose launch only counts, in the place of a device: what weft alone costs, on this machine's processors."""
 
@@ -171,11 +191,16 @@ def client_of(broker, pid):
     return ended_clients(broker.status()).get(pid) or {"mode": "not attached"}
 
 
-def models(phase):
-    """The slow-down of models, one after the other in the same three processes."""
+def model_names(phase):
+    """The cases of `models`, in their order."""
     wanted = ["resnet50"] if phase.quick else workload.MODELS
     modes = ["infer"] if phase.quick else ["infer", "train"]
-    names = [f"model.{name}.{mode}" for name in wanted for mode in modes]
+    return [f"model.{name}.{mode}" for name in wanted for mode in modes]
+
+
+def models(phase):
+    """The slow-down of models, one after the other in the same three processes."""
+    names = model_names(phase)
     if not any(phase.wanted(name) for name in names):
         return
     try:
@@ -196,18 +221,9 @@ def models(phase):
             state["processes"] = None
             state["processes"] = start(phase, folder, stack)
 
-        for name in wanted:
-            for mode in modes:
-                phase.case(
-                    f"model.{name}.{mode}",
-                    one_model,
-                    phase,
-                    state,
-                    restart,
-                    name,
-                    mode,
-                    need=3 if phase.quick else MODEL_SECONDS,
-                )
+        for case in names:
+            _, name, mode = case.split(".")
+            phase.case(case, one_model, phase, state, restart, name, mode, need=3 if phase.quick else MODEL_SECONDS)
     if state["processes"]:
         for process in state["processes"].values():
             process.close()

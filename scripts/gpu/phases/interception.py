@@ -2,11 +2,14 @@
 
 First the driver itself: what `weft doctor` finds, and the driver's exported functions against our table. Then the clients of tests/clients,
 several at a time (only correctness is asked here, no time is taken). Each client runs twice without weft: what differs between those two runs
-differs by itself and is not held against weft. Then once in each role under weft, which must
+differs by itself and is not held against weft. Then once in each role under weft; where data differ there, a third run without weft follows, since
+two may have agreed by chance. Under weft a client must
 
   * end well and print the same bytes,
   * leave the same result, hashes of its data included,
   * have every launch named, no trouble counted, nothing said on stderr.
+
+On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too.
 """
 
 import concurrent.futures
@@ -14,11 +17,12 @@ import json
 import os
 import subprocess
 import threading
-import tomllib
+import time
 
 from harness import jobs, paths
 
-from .. import elf, machine, results
+from .. import clients as table_of_clients
+from .. import elf, machine, results, safety
 from ..phase import Failure, NoTime, Skip, ended_clients, failed, settled
 
 PROGRAMS = paths.CLIENTS / "programs"
@@ -54,8 +58,11 @@ QUICK = ["cudarc", "torch-elementwise"]
 # A client's run may take this long; those of clients.toml that need more say so.
 BOUND = 120.0
 
-# Clients at a time on a real GPU, and what one needs of the machine's cores.
-MOST_AT_ONCE, CORES_EACH = 10, 1.5
+# Processes that begin and end for the case `exits`, and how long at most.
+EXITS, QUICK_EXITS, EXITS_SECONDS = 50, 3, 45.0
+
+# Clients at a time on a real GPU, and what one needs of the machine's cores; so many in the first wave, which reads its libraries from the disk.
+MOST_AT_ONCE, CORES_EACH, FIRST_WAVE = 10, 1.5, 4
 
 # Lines that the client and its libraries may say under weft as without it.
 OURS = "weft"
@@ -65,6 +72,7 @@ def run(phase):
     phase.case("doctor", doctor, phase, need=3)
     phase.case("symbols", symbols, phase, need=3)
     clients(phase)
+    phase.case("exits", exits, phase, need=6)
 
 
 def doctor(phase):
@@ -114,6 +122,37 @@ def symbols(phase):
         raise Failure(f"{library} exports no function of the driver API")
 
 
+def exits(phase):
+    """A filler that begins, works and ends, again and again: does each end well, with a driver that is taken down under weft's threads?"""
+    program = paths.TARGET / "release" / "weft-test-client"
+    if not program.exists():
+        raise Skip("weft-test-client is not in the bundle")
+    folder = phase.place("exits")
+    device = phase.device(folder)
+    bad, tried = [], 0
+    begin = time.monotonic()
+    with phase.broker(folder, device, trace=False) as broker, beside(phase, "filler", device, broker, folder) as priority:
+        variables = jobs.preload(broker.variables(), priority=priority)
+        while tried < (QUICK_EXITS if phase.quick else EXITS) and phase.left() > 4 and time.monotonic() - begin < EXITS_SECONDS:
+            job = jobs.Job([program, folder / "result.json"], environment=phase.environment(device, variables), folder=folder, name=f"exit{tried}")
+            code = job.wait(max(1.0, min(BOUND, phase.left() - 2)))
+            if job.timed_out and phase.left() < 3:
+                break
+            tried += 1
+            if code != 0:
+                bad.append(job.explain(4))
+        status = settled(broker, job.pid) if tried else {}
+    if not tried:
+        raise NoTime("not even one began")
+    seen = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]
+    phase.value("exits.tried", tried, "processes", how="weft-test-client as filler, begun and ended one after another")
+    phase.value("exits.bad", len(bad), "processes", n=tried, how="of those, ended by a signal, with an error, or not at all")
+    if bad:
+        raise Failure(f"{len(bad)} of {tried} processes did not end well", bad[:3])
+    if not seen:
+        raise Failure("the broker saw none of them: the figure is of something else")
+
+
 class Client:
     """One entry of clients.toml on this machine."""
 
@@ -136,11 +175,7 @@ class Client:
         head = [self.program] if self.native else [self.phase.python, self.program]
         return [*head, result, *self.table.get("arguments", [])]
 
-    def execute(self, device, folder, name, extra=()):
-        """One run. Returns (job, result)."""
-        result = folder / f"{name}.json"
-        seen = folder / f"{name}.seen"
-        seen.mkdir()
+    def environment(self, device, seen, extra=()):
         environment = self.phase.environment(device, {}, self.libraries)
         environment.update(self.table.get("env", {}))
         # Behind ours what the caller has: packages that were carried along.
@@ -152,25 +187,68 @@ class Client:
             XLA_PYTHON_CLIENT_PREALLOCATE="false",
             **dict(extra),
         )
-        job = jobs.Job(self.command(result), environment=environment, folder=folder, name=name)
+        return environment
+
+    def wanted_roles(self):
+        """The roles under weft that are asked for; none: the client does not run."""
+        roles = self.roles[:1] if self.phase.quick and not self.native else self.roles
+        return [role for role in roles if self.phase.wanted(f"{self.name}/{role}")]
+
+    def execute(self, device, folder, name, extra=()):
+        """One run. Returns (job, result)."""
+        result = folder / f"{name}.json"
+        seen = folder / f"{name}.seen"
+        seen.mkdir()
+        job = jobs.Job(self.command(result), environment=self.environment(device, seen, extra), folder=folder, name=name)
         code = job.wait(max(1.0, min(self.bound, self.phase.left())))
         if code != 0 or not result.exists():
             raise failed(job, f"{self.name}, {name}", self.phase)
         return job, json.loads(result.read_text()), [json.loads(file.read_text()) for file in seen.glob("*.json")]
 
 
+def chosen(phase):
+    """{name: Client}: those that would run here, in their order. On a real GPU none whose variables ask weft for managed memory."""
+    tables = table_of_clients.tables()
+    if not phase.simulated:
+        tables = {name: table for name, table in tables.items() if not safety.asks_for_managed(table.get("env", {}))}
+    if phase.quick:
+        order = QUICK
+    elif phase.options.get("clients"):
+        order = phase.options["clients"]
+    else:
+        order = sorted(
+            tables, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), tables[name].get("set", "ci") != "ci")
+        )
+    found = {name: Client(name, tables[name], phase) for name in order if name in tables}
+    return {name: client for name, client in found.items() if client.wanted_roles()}
+
+
+def plan(phase):
+    """Every process that this phase would start."""
+    folder = phase.place("plan")
+    device = phase.device(folder)
+    broker = phase.broker(folder, device)
+    if phase.wanted("doctor"):
+        yield "doctor", [paths.WEFT, "doctor", "--json"], {**jobs.clean_environment(), **device.environment()}
+    if phase.wanted("exits"):
+        variables = jobs.preload(broker.variables(), priority=BESIDE["filler"][0])
+        yield "exits", [paths.TARGET / "release" / "weft-test-client", folder / "result.json"], phase.environment(device, variables)
+    for name, client in chosen(phase).items():
+        for run_ in (*BARE, THIRD):
+            yield f"{name}: {run_}", client.command(folder / "result.json"), client.environment(device, folder)
+        for role in client.wanted_roles():
+            priority, other, pattern = BESIDE.get(role, (5, None, ()))
+            variables = jobs.preload(broker.variables(), priority=priority)
+            yield f"{name}/{role}", client.command(folder / "result.json"), client.environment(device, folder, variables)
+            if other is not None:
+                variables = jobs.preload(broker.variables(), priority=other)
+                yield f"{name}/{role}: beside", companion_command(folder, pattern), phase.environment(device, variables)
+
+
 def clients(phase):
     """All clients, several at a time; then those that want the device for themselves."""
-    with open(paths.CLIENTS / "clients.toml", "rb") as file:
-        found = {name: Client(name, table, phase) for name, table in tomllib.load(file).items()}
-    wanted = (
-        [name for name in QUICK if name in found]
-        if phase.quick
-        else sorted(
-            found,
-            key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), found[name].table.get("set", "ci") != "ci"),
-        )
-    )
+    found = chosen(phase)
+    wanted = list(found)
     gathered = Gathered()
     beside = [found[name] for name in wanted if name not in ALONE_BEFORE | ALONE_AFTER]
     for name in wanted:
@@ -178,17 +256,24 @@ def clients(phase):
             one_client(found[name], gathered)
     cores = os.cpu_count() or 1
     width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, int(cores / CORES_EACH)))
-    pool = concurrent.futures.ThreadPoolExecutor(width)
-    try:
-        # What raises in a thread is a fault of ours: it must show.
-        for future in [pool.submit(one_client, client, gathered) for client in beside]:
-            future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    first = min(width, FIRST_WAVE)
+    for number, wave in ((first, beside[:first]), (width, beside[first:])):
+        at_once(wave, number, gathered)
     for name in wanted:
         if name in ALONE_AFTER:
             one_client(found[name], gathered)
     gathered.write(phase)
+
+
+def at_once(wave, width, gathered):
+    """Some clients, `width` at a time."""
+    pool = concurrent.futures.ThreadPoolExecutor(width)
+    try:
+        # What raises in a thread is a fault of ours: it must show.
+        for future in [pool.submit(one_client, client, gathered) for client in wave]:
+            future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Gathered:
@@ -196,14 +281,18 @@ class Gathered:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.launches = self.unnamed = self.lookups = self.runs = 0
+        self.launches = self.unnamed = self.left_behind = self.lookups = self.runs = 0
+        self.counters = {}
         self.unknown, self.drivers = {}, set()
         self.by_chance = {}
         self.compared = self.differing = 0
 
-    def add(self, client, seen, last, reference, hashes):
+    def add(self, client, role, seen, last, reference, hashes):
         with self.lock:
             self.runs += 1
+            names = ("launches", "graph_launches", "transfers", "unnamed", "left_behind")
+            self.counters[f"{client}/{role}"] = {name: sum(entry.get(name, 0) for entry in last) for name in names}
+            self.left_behind += self.counters[f"{client}/{role}"]["left_behind"]
             self.compared += len(reference)
             self.differing += sum(hashes.get(name) != value for name, value in reference.items())
             for entry in last:
@@ -232,6 +321,9 @@ class Gathered:
         )
         phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data that two runs without weft agree in")
         phase.value("data.differing", self.differing, "hashes", n=self.runs, how="of those, other under weft")
+        # Without the layout of their parameters no launch is left behind at the gate: none at all says that no layout is had.
+        phase.value("launches.left_behind", self.left_behind, "launches", n=self.runs, how="fillers' launches that weft issued later")
+        phase.fact("counters", self.counters)
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
         phase.fact("drivers", sorted(self.drivers))
         phase.fact("differs_without_weft", self.by_chance)
@@ -240,8 +332,7 @@ class Gathered:
 def one_client(client, gathered):
     """Both bare runs, then each role."""
     phase = client.phase
-    roles = client.roles[:1] if phase.quick and not client.native else client.roles
-    roles = [role for role in roles if phase.wanted(f"{client.name}/{role}")]
+    roles = client.wanted_roles()
     names = [f"{client.name}/{role}" for role in roles]
     if not names:
         return
@@ -272,10 +363,14 @@ def one_client(client, gathered):
         phase.case(name, under_weft, client, role, reference, gathered, need=6)
 
 
+# Runs without weft, and the one that follows where data differ under weft.
+BARE, THIRD = ("bare1", "bare2"), "bare3"
+
+
 def bare(client, folder):
     """Two runs without weft, and what they agree in."""
     runs = []
-    for number in ("bare1", "bare2"):
+    for number in BARE:
         place = folder / number
         place.mkdir()
         device = client.phase.device(place)
@@ -291,6 +386,22 @@ def bare(client, folder):
         "hashes": {name: value for name, value in hashes.items() if name not in by_chance},
         "by_chance": by_chance,
     }
+
+
+def third(client, reference, gathered):
+    """One more run without weft, once a client. Returns the names of the data in which it differs from the first two."""
+    if "third" not in reference:
+        place = client.phase.place(f"{client.name}-{THIRD}")
+        device = client.phase.device(place)
+        _, result, _ = client.execute(device, place, THIRD)
+        device.wait_gone()
+        hashes = result.get("hashes", {})
+        reference["third"] = sorted(name for name, value in reference["hashes"].items() if hashes.get(name) != value)
+        reference["by_chance"] = sorted({*reference["by_chance"], *reference["third"]})
+        if reference["by_chance"]:
+            with gathered.lock:
+                gathered.by_chance[client.name] = reference["by_chance"]
+    return reference["third"]
 
 
 def under_weft(client, role, reference, gathered):
@@ -310,9 +421,11 @@ def under_weft(client, role, reference, gathered):
     for key, value in reference["result"].items():
         if result.get(key) != value:
             wrong.append(f"{key} is {result.get(key)!r}, without weft {value!r}")
-    for key, value in reference["hashes"].items():
-        if hashes.get(key) != value:
-            wrong.append(f"data {key!r} differs from the runs without weft, which agree")
+    differing = [key for key, value in reference["hashes"].items() if hashes.get(key) != value]
+    if differing:
+        # Sums in no fixed order agree twice by chance and differ the third time.
+        chance = third(client, reference, gathered)
+        wrong += [f"data {key!r} differs from the runs without weft, which agree" for key in differing if key not in chance]
     ours = [line for line in job.stderr().splitlines() if line.startswith(OURS)]
     if ours:
         wrong.append("weft wrote to stderr: " + " / ".join(ours[:4]))
@@ -328,9 +441,14 @@ def under_weft(client, role, reference, gathered):
         modes = broker.modes(job.pid) or [mode for entry in last for mode in broker.modes(entry["pid"])]
         if role not in modes:
             wrong.append(f"it was {', '.join(modes) or 'not attached'}, never {role}")
-    gathered.add(client.name, seen, last, reference["hashes"], hashes)
+    gathered.add(client.name, role, seen, last, {key: value for key, value in reference["hashes"].items() if key not in reference["by_chance"]}, hashes)
     if wrong:
         raise Failure("; ".join(wrong), results.tail(job.stderr(), 10))
+
+
+def companion_command(folder, pattern):
+    program = paths.TARGET / "release" / "weft-test-companion"
+    return [program, "--while", folder / "keep", "--ready", folder / "ready", "--at-most", "300", *pattern]
 
 
 class beside:
@@ -346,11 +464,10 @@ class beside:
         priority, other, pattern = BESIDE[self.role]
         self.keep, ready = self.folder / "keep", self.folder / "ready"
         self.keep.touch()
-        program = paths.TARGET / "release" / "weft-test-companion"
-        if not program.exists():
+        command = companion_command(self.folder, pattern)
+        if not command[0].exists():
             raise Skip("weft-test-companion is not in the bundle")
         environment = self.phase.environment(self.device, jobs.preload(self.broker.variables(), priority=other))
-        command = [program, "--while", self.keep, "--ready", ready, "--at-most", "300", *pattern]
         self.job = jobs.Job(command, environment=environment, folder=self.folder, name="beside")
         jobs.wait_until(lambda: ready.exists() or not self.job.running(), min(30, max(self.phase.left(), 1)))
         if not ready.exists():

@@ -29,18 +29,31 @@ MOST_ARCHIVE = 12 << 20
 MOST_FILE = 2 << 20
 
 
-def run(phase):
+def cases_of(phase):
+    """(name, model, mode, whether as a CUDA graph), in their order. The names are those of scripts/traces."""
     cases = [(model, mode, False) for model in workload.MODELS for mode in ("infer", "train")]
     cases.insert(8, ("llama", "infer", True))
     if phase.quick:
         cases = [("resnet50", "infer", False)]
+    return [(f"{model}{'_graph' if graph else ''}-{mode}", model, mode, graph) for model, mode, graph in cases]
+
+
+def plan(phase):
+    """Every process that this phase would start."""
+    folder = phase.place("plan")
+    device = phase.device(folder)
+    broker = phase.broker(folder, device, trace=False)
+    for name, model, mode, graph in cases_of(phase):
+        if phase.wanted(name):
+            yield name, command_of(phase, folder, name, model, mode, graph, can_trace()), phase.environment(device, broker.variables())
+
+
+def run(phase):
     archive = Archive(phase)
     traces = can_trace()
     if not traces:
         phase.fact("traces", "this weft has no profile --trace: profiles alone are recorded")
-    for model, mode, graph in cases:
-        # As scripts/traces names them.
-        name = f"{model}{'_graph' if graph else ''}-{mode}"
+    for name, model, mode, graph in cases_of(phase):
         phase.case(name, record, phase, archive, name, model, mode, graph, traces, need=4 if phase.quick else RECORD_SECONDS)
 
 
@@ -93,19 +106,23 @@ class Archive:
         os.replace(new, self.path)
 
 
+def command_of(phase, folder, name, model, mode, graph, traces):
+    requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
+    command = workload.model(phase, model, mode, requests=requests, times=folder / "times.json", mark=True, graph=graph)
+    # With a trace the profile is made of it.
+    return [paths.WEFT, "profile", "--name", name, *(["--trace", folder / f"{name}.trace"] if traces else []), "--", *command]
+
+
 def record(phase, archive, name, model, mode, graph, traces):
     workload.needs_torch(phase)
     folder = phase.place("r")
     device = phase.device(folder)
     trace = folder / f"{name}.trace"
     requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
-    command = workload.model(phase, model, mode, requests=requests, times=folder / "times.json", mark=True, graph=graph)
-    # With a trace the profile is made of it.
-    wanted = ["--trace", trace] if traces else []
     with phase.broker(folder, device, trace=False) as broker:
         profile = broker.profiles / f"{name}.profile"
         job = jobs.Job(
-            [paths.WEFT, "profile", "--name", name, *wanted, "--", *command],
+            command_of(phase, folder, name, model, mode, graph, traces),
             environment=phase.environment(device, broker.variables()),
             folder=folder,
             name="record",

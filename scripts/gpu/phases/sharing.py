@@ -24,7 +24,7 @@ PAIRS = [("resnet50", "resnet50"), ("bert_base", "gpt2"), ("gpt2", "vgg19"), ("v
 # Host work before each request, ms: the service's own gaps.
 HOST_MS = 5.0
 
-# Seconds that the service is measured; requests that must have been, for a p99 to mean anything.
+# Seconds that the service is measured; requests that must have been, for a p99 to mean anything: with fewer, figures are marked as of few.
 SECONDS, QUICK_SECONDS = 8.0, 2.5
 ENOUGH, QUICK_ENOUGH = 100, 3
 
@@ -57,11 +57,40 @@ def conditions(policies):
     return [*found, Condition("weft exclusive", "exclusive")]
 
 
+def chosen(phase, policies, service, batch):
+    """The conditions of a pair that are tried."""
+    wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
+    return [c for c in wanted if c.name == "weft weft"] if phase.quick else wanted
+
+
+def plan(phase):
+    """Every process that this phase would start, MPS daemons apart: those of each condition, alone and the learning of profiles included."""
+    policies = known_policies()
+    for service, batch in pairs_of(phase):
+        wanted = chosen(phase, policies, service, batch)
+        if not wanted:
+            continue
+        pair = Pair(phase, service, batch, False)
+        folder, device = pair.place("plan")
+        broker = phase.broker(folder, device, trace=False)
+        variables = broker.variables()
+        for condition in [Condition("alone"), *wanted]:
+            service_extra, batch_extra = pair.variables(variables) if condition.policy else ({}, {})
+            for name, command, extra in zip(("service", "batch"), pair.commands(folder, condition.streams), (service_extra, batch_extra)):
+                yield f"{pair.name}: {condition.name}: {name}", command, phase.environment(device, extra)
+        for name, command in pair.learning() if any(condition.policy for condition in wanted) else ():
+            yield f"{pair.name}: learn: {name}", command, phase.environment(device, variables)
+
+
+def pairs_of(phase):
+    return QUICK_PAIRS if phase.quick else PAIRS[: phase.options.get("pairs", len(PAIRS))]
+
+
 def run(phase):
     policies = known_policies()
-    pairs = QUICK_PAIRS if phase.quick else PAIRS
+    pairs = pairs_of(phase)
     for number, (service, batch) in enumerate(pairs):
-        wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
+        wanted = chosen(phase, policies, service, batch)
         if not wanted:
             continue
         # The first pair is the phase; the others are more of the same, begun only where a comparison still fits.
@@ -94,8 +123,6 @@ class Pair:
     def run(self, wanted):
         phase, need = self.phase, 6.0 if self.phase.quick else CONDITION_SECONDS
         phase.case(f"{self.name}: alone", self.each_alone, need=need, always=True)
-        if phase.quick:
-            wanted = [c for c in wanted if c.name in ("weft weft",)]
         for number, condition in enumerate(wanted):
             if self.more and phase.left() < need:
                 phase.fact(f"{self.name}: not tried", [c.name for c in wanted[number:]])
@@ -111,7 +138,6 @@ class Pair:
 
     def commands(self, folder, streams=False):
         """(service, batch): the service answers for a set time, the batch job goes on until it is told to end."""
-        workload.needs_torch(self.phase)
         common = {"ready": folder / "service.ready", "times": folder / "service.json"}
         service = workload.model(
             self.phase, self.service, "infer", seconds=self.seconds, host_ms=HOST_MS * self.dilation, **common
@@ -135,7 +161,12 @@ class Pair:
     def bound(self):
         return max(self.phase.left() - 1.0, 1.0)
 
+    def variables(self, variables):
+        """What puts weft under (service, batch)."""
+        return jobs.preload(variables, priority=0, profile="service"), jobs.preload(variables, priority=5, profile="batch")
+
     def each_alone(self):
+        workload.needs_torch(self.phase)
         folder, device = self.place("alone")
         service, _ = self.commands(folder)
         self.phase.finish(self.start(service, device, folder, "service", {}), self.bound())
@@ -172,9 +203,13 @@ class Pair:
     def tell(self, name, latencies, rate):
         phase, prefix = self.phase, f"{self.name}: {name}"
         how = f"service {self.service} with {HOST_MS:g} ms of host work, batch job {self.batch} in training"
+        # A service that is slowed down this much is a result: it is kept, and its tail is told for what it is.
+        few = len(latencies) < (QUICK_ENOUGH if phase.quick else ENOUGH) or None
+        if few:
+            how += f"; only {len(latencies)} requests"
         for label, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
             if q < 0.999 or len(latencies) >= 1000:
-                phase.value(f"{prefix}: {label}", show.quantile(latencies, q), "ms", n=len(latencies), how=how)
+                phase.value(f"{prefix}: {label}", show.quantile(latencies, q), "ms", n=len(latencies), how=how, few=few)
         phase.value(f"{prefix}: batch", rate, "steps/s", how=how)
         if self.alone and name != "alone":
             for label, q in (("p50", 0.5), ("p99", 0.99)):
@@ -184,6 +219,7 @@ class Pair:
                     "times alone",
                     n=len(latencies),
                     how=how,
+                    few=few,
                 )
             phase.value(f"{prefix}: batch.share", rate / self.alone["rate"], "of alone", how=how)
 
@@ -224,9 +260,7 @@ class Pair:
                 broker = phase.broker(folder, device, policy=condition.policy, trace=False)
                 broker.profiles = self.profiles
                 stack.enter_context(broker)
-                variables = broker.variables()
-                service_extra = jobs.preload(variables, priority=0, profile="service")
-                batch_extra = jobs.preload(variables, priority=5, profile="batch")
+                service_extra, batch_extra = self.variables(broker.variables())
             service, batch = self.commands(folder, condition.streams)
             batch_job = self.start(batch, device, folder, "batch", {**extra, **batch_extra})
             stack.callback(batch_job.kill)
@@ -246,12 +280,8 @@ class Pair:
         inside = [
             latency for begin, latency in zip(times["begins"], times["latencies"]) if begin >= first and begin + latency <= last
         ]
-        enough = QUICK_ENOUGH if phase.quick else ENOUGH
-        if len(inside) < enough:
-            raise Failure(
-                f"only {len(inside)} requests were answered while both jobs ran, {enough} are needed",
-                results.tail(batch_job.stderr(), 6),
-            )
+        if not inside:
+            raise Failure("no request was answered while both jobs ran", results.tail(batch_job.stderr(), 6))
         rate = steps_in(batch_times, first, last) / (last - first) * self.dilation
         if status:
             self.check_weft(condition, status, service_job.pid, batch_job.pid)
@@ -277,26 +307,32 @@ class Pair:
         if troubles:
             raise Failure("; ".join(troubles))
 
+    def learning_requests(self):
+        return {"service": 20 if self.phase.quick else 60, "batch": 4 if self.phase.quick else 15}
+
+    def learning(self):
+        """(name, command) of both jobs in stage 1."""
+        for name, model, mode in (("service", self.service, "infer"), ("batch", self.batch, "train")):
+            command = workload.model(
+                self.phase,
+                model,
+                mode,
+                requests=self.learning_requests()[name],
+                host_ms=HOST_MS * self.dilation if mode == "infer" else 0,
+                batch=2 if self.phase.quick and mode == "train" else None,
+            )
+            yield name, [paths.WEFT, "profile", "--name", name, "--", *command]
+
     def learn(self):
         """Stage 1 of both jobs, once."""
         if self.profiles:
             return
-        requests = {"service": 20 if self.phase.quick else 60, "batch": 4 if self.phase.quick else 15}
+        requests = self.learning_requests()
         folder, device = self.place("learn")
         broker = self.phase.broker(folder, device, trace=False)
         with broker:
-            for name, model, mode in (("service", self.service, "infer"), ("batch", self.batch, "train")):
-                command = workload.model(
-                    self.phase,
-                    model,
-                    mode,
-                    requests=requests[name],
-                    host_ms=HOST_MS * self.dilation if mode == "infer" else 0,
-                    batch=2 if self.phase.quick and mode == "train" else None,
-                )
-                job = self.start(
-                    [paths.WEFT, "profile", "--name", name, "--", *command], device, folder, f"learn-{name}", broker.variables()
-                )
+            for name, command in self.learning():
+                job = self.start(command, device, folder, f"learn-{name}", broker.variables())
                 self.phase.finish(job, self.bound(), f"weft profile of the {name} job")
                 if name == "service":
                     self.gaps(broker, requests[name])

@@ -94,7 +94,7 @@ fn little_memory_fails_what_needs_more_and_nothing_else() {
         "100",
     ]);
     assert_eq!(run.code, Some(0));
-    assert_eq!(run.end("failed"), ["prefetch", "alloc"]);
+    assert_eq!(run.end("failed"), ["alloc", "prefetch"]);
     for probe in ["prefetch", "alloc"] {
         assert!(
             run.error(probe).is_some_and(|error| error.contains("at least")),

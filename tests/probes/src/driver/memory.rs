@@ -1,7 +1,7 @@
 //! Allocations of every kind, freed when they are dropped, and never more of them than the machine can spare.
 //!
 //! The bounds (worst reading of the documentation: what managed memory exceeds may be anybody's): plain memory at most a quarter of what is free; managed memory
-//! at most a quarter of what is free on the device *and* on the host, and 1 GiB; pinned memory the same as managed. Who gets less than it can use is told.
+//! at most a quarter of what is free on the device *and* on the host, and 256 MiB; pinned memory the same as managed. Who gets less than it can use is told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::gpu::{Gpu, Part};
 use crate::host;
 
 /// No probe allocates more managed or pinned memory than this at once.
-const CAP: usize = 1 << 30;
+const CAP: usize = 256 << 20;
 /// The unit in which large allocations are cut to size: the driver's block of managed memory.
 pub const BLOCK: usize = 2 << 20;
 

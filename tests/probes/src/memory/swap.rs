@@ -1,6 +1,6 @@
 //! Two jobs on managed memory, one evicted while the other runs: a switch by faults against a switch by prefetches.
 //!
-//! Nothing is oversubscribed: each job has at most an eighth of what is free, and is evicted by a prefetch to the host. What a switch costs is the same pages on
+//! Nothing is oversubscribed: each job has at most an eighth of what is free and both together 256 MiB, and is evicted by a prefetch to the host. What a switch costs is the same pages on
 //! the same link, without the risk.
 
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Each job's memory.
-const LARGE: usize = 256 << 20;
+/// Each job's memory: both together have what one other probe has.
+const LARGE: usize = 128 << 20;
 /// What is still measured where there is little memory.
 const LEAST: usize = 8 << 20;
 /// Rounds.

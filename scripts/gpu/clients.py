@@ -1,0 +1,50 @@
+"""The table of clients (tests/clients/clients.toml), for every Python that a GPU machine may have.
+
+Before Python 3.11 there is no reader of TOML in the standard library: the bundle carries the same table as JSON, made of the same file.
+"""
+
+import hashlib
+import json
+import sys
+
+from harness import paths
+
+TABLE = paths.CLIENTS / "clients.toml"
+
+# Its place in the bundle.
+PLACE = "clients.json"
+
+
+class Trouble(RuntimeError):
+    """Why the table cannot be read, in one line."""
+
+
+def sum_of_table():
+    return hashlib.sha256(TABLE.read_bytes()).hexdigest()
+
+
+def tables():
+    """{name of a client: its entry}, in the file's order."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        return carried(paths.TARGET / PLACE)
+    with open(TABLE, "rb") as file:
+        return tomllib.load(file)
+
+
+def carried(file):
+    """The table as the bundle carries it; Trouble where it is not there or of another clients.toml."""
+    version = ".".join(map(str, sys.version_info[:2]))
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise Trouble(f"Python {version} reads no TOML, and {file} is not there or damaged ({error}): run scripts/gpu-bundle") from error
+    if found["of"] != sum_of_table():
+        raise Trouble(f"{file} was made of another clients.toml: run scripts/gpu-bundle")
+    return found["clients"]
+
+
+def as_json():
+    """What the bundle carries. For a Python that reads TOML."""
+    return json.dumps({"of": sum_of_table(), "clients": tables()}, indent=1) + "\n"

@@ -1,0 +1,229 @@
+"""The five pieces on the simulated GPU, with the code and the budget that a real one would get, and what each would have written.
+
+Looked at are names, never figures: a simulated GPU's are no measurements. For every case that --dry-run names there must be a word on how it
+went, none may have failed, those that went well must have written their figures, and the most telling one of each phase must have gone well.
+What the simulated GPU is too slow for may be left out, if the result file says so.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from harness import paths, show
+
+from . import pieces, results
+from .phases import cost, facts
+
+KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
+
+# What a piece may take beyond its budget until it is given up, seconds.
+BEYOND = 90.0
+
+# The figures of a run of clients as a whole.
+GATHERED = ["launches", "launches.unnamed", "launches.left_behind", "lookups.ours", "lookups.unhooked", "data.compared", "data.differing"]
+
+
+def cases_of(rows):
+    """{phase: names of the cases} that the processes of a dry run belong to, in their order."""
+    found = {}
+    for row in rows:
+        phase, case = row["phase"], row["case"]
+        if phase in ("calibration", "memory"):
+            names = case.split(", ")
+        elif phase == "sharing":
+            # Learning is part of the conditions under weft.
+            pair, part, _ = case.split(": ")
+            names = [f"{pair}: {part}"] if part != "learn" else []
+        elif phase == "interception":
+            names = [case] if case in ("doctor", "exits") or "/" in case and not case.endswith(": beside") else []
+        elif phase == "cost":
+            names = [case.split(": ")[0]]
+        else:
+            names = [case]
+        found.setdefault(phase, {}).update(dict.fromkeys(names))
+    if "interception" in found:
+        found["interception"].setdefault("symbols")
+    return {phase: list(names) for phase, names in found.items()}
+
+
+def values_of(phase, case):
+    """Names of the figures that a case writes when it goes well."""
+    if phase == "facts":
+        return ["warm_up.import_torch", "warm_up.first_product", "warm_up.second_product"]
+    if phase == "interception":
+        if case == "symbols":
+            return ["symbols.driver", "symbols.table_lacks", "symbols.driver_lacks"]
+        if case == "exits":
+            return ["exits.tried", "exits.bad"]
+        return [] if case == "doctor" else GATHERED
+    if phase == "cost":
+        prefix = "counted" if "count" in case else "launch"
+        roles = ["bare", "no broker", "attached", "holder", "filler"]
+        return [
+            f"{prefix}.{role}.{way}{more}"
+            for role in roles
+            for way in cost.WAYS
+            for more in (("",) if role == "bare" else ("", ".added", ".added_cpu"))
+        ]
+    if phase == "sharing":
+        more = [] if case.endswith(": alone") else ["p50.slowdown", "p99.slowdown", "batch.share"]
+        return [f"{case}: {what}" for what in ("p50", "p99", "batch", *more)]
+    if phase == "record":
+        return [f"{case}.{what}" for what in ("step", "device", "alone", "launches")] + [f"{case}.{kind}.bytes" for kind in ("profile", "trace")]
+    return []
+
+
+def first_of(phase, cases):
+    """The cases of a phase that must go well."""
+    if phase == "interception":
+        return ["doctor", "cudarc/alone"]
+    if phase == "cost":
+        return [case for case in cases if case.startswith("launches")]
+    if phase == "sharing":
+        return cases[:2]
+    return cases[:1]
+
+
+def keys_of(names):
+    """(probe, figure) that the simulated GPU reads of these probes."""
+    found, entry = [], {}
+    # Two words of each table; a reader of TOML is not in every Python that this runs on.
+    for line in [*KEYS.read_text().splitlines(), "["]:
+        if line.startswith("["):
+            if entry.get("probe") in names:
+                found.append((entry["probe"], entry["name"]))
+            entry = {}
+        elif match := re.match(r'(probe|name)\s*=\s*"([^"]*)"', line):
+            entry[match[1]] = match[2]
+    return found
+
+
+def faults(piece, planned, lines, folder):
+    """What a piece has not written, or what went wrong in it; one line each."""
+    found = []
+    head = next((line for line in lines if line["kind"] == "run"), {})
+    torch = "torch" in head.get("packages", {}) and "torchvision" in head.get("packages", {})
+    if head.get("piece") != piece.number or not head.get("simulated"):
+        found.append("its first line does not say which piece it is, or not that it is simulated")
+    if not any(line["kind"] == "end" for line in lines):
+        found.append("no last line: it did not come to its end")
+    told = [line["name"] for line in lines if line["kind"] == "fact" and line.get("phase") == "facts"]
+    found += [f"facts: no {name}" for name in ("keeper", *facts.NAMES) if name not in told]
+    order = [line["phase"] for line in lines if "phase" in line]
+    rank = {name: number for number, name in enumerate(["facts", *piece.steps])}
+    if order != sorted(order, key=lambda name: rank.get(name, len(rank))) or not set(order) <= set(rank):
+        found.append(f"phases in another order, or others: {list(dict.fromkeys(order))}")
+    values = {(line.get("phase"), line["name"]) for line in lines if line["kind"] == "value"}
+    said = {line["phase"]: line for line in lines if line["kind"] == "phase"}
+    for phase in ["facts", *piece.steps]:
+        verdict = said.get(phase, {"verdict": "nothing", "why": "it was never begun"})
+        if verdict["verdict"] == results.LEFT_OUT and not torch and "torch" in verdict.get("why", ""):
+            continue
+        if verdict["verdict"] != results.OK:
+            found.append(f"{phase}: {verdict['verdict']}: {verdict.get('why')}")
+    for phase, cases in planned.items():
+        verdicts = {line["name"]: line for line in lines if line["kind"] == "case" and line.get("phase") == phase}
+        for name, line in verdicts.items():
+            if line["verdict"] == results.FAILED:
+                found.append(f"{phase}: {name} failed: {line.get('why')}")
+        for case in cases:
+            verdict = verdicts.get(case, {}).get("verdict")
+            if verdict is None and not set_aside(lines, phase, case):
+                found.append(f"{phase}: no word on {case}")
+            if verdict == results.OK:
+                found += [f"{phase}: {case} wrote no {name}" for name in values_of(phase, case) if (phase, name) not in values]
+        needs_torch = phase in ("sharing", "record", "facts")
+        for case in first_of(phase, cases):
+            verdict = verdicts.get(case, {})
+            if verdict.get("verdict") != results.OK and (torch or not needs_torch):
+                found.append(f"{phase}: {case} must go well: {verdict.get('verdict')}: {verdict.get('why')}")
+        if phase in ("calibration", "memory"):
+            # A probe of which a part was skipped, with why, is not held to the figures of that part.
+            parts = {name.partition(".")[0] for name, line in verdicts.items() if "." in name and line["verdict"] != results.OK}
+            good = [case for case in cases if verdicts.get(case, {}).get("verdict") == results.OK and case not in parts]
+            keys = {(line.get("probe"), line.get("key")) for line in lines if line["kind"] == "value"}
+            found += [f"{phase}: no {name} of {probe_}, which the simulated GPU reads" for probe_, name in keys_of(good) if (probe_, name) not in keys]
+        if phase == "record":
+            found += recordings(folder, [case for case in cases if verdicts.get(case, {}).get("verdict") == results.OK])
+    return found
+
+
+def set_aside(lines, phase, case):
+    """Whether the phase said that it had no time to begin this: a further pair of jobs, or one of its conditions."""
+    pair, _, condition = case.partition(": ")
+    for line in lines:
+        if phase == "sharing" and line["kind"] == "fact" and line.get("phase") == phase:
+            if line["name"] == "pairs not tried" and pair.replace("+", " and ") in line["data"]:
+                return True
+            if line["name"] == f"{pair}: not tried" and condition in line["data"]:
+                return True
+    return False
+
+
+def recordings(folder, cases):
+    """Recordings that are not in the archives."""
+    there = set()
+    for archive in folder.glob("*.recorded*.tar"):
+        with tarfile.open(archive) as tar:
+            there |= set(tar.getnames())
+    return [f"record: no {case}.{kind} in an archive" for case in cases for kind in ("profile", "trace") if f"{case}.{kind}" not in there]
+
+
+def one(piece, common, budget, out):
+    """Plays a piece. Returns (its faults, its result lines)."""
+    command = [sys.executable, paths.ROOT / "scripts" / "gpu-suite", "--piece", piece.number, "--simulated", "--budget", budget, *common]
+    command = [str(part) for part in command]
+    listed = subprocess.run([*command, "--dry-run"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=BEYOND, check=False)
+    if listed.returncode:
+        return [f"--dry-run ended with {listed.returncode}"], []
+    planned = cases_of([json.loads(line) for line in listed.stdout.splitlines()])
+    # In a session of its own: it is ended as the suite is, by a signal, and ends what it started.
+    process = subprocess.Popen([*command, "--out", str(out)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    found = []
+    try:
+        code = process.wait(budget + BEYOND)
+        if code:
+            found.append(f"it ended with {code}")
+    except subprocess.TimeoutExpired:
+        found.append(f"it did not end within {BEYOND:.0f} s of its budget")
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+    files = sorted(out.rglob("*.jsonl"))
+    if not files:
+        return [*found, "it left no result file"], []
+    lines = results.read(files[-1])
+    return found + faults(piece, planned, lines, files[-1].parent), lines
+
+
+def main(arguments, out):
+    """All pieces, or the one that was named. Returns the exit code."""
+    common = []
+    for option in ("bundle", "python"):
+        if getattr(arguments, option):
+            common += [f"--{option}", getattr(arguments, option)]
+    if arguments.quick:
+        common.append("--quick")
+    if arguments.managed:
+        common.append("--managed")
+    rows, wrong = [], []
+    for piece in [pieces.BY_NUMBER[arguments.piece]] if arguments.piece else pieces.ALL:
+        found, lines = one(piece, common, arguments.budget, Path(out) / str(piece.number))
+        kinds = [sum(line["kind"] == kind for line in lines) for kind in ("fact", "case", "value")]
+        left = sum(line["kind"] == "case" and line["verdict"] != results.OK for line in lines)
+        seconds = next((line["seconds"] for line in lines if line["kind"] == "end"), 0)
+        rows.append([piece.number, piece.name, f"{seconds:.0f} s", *kinds, left, len(found)])
+        wrong += [f"piece {piece.number}: {line}" for line in found]
+    print(show.table(["piece", "name", "took", "facts", "cases", "figures", "not tried", "faults"], rows))
+    for line in wrong:
+        print(f"fault: {line}")
+    print(f"{len(rows)} pieces rehearsed, {len(wrong)} faults")
+    return 1 if wrong else 0
