@@ -122,7 +122,9 @@ fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2]
         }
         // The other argument is what it is filled with, which may look like anything.
         StreamOp::Memset => [(at(0), target), (0, Access::Read)],
-        StreamOp::EventRecord | StreamOp::EventWait | StreamOp::Other => [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)],
+        StreamOp::EventRecord | StreamOp::EventWait | StreamOp::Other => {
+            [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)]
+        }
     }
 }
 

@@ -408,7 +408,10 @@ mod tests {
         assert!(!looked_into(|_| None));
         assert!(looked_into(said("CUDA_LAUNCH_BLOCKING", "1")));
         assert!(!looked_into(said("CUDA_LAUNCH_BLOCKING", "0")));
-        assert!(looked_into(said("CUDA_INJECTION64_PATH", "/opt/nvidia/libToolsInjection64.so")));
+        assert!(looked_into(said(
+            "CUDA_INJECTION64_PATH",
+            "/opt/nvidia/libToolsInjection64.so"
+        )));
     }
 
     #[test]

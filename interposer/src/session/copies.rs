@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
+use super::events::Work;
 use super::gate::Want;
 use super::state::{Session, own_stream};
-use super::events::Work;
 use super::{Event, Stream, StreamOp, clock};
 use crate::trouble::{guarded, trip};
 
@@ -68,9 +68,7 @@ impl Session {
             | StreamOp::Memset
             | StreamOp::EventRecord
             | StreamOp::EventWait
-            | StreamOp::Other => {
-                (DEVICE_COPY, DEVICE_BANDWIDTH)
-            }
+            | StreamOp::Other => (DEVICE_COPY, DEVICE_BANDWIDTH),
         };
         let cost = self.slowed(bytes / bandwidth);
         let own = own_stream(stream);

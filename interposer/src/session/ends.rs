@@ -109,7 +109,10 @@ impl Session {
     #[inline(never)]
     fn event_reached(&self, ended: Ended) -> (bool, bool) {
         let streams = [ended.behind, ended.stream];
-        let each = streams.into_iter().flatten().map(|stream| left(self.busy.synced(stream)));
+        let each = streams
+            .into_iter()
+            .flatten()
+            .map(|stream| left(self.busy.synced(stream)));
         each.fold((false, false), |(idle, certain), (also, for_certain)| {
             (idle || also, certain || for_certain)
         })
