@@ -24,6 +24,7 @@ EXPECTED = [
     *(f"clients-F{n}" for n in range(1, 8)),
     *(f"clients-S{n}" for n in range(1, 6)),
     *(f"users-B{n}" for n in range(1, 15)),
+    *(f"hardware-F{n}" for n in range(1, 19)),
 ]
 ROW = re.compile(r"^\| ((?:correctness|clients|users|hardware)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
 
