@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use object::read::elf::{ElfFile64, FileHeader as _};
+use object::read::elf::{ElfFile64, FileHeader as _, SectionHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SymbolFlags, SymbolKind};
 
 use crate::Error;
@@ -15,6 +15,8 @@ use crate::module::{Global, Kernel, Module};
 
 /// `STO_CUDA_ENTRY`: bit of a symbol's `st_other` that tells an entry function from a device function.
 const ENTRY: u8 = 0x10;
+/// Where the registers of one thread stand in the `sh_info` of a kernel's code: above the number of its symbol.
+const REGISTERS: u32 = 24;
 
 /// Reads a cubin.
 pub fn read(image: &[u8]) -> Result<Module, Error> {
@@ -36,11 +38,16 @@ pub fn read(image: &[u8]) -> Result<Module, Error> {
                 let SymbolFlags::Elf { st_other, .. } = symbol.flags() else {
                     continue;
                 };
-                if st_other.0 & ENTRY == 0 || !sections.contains_key(format!(".text.{name}").as_str()) {
+                let Some(code) = sections.get(format!(".text.{name}").as_str()) else {
+                    continue;
+                };
+                if st_other.0 & ENTRY == 0 {
                     continue;
                 }
                 let mut kernel = Kernel {
                     name: name.to_string(),
+                    // What the module-wide section says replaces it below; kernels that another assembler than the toolkit's made have it here alone.
+                    registers: code.elf_section_header().sh_info(file.endian()) >> REGISTERS,
                     ..Kernel::default()
                 };
                 if let Some(shared) = sections.get(format!(".nv.shared.{name}").as_str()) {

@@ -40,6 +40,17 @@ fn kernels_with_their_parameters() {
 }
 
 #[test]
+fn registers_that_stand_with_the_code_alone() {
+    let image = Cubin::new(0, 8)
+        .kernel("usual", &[(0, 4)], 0, 33)
+        .kernel_of_another_assembler("other", 98)
+        .build();
+    let module = read(&image, 80).unwrap();
+    let registers = |name| module.kernel(name).unwrap().registers;
+    assert_eq!((registers("usual"), registers("other")), (33, 98));
+}
+
+#[test]
 fn variables_with_their_first_values() {
     let module = read(&sample(), 80).unwrap();
     let high = module.global("high").unwrap();

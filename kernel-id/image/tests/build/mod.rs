@@ -8,6 +8,7 @@ struct Section {
     data: Vec<u8>,
     size: u64,
     link: u32,
+    info: u32,
     entry: u64,
 }
 
@@ -41,6 +42,8 @@ impl Cubin {
             data,
             size,
             link: 0,
+            // First symbol that is not local, for the symbol table; harmless elsewhere.
+            info: 1,
             entry: 0,
         });
         u16::try_from(self.sections.len()).unwrap()
@@ -75,6 +78,15 @@ impl Cubin {
         self.module_info.extend(8u16.to_le_bytes());
         self.module_info.extend(symbol.to_le_bytes());
         self.module_info.extend(registers.to_le_bytes());
+        self
+    }
+
+    /// A kernel whose registers stand with its code alone, above the number of its symbol.
+    pub fn kernel_of_another_assembler(mut self, name: &str, registers: u32) -> Self {
+        let text = self.section(&format!(".text.{name}"), 1, vec![0; 16], 16);
+        self.symbols.push((name.to_string(), 0x12, 0x10, text, 0, 16));
+        let symbol = u32::try_from(self.symbols.len()).unwrap();
+        self.sections.last_mut().unwrap().info = registers << 24 | symbol;
         self
     }
 
@@ -138,8 +150,7 @@ impl Cubin {
                 headers.extend(field.to_le_bytes());
             }
             headers.extend(section.link.to_le_bytes());
-            // First symbol that is not local, for the symbol table; harmless elsewhere.
-            headers.extend(1u32.to_le_bytes());
+            headers.extend(section.info.to_le_bytes());
             headers.extend(8u64.to_le_bytes());
             headers.extend(section.entry.to_le_bytes());
         }

@@ -1,0 +1,79 @@
+//! Prints every image that lies in a library, as far as cuobjdump tells of it, too: `images FILE`.
+//!
+//! One line an image, `image KIND ARCH WHERE`, and below it one a kernel, `kernel NAME REGISTERS SHARED LOCAL`, fields apart by a tab. WHERE is the name of its section:
+//! the compiler puts images into `.nv_fatbin`, and the vendor's tool looks there alone; libraries keep more among their plain data. What could not be read is a line `error WHY`. tests/clients/images.py holds it against the vendor's tool.
+
+use std::io::Write;
+
+use object::{Object as _, ObjectSection as _};
+use weft_image::fatbin::{EntryKind, Fatbin};
+use weft_image::kind::FATBIN_MAGIC;
+use weft_image::read;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = std::env::args().nth(1).ok_or("usage: images FILE")?;
+    let bytes = std::fs::read(&file)?;
+    let library = object::File::parse(bytes.as_slice())?;
+    let sections = library.sections();
+    let places: Vec<_> = sections
+        .filter_map(|section| Some((section.file_range()?, section.name().ok()?.to_owned())))
+        .collect();
+    let place = |at: usize| {
+        let inside = |(start, size): (u64, u64)| (start..start + size).contains(&(at as u64));
+        places
+            .iter()
+            .find(|(range, _)| inside(*range))
+            .map_or("-", |(_, name)| name.as_str())
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut at = 0;
+    // Containers lie at multiples of eight.
+    while at + 16 <= bytes.len() {
+        let rest = &bytes[at..];
+        let container = Fatbin::new(rest)
+            .ok()
+            .filter(|_| rest.starts_with(&FATBIN_MAGIC.to_le_bytes()));
+        let Some(container) = container else {
+            at += 8;
+            continue;
+        };
+        for entry in container.entries() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    writeln!(out, "error\tcontainer at {at:#x}: {error}")?;
+                    break;
+                }
+            };
+            let kind = match entry.kind {
+                EntryKind::Ptx => "ptx",
+                EntryKind::Cubin => "cubin",
+                EntryKind::Other(_) => continue,
+            };
+            writeln!(out, "image\t{kind}\t{}\t{}", entry.arch, place(at))?;
+            if kind != "cubin" {
+                continue;
+            }
+            match entry.code().and_then(|code| read(&code, entry.arch)) {
+                Ok(module) => {
+                    for kernel in &module.kernels {
+                        writeln!(
+                            out,
+                            "kernel\t{}\t{}\t{}\t{}",
+                            kernel.name, kernel.registers, kernel.shared, kernel.local
+                        )?;
+                    }
+                }
+                Err(error) => writeln!(out, "error\tcontainer at {at:#x}: {error}")?,
+            }
+        }
+        // Its header says how long it is: inside compressed code anything may look like a container's first word.
+        let header = usize::from(u16::from_le_bytes([rest[6], rest[7]]));
+        let mut size = [0; 8];
+        size.copy_from_slice(&rest[8..16]);
+        at += (header + usize::try_from(u64::from_le_bytes(size))?)
+            .next_multiple_of(8)
+            .max(8);
+    }
+    Ok(())
+}
