@@ -56,7 +56,8 @@ def section_names(path):
 
 def libraries():
     """The libraries of the environment that hold images, the largest first."""
-    found = [path for path in paths.site_packages("torch").rglob("*.so*") if not path.is_symlink() and path.stat().st_size >= SMALLEST]
+    # One file may go by several names, and an environment may be made of links.
+    found = {path.resolve() for path in paths.site_packages("torch").rglob("*.so*") if path.is_file() and path.stat().st_size >= SMALLEST}
     return sorted((path for path in found if SECTION in section_names(path)), key=lambda path: (-path.stat().st_size, path))
 
 
