@@ -17,11 +17,11 @@ const LARGEST_FILE: u64 = 256 << 20;
 pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     let mut name = std::ptr::null();
     // SAFETY: the out-parameter is valid; the client is about to launch this handle.
-    if !unsafe { real::cuFuncGetName(&mut name, function) }.ok() || name.is_null() {
+    if !unsafe { real::cuFuncGetName(&mut name, function) }.ok() {
         return None;
     }
-    // SAFETY: the driver answered a C string that lives as long as the function.
-    let symbol = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    // SAFETY: the driver answered a C string that lives as long as the function, or nothing.
+    let symbol = unsafe { text(name) }?;
     let mut module = 0;
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { real::cuFuncGetModule(&mut module, function) };
@@ -32,11 +32,11 @@ pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
 pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     let mut name = std::ptr::null();
     // SAFETY: the out-parameter is valid; the client is about to launch this handle, which the driver did not know as a function.
-    if !unsafe { real::cuKernelGetName(&mut name, kernel) }.ok() || name.is_null() {
+    if !unsafe { real::cuKernelGetName(&mut name, kernel) }.ok() {
         return None;
     }
-    // SAFETY: the driver answered a C string that lives as long as the kernel.
-    let symbol = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    // SAFETY: the driver answered a C string that lives as long as the kernel, or nothing.
+    let symbol = unsafe { text(name) }?;
     let mut library = 0;
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { real::cuKernelGetLibrary(&mut library, kernel) };
