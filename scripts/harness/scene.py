@@ -110,7 +110,11 @@ def says(job, *words):
 
 
 def weft(scene, *arguments, bound=BOUND, more=None):
-    environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **(more or {})}
+    return weft_in({**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **(more or {})}, *arguments, bound=bound)
+
+
+def weft_in(environment, *arguments, bound=BOUND):
+    """A command of weft's in that environment."""
     return subprocess.run(
         [str(paths.WEFT), *map(str, arguments)],
         env=environment,

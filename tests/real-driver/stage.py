@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from harness import jobs, paths
+from harness.scene import weft_in
 
 HERE = Path(__file__).resolve().parent
 # How long anything may take that takes seconds on an idle machine: two busy cores stretch it.
@@ -93,15 +94,7 @@ class Stage:
     def weft(self, *arguments, bound=BOUND, more=None):
         """A command of weft's, as a user gives it on a machine with this driver."""
         environment = {**self.environment(False), **self.broker.variables(), **(more or {})}
-        return subprocess.run(
-            [str(paths.WEFT), *map(str, arguments)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=bound,
-            check=False,
-        )
+        return weft_in(environment, *arguments, bound=bound)
 
 
 def missing():
