@@ -1,7 +1,6 @@
 """The parts of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results. Standard library only: nothing can be installed on the GPU machine.
 
-bundle.py, elf.py, clients.py
-                        what travels to the GPU machine, and whether it can run there
+bundle.py, clients.py   what travels to the GPU machine, and whether it can run there
 machine.py, look.py     what the machine is: GPU, driver, Python packages, MPS
 pieces.py               the runs that a borrowed GPU is used for
 keeper.py, warm_up.py   the driver kept initialised, PyTorch read from the disk once

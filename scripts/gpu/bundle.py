@@ -13,13 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from harness import paths
+from harness import elf, paths
 
-from . import clients, elf
+from . import clients
 
 DEFAULT = paths.ROOT / ".gpu-bundle"
 
-# README, Limits: weft runs on glibc 2.34 or newer.
+# The bundle is a plain build, and that GPU's machine is not older; for older ones there is scripts/package.
 GLIBC = (2, 34)
 
 # What a call to the GPU machine carries is 64 MiB in all, the repository included.
@@ -88,16 +88,6 @@ def glibc_faults(files):
     ]
 
 
-def strip(path):
-    """Drops what only debuggers read. A machine that builds has binutils (gcc depends on it)."""
-    tool = shutil.which("strip")
-    if tool is None:
-        raise Trouble("no strip on the path: install binutils (it comes with gcc)")
-    done = subprocess.run([tool, "--strip-unneeded", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Trouble(f"strip {path}: {done.stderr.strip()}")
-
-
 def git(*arguments):
     try:
         done = subprocess.run(["git", *arguments], cwd=paths.ROOT, capture_output=True, text=True, check=False)
@@ -132,7 +122,7 @@ def make(folder, *, from_target=None, files=None):
         target = new / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(release / name, target)
-        strip(target)
+        elf.strip(target)
         target.chmod(0o755)
         entries[place] = {"bytes": target.stat().st_size, "sha256": hashlib.sha256(target.read_bytes()).hexdigest()}
     # For a Python that reads no TOML.

@@ -26,9 +26,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu import bundle, clients, elf, fold, mps, phases, pieces, rehearse, report, results, safety, supervise  # noqa: E402
+from gpu import bundle, clients, fold, mps, phases, pieces, rehearse, report, results, safety, supervise  # noqa: E402
 from gpu.phases import facts  # noqa: E402
-from harness import paths  # noqa: E402
+from harness import elf, paths  # noqa: E402
 
 PHASES = HERE / "phases.py"
 

@@ -1,8 +1,7 @@
 """weft's table of functions against what each real library exports: a function that weft does not know fails with its name."""
 
 import stage
-from gpu import elf
-from harness import paths
+from harness import elf, paths
 from stage import case
 
 # Names that are no function of the driver API, though they begin like one, do not exist so far: all that begin so are looked at.

@@ -4,7 +4,7 @@ import ctypes
 import multiprocessing
 
 import stage
-from gpu import elf
+from harness import elf
 from stage import case
 
 NO_DEVICE, DRIVER_NOT_LOADED = 100, 9

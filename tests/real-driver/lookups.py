@@ -6,7 +6,7 @@
 import re
 
 import stage
-from gpu import elf
+from harness import elf
 from stage import case
 
 # Names that no driver has: look-ups of them fail in the same way.

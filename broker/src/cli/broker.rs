@@ -273,12 +273,14 @@ fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;
+    // By the system call: the function came with glibc 2.34, and a program that needs it starts on no older one.
     // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still uses changes; an older kernel refuses, which is fine.
     let _ = unsafe {
-        libc::close_range(
+        libc::syscall(
+            libc::SYS_close_range,
             ABOVE_STDERR,
             libc::c_uint::MAX,
-            libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
+            libc::CLOSE_RANGE_CLOEXEC,
         )
     };
 }

@@ -19,10 +19,10 @@ import subprocess
 import threading
 import time
 
-from harness import jobs, paths
+from harness import elf, jobs, paths
 
 from .. import clients as table_of_clients
-from .. import elf, machine, results, safety
+from .. import machine, results, safety
 from ..phase import Failure, NoTime, Skip, ended_clients, failed, settled
 
 PROGRAMS = paths.CLIENTS / "programs"

@@ -96,6 +96,6 @@ fn detach() -> io::Result<()> {
     rustix::process::setsid()?;
     // A pipe of the client's that stayed open here would keep its reader waiting. Standard input, output and errors are the starter's to set.
     // SAFETY: nothing in this process has opened a file yet.
-    unsafe { libc::close_range(3, u32::MAX, 0) };
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     Ok(())
 }

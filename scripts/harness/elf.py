@@ -3,12 +3,16 @@
 64-bit little-endian files alone. A reader of our own, because the GPU machine need not have binutils.
 """
 
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 SHT_DYNSYM = 11
 SHT_GNU_VERNEED = 0x6FFFFFFE
 SHT_GNU_VERSYM = 0x6FFFFFFF
+# A symbol's binding: it may be absent.
+WEAK = 2
 # The bit of a symbol's version number that says "hidden"; the rest is the number.
 VERSION_MASK = 0x7FFF
 
@@ -89,18 +93,20 @@ class Elf:
             at += following
         return found
 
-    def needs(self):
-        """[(symbol, library, version)] that must be there for it to load. A version that no symbol names stands with symbol None."""
+    def needs(self, weak=True):
+        """[(symbol, library, version)] that must be there for it to load. A version that no symbol names stands with symbol None. Without `weak`: only what the
+        linker of another system must find, not what the code looks for and goes without."""
         versions = self._versions()
         numbers = self._section(SHT_GNU_VERSYM)
         found, named = [], set()
-        for number, name, defined, _ in self._symbols():
+        for number, name, defined, info in self._symbols():
             if defined or numbers is None:
                 continue
             (version,) = struct.unpack_from("<H", self.data, numbers["offset"] + number * 2)
             if version & VERSION_MASK in versions:
                 named.add(version & VERSION_MASK)
-                found.append((name, *versions[version & VERSION_MASK]))
+                if weak or info >> 4 != WEAK:
+                    found.append((name, *versions[version & VERSION_MASK]))
         return found + [(None, *versions[number]) for number in versions if number not in named]
 
 
@@ -115,11 +121,21 @@ def glibc_number(version):
         return None
 
 
-def too_new(path, limit):
-    """[(symbol, version)] of glibc that the file needs and that are newer than `limit`, a tuple."""
+def too_new(path, limit, weak=True):
+    """[(symbol, version)] of glibc that the file needs and that are newer than `limit`, a tuple; without `weak` those that may be absent are left out."""
     found = []
-    for symbol, _, version in Elf(path).needs():
+    for symbol, _, version in Elf(path).needs(weak):
         number = glibc_number(version)
         if number is not None and number > limit:
             found.append((symbol or "(no symbol)", version))
     return sorted(found)
+
+
+def strip(path):
+    """Drops what only debuggers read. Raises OSError, with the reason, where that cannot be done."""
+    tool = shutil.which("strip")
+    if tool is None:
+        raise OSError("no strip on the path: install binutils (it comes with gcc)")
+    done = subprocess.run([tool, "--strip-unneeded", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"strip {path}: {done.stderr.strip()}")
