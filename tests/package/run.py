@@ -154,6 +154,8 @@ def programs_of_debian_11_under_the_package(folder):
 def every_way_to_the_driver_on_debian_11(folder):
     """There `dlopen` and `dlsym` are in a library of their own, libdl, which a program need not have loaded."""
     rows = json.loads(Old(folder).run("weft", "doctor", "--json").stdout)["rows"]
+    (library,) = [row["found"] for row in rows if row["what"] == "libweft"]
+    assert f"for glibc {package.GLIBC_TEXT} or newer" in library, library
     ways = [row for row in rows if row["what"].startswith("interception")]
     assert len(ways) >= 5, rows
     lost = [row for row in ways if row["verdict"] != "ok"]

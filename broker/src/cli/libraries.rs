@@ -57,6 +57,29 @@ pub fn find_weft() -> Option<PathBuf> {
         .find_map(|path| fs::canonicalize(path).ok())
 }
 
+/// The glibc that a library needs, major and minor: a system with an older one starts no process that it is preloaded into.
+///
+/// The names of versions are strings of the file, so the newest of them is found without reading its tables.
+pub fn glibc_of(library: &Path) -> Option<(u32, u32)> {
+    newest_glibc(&fs::read(library).ok()?)
+}
+
+fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
+    const PREFIX: &[u8] = b"\0GLIBC_";
+    let numbers = |at: usize| {
+        let rest = data.get(at + PREFIX.len()..)?;
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        let (major, minor) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once('.')?;
+        // `2.2.5` and its kind are all older than `2.3`.
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    let places = data.iter().enumerate().filter(|(_, byte)| **byte == 0);
+    places
+        .filter(|(at, _)| data.get(*at..*at + PREFIX.len()) == Some(PREFIX))
+        .filter_map(|(at, _)| numbers(at))
+        .max()
+}
+
 /// Where a driver was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
@@ -189,6 +212,13 @@ mod tests {
         let found = search(&path, Some(&weft)).expect("found");
         assert_eq!(found.path, real.join(DRIVER));
         assert_eq!(found.by, "LD_LIBRARY_PATH");
+    }
+
+    #[test]
+    fn the_newest_glibc_that_is_named_counts() {
+        let names = b"GLIBC_9.9\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.4\0GLIBC_PRIVATE\0GLIBC_2.99 \0x\0GLIBC_2.50";
+        assert_eq!(newest_glibc(names), Some((2, 34)));
+        assert_eq!(newest_glibc(b"no names"), None);
     }
 
     #[test]

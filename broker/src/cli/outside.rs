@@ -22,8 +22,19 @@ const HEADER: usize = 64;
 /// ELF: the segment that names the dynamic linker, and the one for it.
 const INTERPRETER: u32 = 3;
 
-/// Why weft cannot be put into a program that is about to be run; `None` where it can, or where nobody knows.
-pub fn reason(program: &OsStr) -> Option<String> {
+/// Programs that have a service start containers, and hand none of their own environment on.
+const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
+
+/// What they are told where a job begins in a container.
+const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
+
+/// Why weft cannot be put into a program that is about to be run with these arguments; `None` where it can, or where nobody knows.
+pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
+    if let Some(engine) = engine(program, arguments) {
+        return Some(format!(
+            "{engine} hands no environment on: what runs in its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
+        ));
+    }
     // A pipe would be waited for.
     let path = found(program).filter(|path| path.is_file())?;
     let why = of_file(&path, DEEPEST)?;
@@ -31,6 +42,19 @@ pub fn reason(program: &OsStr) -> Option<String> {
         "{} {why}: what it does itself runs outside weft; what it starts runs under it",
         program.display()
     ))
+}
+
+/// The container engine that this command is, where it begins a job and was not told of weft already.
+fn engine(program: &OsStr, arguments: &[OsString]) -> Option<&'static str> {
+    let name = Path::new(program).file_name()?;
+    let engine = ENGINES.into_iter().find(|engine| name == *engine)?;
+    let begins = arguments.iter().any(|word| BEGINS.iter().any(|begins| word == begins));
+    // `-e LD_PRELOAD=…`, a file of variables and podman's own way to hand all on: who says that has thought of it.
+    let told = arguments.iter().any(|word| {
+        let word = word.to_string_lossy();
+        word.contains("LD_PRELOAD") || word.starts_with("--env-file") || word == "--env-host"
+    });
+    (begins && !told).then_some(engine)
 }
 
 /// The file that a command leads to.
@@ -217,6 +241,21 @@ mod tests {
                 String::from_utf8_lossy(&parts.concat())
             );
         }
+    }
+
+    #[test]
+    fn an_engine_that_begins_a_job_and_was_told_nothing_of_weft_is_known() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        let of = |program: &str, line: &str| engine(OsStr::new(program), &words(line));
+        assert_eq!(
+            of("/usr/bin/docker", "run --gpus all image python serve.py"),
+            Some("docker")
+        );
+        assert_eq!(of("podman", "exec box python train.py"), Some("podman"));
+        assert_eq!(of("docker", "ps"), None);
+        assert_eq!(of("docker", "run -e LD_PRELOAD=/weft/libweft.so image"), None);
+        assert_eq!(of("podman", "run --env-host image"), None);
+        assert_eq!(of("python", "run exec"), None);
     }
 
     #[test]

@@ -112,7 +112,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let Some((program, arguments)) = args.command.split_first() else {
         return Ok(ExitCode::from(2));
     };
-    if let Some(why) = super::outside::reason(program) {
+    if let Some(why) = super::outside::reason(program, arguments) {
         eprintln!("weft: {why}");
     }
     let mut job = Command::new(program);

@@ -20,7 +20,10 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
         ));
         return;
     };
-    rows.push(Row::ok("libweft", weft.display().to_string()));
+    let glibc = libraries::glibc_of(&weft).map_or(String::new(), |(major, minor)| {
+        format!(", for glibc {major}.{minor} or newer, in containers too")
+    });
+    rows.push(Row::ok("libweft", format!("{}{glibc}", weft.display())));
     let Some(driver) = driver else {
         return;
     };
