@@ -119,7 +119,7 @@ def needs_torch(phase):
 
 
 def model(phase, name, mode, **options):
-    """The command that runs a model. Options: requests, seconds, host_ms, times, ready, batch, warm_up; mark=True, graph=True."""
+    """The command that runs a model. Options: requests, seconds, host_ms, times, ready, batch, warm_up, end; mark=True, graph=True."""
     command = [phase.python, MODELS_PROGRAM, name, "--mode", mode]
     for key, value in options.items():
         if value is True:

@@ -34,6 +34,7 @@ def arguments_of(names):
     parser.add_argument("--batch", type=int, default=0, help="instead of the model's own")
     parser.add_argument("--host-ms", type=float, default=0, help="host work before each request (default: 0)")
     parser.add_argument("--graph", action="store_true", help="with a CUDA graph, where the model knows how (llama)")
+    parser.add_argument("--end", choices=["wait", "event"], default="wait", help="how a request's end is learnt: by waiting for the stream, or by an event (default: wait)")
     parser.add_argument("--mark", action="store_true", help="cuProfilerStart before each timed request: a step's mark in a launch trace")
     parser.add_argument("--times", metavar="FILE", help="write the times here, as JSON")
     parser.add_argument("--ready", metavar="FILE", help="write this file after the warm-up")
@@ -108,6 +109,7 @@ def main():
             sys.exit(f"models: {arguments.model} in {arguments.mode} mode has no CUDA graph: leave --graph out")
         options["graph"] = True
     task = make(arguments.mode, arguments.batch or None, **options)
+    task.end = arguments.end
     begins, latencies = run(task, arguments, torch.cuda.profiler.start)
     torch.cuda.synchronize()
     last = time.monotonic()

@@ -39,12 +39,18 @@ SIMULATED_LONGER = 4
 
 
 class Condition(NamedTuple):
-    """One way of sharing. `policy`: weft's, or None; `mps`: under MPS; `streams`: the service's stream has a higher priority."""
+    """One way of sharing. `policy`: weft's, or None; `mps`: under MPS; `streams`: the service's stream has a higher priority; `events`: it learns by an event
+    that an answer is there, as vLLM does, not by waiting for the stream.
+    """
 
     name: str
     policy: str | None = None
     mps: bool = False
     streams: bool = False
+    events: bool = False
+
+
+ALONE = Condition("alone")
 
 
 def conditions(policies):
@@ -53,6 +59,8 @@ def conditions(policies):
     found += [Condition(f"weft {policy}", policy) for policy in ("weft", "fikit") if policy in policies]
     found += [Condition("mps", mps=True)]
     best = "weft" if "weft" in policies else "fikit"
+    # weft must see the service idle either way: the batch job's share must be the same.
+    found += [Condition(f"weft {best}, ends by events", best, events=True)]
     found += [Condition(f"mps, weft {best}", best, mps=True), Condition("mps, stream priorities", mps=True, streams=True)]
     return [*found, Condition("weft exclusive", "exclusive")]
 
@@ -60,7 +68,7 @@ def conditions(policies):
 def chosen(phase, policies, service, batch):
     """The conditions of a pair that are tried."""
     wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
-    return [c for c in wanted if c.name == "weft weft"] if phase.quick else wanted
+    return [c for c in wanted if c.name in ("weft weft", "weft weft, ends by events")] if phase.quick else wanted
 
 
 def plan(phase):
@@ -74,9 +82,9 @@ def plan(phase):
         folder, device = pair.place("plan")
         broker = phase.broker(folder, device, trace=False)
         variables = broker.variables()
-        for condition in [Condition("alone"), *wanted]:
+        for condition in [ALONE, *wanted]:
             service_extra, batch_extra = pair.variables(variables) if condition.policy else ({}, {})
-            for name, command, extra in zip(("service", "batch"), pair.commands(folder, condition.streams), (service_extra, batch_extra)):
+            for name, command, extra in zip(("service", "batch"), pair.commands(folder, condition), (service_extra, batch_extra)):
                 yield f"{pair.name}: {condition.name}: {name}", command, phase.environment(device, extra)
         for name, command in pair.learning() if any(condition.policy for condition in wanted) else ():
             yield f"{pair.name}: learn: {name}", command, phase.environment(device, variables)
@@ -136,11 +144,11 @@ class Pair:
             settings["mode"] = mode
         return folder, self.phase.device(folder, **settings)
 
-    def commands(self, folder, streams=False):
+    def commands(self, folder, condition=ALONE):
         """(service, batch): the service answers for a set time, the batch job goes on until it is told to end."""
         common = {"ready": folder / "service.ready", "times": folder / "service.json"}
         service = workload.model(
-            self.phase, self.service, "infer", seconds=self.seconds, host_ms=HOST_MS * self.dilation, **common
+            self.phase, self.service, "infer", seconds=self.seconds, host_ms=HOST_MS * self.dilation, end="event" if condition.events else None, **common
         )
         batch = workload.model(
             self.phase,
@@ -151,7 +159,7 @@ class Pair:
             times=folder / "batch.json",
             batch=2 if self.phase.quick else None,
         )
-        if streams:
+        if condition.streams:
             service[1:1] = [PRIORITISED, "-5"]
         return service, batch
 
@@ -261,7 +269,7 @@ class Pair:
                 broker.profiles = self.profiles
                 stack.enter_context(broker)
                 service_extra, batch_extra = self.variables(broker.variables())
-            service, batch = self.commands(folder, condition.streams)
+            service, batch = self.commands(folder, condition)
             batch_job = self.start(batch, device, folder, "batch", {**extra, **batch_extra})
             stack.callback(batch_job.kill)
             # The service begins when the batch job is at work, so that all its requests count.

@@ -113,10 +113,10 @@ class Decoder(Language):
     def infer(self):
         with torch.inference_mode():
             token = self.start(self.ids.cuda(non_blocking=True))
-            text = [token.cpu()]
+            text = [self.on_host(token)]
             for position in range(self.tokens - 1):
                 token = self.next(token, self.ids.shape[1] + position)
-                text.append(token.cpu())
+                text.append(self.on_host(token))
         return text
 
 
