@@ -54,7 +54,7 @@ def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
 def a_holder_that_ends_by_events_is_seen_idle(scene):
     program = starving.program(scene.folder)
     seen = {}
-    for end in ("stream", "event", "copy"):
+    for end in ("stream", "event", "copy", "join"):
         folder = scene.folder / end
         folder.mkdir()
         with starving.Stage(folder, "weft", program, end=end, trace=True) as stage:

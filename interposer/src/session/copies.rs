@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
-use super::events::Work;
 use super::gate::Want;
 use super::state::{Session, own_stream};
 use super::{Event, Stream, StreamOp, clock};
@@ -45,18 +44,9 @@ impl Session {
             return;
         }
         match op {
-            StreamOp::EventRecord => self.events.recorded(event, own_stream(stream), self.work()),
-            StreamOp::EventWait => self.events.awaited(own_stream(stream), event),
+            StreamOp::EventRecord => self.busy.recorded(event, own_stream(stream)),
+            StreamOp::EventWait => self.busy.awaited(own_stream(stream), event),
             _ => {}
-        }
-    }
-
-    /// What the job has done so far.
-    pub(super) fn work(&self) -> Work {
-        let counters = &self.lane.counters;
-        Work {
-            launches: counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed),
-            transfers: counters.transfers.load(Ordering::Relaxed),
         }
     }
 

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::Mode;
 
-use super::busy::Left;
-use super::events::Ended;
+use super::busy::{Ended, Left};
 use super::state::{Session, own_stream};
 use super::{Stream, Synced, clock};
 use crate::trouble::{caught, trip, trips};
@@ -78,23 +77,23 @@ impl Session {
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
-        // What has ended with the event, where that is known.
+        // What has ended, where that is known.
         let ended = match what {
-            Synced::Event(event) => self.events.ended(event, self.work()),
-            Synced::Context | Synced::Stream(_) => None,
+            Synced::Event(event) => Some(self.busy.reached(event)),
+            Synced::Stream(stream) => Some(self.busy.synced(own_stream(stream))),
+            Synced::Context => None,
         };
         // Whether the process has just become idle, and whether nothing of it is left for certain.
-        let (idle, certain) = match what {
-            Synced::Context => (self.busy.all_synced(), true),
-            Synced::Stream(stream) => left(self.busy.synced(own_stream(stream))),
-            Synced::Event(_) => ended.map_or((false, false), |ended| self.event_reached(ended)),
+        let (idle, certain) = match ended {
+            None => (self.busy.all_synced(), true),
+            Some(ended) => left(ended.left),
         };
         if mode == Mode::Holder && !idle {
             return;
         }
         let now = clock::now();
         if mode == Mode::Filler {
-            self.settle_after(what, ended, certain, now);
+            self.settle_after(ended, certain, now);
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
                 // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
@@ -103,19 +102,6 @@ impl Session {
         } else if idle {
             self.holder_idle(now);
         }
-    }
-
-    /// The streams whose work ended with an event.
-    #[inline(never)]
-    fn event_reached(&self, ended: Ended) -> (bool, bool) {
-        let streams = [ended.behind, ended.stream];
-        let each = streams
-            .into_iter()
-            .flatten()
-            .map(|stream| left(self.busy.synced(stream)));
-        each.fold((false, false), |(idle, certain), (also, for_certain)| {
-            (idle || also, certain || for_certain)
-        })
     }
 
     /// Nothing of a holder is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
@@ -127,19 +113,19 @@ impl Session {
     }
 
     #[inline(always)]
-    fn settle_after(&self, what: Synced, ended: Option<Ended>, idle: bool, now: Ns) {
-        let settle = |stream: Stream| {
-            let place = self.streams.place(own_stream(stream));
+    fn settle_after(&self, ended: Option<Ended>, idle: bool, now: Ns) {
+        let settle = |stream: usize| {
+            let place = self.streams.place(stream);
             match self.streams.account(place.at) {
                 Some(account) if place.own => account.settle(Ns::MAX),
                 _ => 0,
             }
         };
-        let gained = match (what, ended) {
+        let gained = match ended {
             _ if idle => self.streams.settle_all(),
-            (Synced::Stream(stream), _) => settle(stream),
-            (Synced::Event(_), Some(ended)) => ended.stream.map_or(0, settle) + ended.behind.map_or(0, settle),
-            (Synced::Context | Synced::Event(_), _) => {
+            Some(ended) if ended.streams().next().is_some() => ended.streams().map(settle).sum(),
+            // An event that stands behind nothing that is known.
+            _ => {
                 self.ask_device(now);
                 return;
             }

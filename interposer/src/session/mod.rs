@@ -37,7 +37,6 @@ mod costs;
 mod devices;
 mod driver;
 mod ends;
-mod events;
 mod farewell;
 mod fork;
 mod gate;
@@ -308,7 +307,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
 /// An event is destroyed, or recorded where nobody sees when it is reached.
 pub fn event_gone(event: Event) {
     for session in devices::all() {
-        session.events.forget(event);
+        session.busy.forget(event);
     }
 }
 

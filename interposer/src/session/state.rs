@@ -15,7 +15,6 @@ use super::bell::Bell;
 use super::busy::Busy;
 use super::costs::Costs;
 use super::driver::Driver;
-use super::events::Events;
 use super::gate::Want;
 use super::messages::Messages;
 use super::sampler::{Half, Look, Sampler};
@@ -92,8 +91,6 @@ pub struct Session {
     own_managed: AtomicI64,
     /// The streams with work.
     pub(super) busy: Busy,
-    /// Events behind work.
-    pub(super) events: Events,
 }
 
 impl Session {
@@ -131,7 +128,6 @@ impl Session {
             memory: AtomicI64::new(0),
             own_managed: AtomicI64::new(0),
             busy: Busy::default(),
-            events: Events::default(),
         })
     }
 

@@ -134,7 +134,7 @@ fn a_holder_that_ends_by_an_event_is_seen_idle() {
     // Another event in its place says nothing.
     launch(session, &kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
-    session.events.forget(event);
+    session.busy.forget(event);
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 0);
 }

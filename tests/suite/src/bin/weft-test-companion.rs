@@ -45,6 +45,8 @@ enum End {
     Event,
     /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM ends a token.
     Copy,
+    /// The stream, where every second launch of the burst went to another one: it waits for this one by an event, and this one for it, as cuDNN's recurrent networks fork and join.
+    Join,
 }
 
 fn main() -> Result<()> {
@@ -57,7 +59,15 @@ fn main() -> Result<()> {
     let mut ready = args.ready;
     let mut launches = 0u64;
     while args.runs_while.exists() && Instant::now() < end {
-        for _ in 0..args.burst {
+        if args.end == End::Join {
+            gpu.record(launched, stream)?;
+            gpu.wait_for(copies, launched)?;
+        }
+        for number in 0..args.burst {
+            let stream = match args.end {
+                End::Join if number % 2 == 1 => copies,
+                _ => stream,
+            };
             let mut arguments = [Argument::Wide(data.address), Argument::Narrow(7), Argument::Wide(16)];
             gpu.launch(kernel, 1, 32, &mut arguments, stream)?;
             launches += 1;
@@ -74,6 +84,11 @@ fn main() -> Result<()> {
                 gpu.set_bytes(data, 0, copies)?;
                 gpu.record(copied, copies)?;
                 gpu.reach(copied)?;
+            }
+            End::Join => {
+                gpu.record(copied, copies)?;
+                gpu.wait_for(stream, copied)?;
+                gpu.synchronize(stream)?;
             }
         }
         if let Some(file) = ready.take() {
