@@ -7,7 +7,8 @@
 //!   event behind the launches, and the host waits for an event behind the copy.
 //! * A stream that had nothing new while others were synchronised several times is believed to have ended: libraries send one memset to a stream of their own when they start and never
 //!   look at it again, and a job would never be seen idle for it. Such an end is a guess and told as one.
-//! * More streams than fit are not told apart: then only the whole context's synchronisation is an end.
+//! * A stream that another one with work waits for needs no place of its own: it ends with that one. More streams than fit all the same are not told apart: then only the whole context's
+//!   synchronisation is an end.
 //!
 //! What holds: an event stands for a stream's work only until the stream has more to do, be it that it waits for another one. What is forgotten, or does not fit, says nothing: the stream
 //! counts as busy until it is synchronised. Two threads that use one stream at the moment at which an event goes into it may have an end believed too early, once.
@@ -15,7 +16,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Streams with work at a time that are told apart. A training job with overlapping copies has three or four.
+/// Streams with work at a time that are told apart, as long as they have not met in another one. A training job with overlapping copies has three or four, cuDNN's LSTM seven.
 const STREAMS: usize = 8;
 
 /// No stream: no handle of the driver's is this.
@@ -372,8 +373,31 @@ impl Busy {
                 return was_idle;
             }
         }
-        self.more.store(true, Ordering::Relaxed);
+        if !self.replace_awaited(stream) {
+            self.more.store(true, Ordering::Relaxed);
+        }
         was_idle
+    }
+
+    /// Gives a stream the place of one that ends with another. False if there is none.
+    #[cold]
+    fn replace_awaited(&self, stream: usize) -> bool {
+        let ends_with_another = |place: &Place<'_>| {
+            place.is_recorded()
+                && self
+                    .places()
+                    .any(|other| one_is(&place.behind.waiters, other.stream.load(Ordering::Relaxed)))
+        };
+        let Some(place) = self.places().find(ends_with_another) else {
+            return false;
+        };
+        let before = place.stream.load(Ordering::Relaxed);
+        // The new one has no events behind it.
+        place.silence.store(0, Ordering::Relaxed);
+        place
+            .stream
+            .compare_exchange(before, stream, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Whether no stream has work.
@@ -596,6 +620,27 @@ mod tests {
         busy.mark(0x200);
         assert_eq!(busy.synced(0x100).left, Left::AsBefore);
         assert_eq!(busy.synced(0x200).left, Left::Nothing);
+    }
+
+    #[test]
+    fn streams_that_met_make_room_for_others() {
+        let busy = Busy::default();
+        busy.mark(COMPUTE);
+        for stream in 0..10 * STREAMS {
+            busy.mark(stream);
+            busy.recorded(0x10, stream);
+            busy.awaited(COMPUTE, 0x10);
+        }
+        assert_eq!(busy.synced(COMPUTE).left, Left::Nothing);
+        assert!(busy.is_idle());
+        // Where the one in which they meet has no place, nothing would remember them.
+        for stream in 0..=STREAMS {
+            busy.mark(stream);
+            busy.recorded(0x10, stream);
+            busy.awaited(COMPUTE, 0x10);
+        }
+        assert_eq!(busy.synced(COMPUTE).left, Left::AsBefore);
+        assert!(!busy.is_idle());
     }
 
     #[test]
