@@ -214,3 +214,9 @@ def what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(_scene):
 @finding("clients-S1")
 def tens_of_thousands_of_executable_graphs_have_names(_scene):
     rust("weft-interposer", "hooks::graph::tests::tens_of_thousands_of_graphs_that_live_at_once_are_told_apart")
+
+
+@finding("hardware-F11")
+def an_updated_graph_is_followed_by_a_few_looks_at_a_time(_scene):
+    tests = "hooks::graph::tests"
+    rust("weft-interposer", f"{tests}::within_a_round_of_updates_every_node_is_looked_at_and_few_after_each", f"{tests}::a_graph_that_differs_each_time_is_read_ever_more_rarely")

@@ -356,6 +356,18 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
     }
 }
 
+/// Whether something is learnt of launches by what they are called: in stage 1, and where they are recorded.
+pub fn is_studied() -> bool {
+    trace::on() || devices::first().is_some_and(Session::sampling)
+}
+
+/// A graph was read, and a kernel of it has no name. Slow path.
+pub fn unnamed_node() {
+    if let Some(session) = devices::first() {
+        session.lane.counters.unnamed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Kernels of a graph that the broker is told: a message must fit one packet of the channel.
 const GRAPH_TOLD: usize = 8192;
 

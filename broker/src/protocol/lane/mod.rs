@@ -152,7 +152,7 @@ pub struct Counters {
     pub waited: AtomicU64,
     /// Waits that ended at their bound, not with credit: weft stepped aside.
     pub waits_expired: AtomicU64,
-    /// Launches of a handle that no name was known for.
+    /// Launches of a handle that no name was known for, and nodes of graphs that are such, each time they are read.
     pub unnamed: AtomicU64,
     /// Launches into a capturing stream (neither held nor timed).
     pub captured: AtomicU64,
