@@ -164,7 +164,7 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// The most device memory held so far, bytes.
     pub memory_peak: AtomicU64,
-    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times.
+    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times, or a collective that other devices wait for.
     pub unsplit: AtomicU64,
     /// Of the device memory held, what is managed, bytes.
     pub managed: AtomicU64,
