@@ -21,8 +21,10 @@ hooks! {
     /// Handed out as it is: the runtime's self-test covers its address.
     fn cuGetExportTable(table: *mut *const c_void, identity: *const Identity) |real| {
         let result = real();
-        // SAFETY: the driver read the identity, and wrote the table if it has one.
-        let (identity, table) = unsafe { (written(identity), written(table)) };
+        // SAFETY: the driver read the identity.
+        let identity = unsafe { written(identity) };
+        // SAFETY: the driver wrote the table, or null.
+        let table = unsafe { written(table) };
         if let Some(identity) = identity {
             guarded(|| tables::asked(identity, result.ok() && table.is_some_and(|table| !table.is_null())));
         }
