@@ -517,7 +517,7 @@ def third(client, reference, gathered):
     if "third" not in reference:
         place = client.phase.place(f"{client.name}-{THIRD}")
         device = client.phase.device(place)
-        _, result, _ = client.execute(device, place, THIRD, reference["more"])
+        _, result, _ = client.execute(device, place, THIRD, reference.get("more", ()))
         device.wait_gone()
         hashes = result.get("hashes", {})
         reference["third"] = sorted(name for name, value in reference["hashes"].items() if hashes.get(name) != value)
