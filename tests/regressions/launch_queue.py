@@ -259,4 +259,8 @@ def a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene):
     assert job.stdout() == b"rounds with a queue: some, left when the collective was launched: 0\n", job.stdout()
     last = ended(scene, job)
     assert last["unsplit"] > 0 and last["left_behind"] >= 20, last
-    rust("weft-interposer", "session::peers::tests::the_collectives_of_each_nccl_are_told_from_other_kernels")
+    rust(
+        "weft-interposer",
+        "session::peers::tests::the_collectives_of_each_nccl_are_told_from_other_kernels",
+        "session::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
+    )

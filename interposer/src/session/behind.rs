@@ -15,7 +15,7 @@ use super::{LaunchInfo, Ticket, clock, devices, helper, peers, session, turn};
 
 impl Session {
     /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.
-    fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
+    pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
         let orders = &self.lane.orders;
         !launch.capturing
             && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Filler)
