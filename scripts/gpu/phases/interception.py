@@ -204,7 +204,8 @@ def profiler(phase):
                 wrong.append(f"{name}: the profiler saw {seen['kernels']} kernels and weft {launches} launches")
         if not role:
             tied = seen["with_op"] / seen["kernels"]
-        if "off" in name and seen["with_op"] < tied * seen["kernels"]:
+        # A kernel or two may come or go between runs.
+        if "off" in name and seen["with_op"] < (tied - 0.02) * seen["kernels"]:
             wrong.append(f"{name}: {seen['with_op']} of {seen['kernels']} kernels are tied to an operator, without weft {tied:.0%}")
     if wrong:
         raise Failure("; ".join(wrong))
