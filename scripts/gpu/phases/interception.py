@@ -77,7 +77,7 @@ PROFILED = paths.ROOT / "scripts" / "gpu" / "profiled.py"
 PROFILED_AS = [("bare", None, {}), ("filler, queue off", "filler", {"WEFT_QUEUE": "off"}), ("filler, queue on", "filler", {"WEFT_QUEUE": "always"})]
 
 # The client whose launches block, and what says so.
-BLOCKS, BLOCKING = "torch-train", {"CUDA_LAUNCH_BLOCKING": "1"}
+BLOCKS, QUICK_BLOCKS, BLOCKING = "torch-train", "torch-elementwise", {"CUDA_LAUNCH_BLOCKING": "1"}
 
 # What roles run with besides.
 MORE = {"filler": {"WEFT_QUEUE": "always"}}
@@ -215,16 +215,21 @@ def profiled_command(phase, folder):
     return [phase.python, PROFILED, folder / "result.json", *(["--without-device"] if phase.simulated else [])]
 
 
+def blocked(phase):
+    name = QUICK_BLOCKS if phase.quick else BLOCKS
+    return Client(name, table_of_clients.tables()[name], phase)
+
+
 def blocking(phase):
     """A filler with CUDA_LAUNCH_BLOCKING: the same data as without weft, and nothing is left behind."""
-    client = Client(BLOCKS, table_of_clients.tables()[BLOCKS], phase)
+    client = blocked(phase)
     why = client.missing()
     if why:
         raise Skip(why)
     gathered = Gathered()
     reference = bare(client, phase.place("blocking"), BLOCKING)
     under_weft(client, "filler", reference, gathered, {**BLOCKING, "WEFT_QUEUE": ""})
-    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{BLOCKS} as filler with CUDA_LAUNCH_BLOCKING=1, data that two runs without weft agree in")
+    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{client.name} as filler with CUDA_LAUNCH_BLOCKING=1, data that two runs without weft agree in")
     phase.value("blocking.left_behind", gathered.left_behind, "launches", n=1, how="the same run")
     if gathered.left_behind:
         raise Failure(f"{gathered.left_behind} launches were left behind, though each is to return when its kernel has ended")
@@ -350,7 +355,7 @@ def plan(phase):
             variables = {**jobs.preload(broker.variables(), priority=BESIDE[role][0]), **more} if role else {}
             yield f"profiler: {name}", profiled_command(phase, folder), phase.environment(device, variables)
     if phase.wanted("blocking"):
-        client = Client(BLOCKS, table_of_clients.tables()[BLOCKS], phase)
+        client = blocked(phase)
         for name, variables in (("bare", {}), ("filler", jobs.preload(broker.variables(), priority=BESIDE["filler"][0]))):
             yield f"blocking: {name}", client.command(folder / "result.json"), client.environment(device, folder, {**variables, **BLOCKING})
     for name, client in chosen(phase).items():
