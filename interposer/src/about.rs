@@ -130,6 +130,7 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
             .map(|driver| driver.path().as_os_str().as_bytes().to_vec())
             .unwrap_or_default(),
         b"unknown" => resolve::counts::unknown_names().join("\n").into_bytes(),
+        b"tables" => crate::queue::tables::told().into_bytes(),
         b"beyond" => loader::opened()
             .map(|driver| driver.beyond_the_table().join("\n").into_bytes())
             .unwrap_or_default(),

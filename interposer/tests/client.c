@@ -308,6 +308,19 @@ static int graph(void) {
     printf("loop %llx\n", identity(loop));
     end(exec);
     printf("ended %llx\nsame_still %llx\n", identity(exec), identity(same));
+    /* Many nodes, of which one is another kernel in the graph that the first is updated from. */
+    void *large[2], *follows, *wanted;
+    for (int which = 0; which < 2; which++) {
+        create(&large[which], 0);
+        for (int at = 0; at < 200; at++) add(&ignored, large[which], NULL, 0, which && at == 150 ? &of_b : &of_a);
+    }
+    make(&follows, large[0], 0);
+    make(&wanted, large[1], 0);
+    unsigned long long before = identity(follows);
+    for (int round = 0; round < 64; round++) update(follows, large[0], NULL);
+    printf("unchanged_by_updates %d\n", identity(follows) == before);
+    for (int round = 0; round < 64; round++) update(follows, large[1], NULL);
+    printf("followed %d\n", identity(follows) == identity(wanted) && identity(wanted) != before);
     return 0;
 }
 

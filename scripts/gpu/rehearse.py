@@ -15,12 +15,21 @@ from pathlib import Path
 from harness import paths, show
 
 from . import pieces, results
-from .phases import cost, facts
+from .phases import cost, facts, interception
 
 KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
 
 # What a piece may take beyond its budget until it is given up, seconds.
 BEYOND = 90.0
+
+# Cases of interception that are no client's: the figures of each. The profiler sees no kernels on the simulated GPU.
+BESIDES = {
+    "doctor": [],
+    "graph updates": [f"{key}.{name}" for _, _, key in interception.UPDATES for name in ("bare", "weft", "ratio")],
+    "profiler": [f"profiler.{name}.{what}" for name, role, _ in interception.PROFILED_AS for what in ("kernels", "with_op", *(["launches"] if role else []))],
+    "blocking": ["blocking.compared", "blocking.left_behind"],
+    "exits": ["exits.tried", "exits.bad"],
+}
 
 # The figures of a run of clients as a whole.
 GATHERED = ["launches", "launches.unnamed", "launches.left_behind", "lookups.ours", "lookups.unhooked", "data.compared", "data.differing"]
@@ -38,7 +47,8 @@ def cases_of(rows):
             pair, part, _ = case.split(": ")
             names = [f"{pair}: {part}"] if part != "learn" else []
         elif phase == "interception":
-            names = [case] if case in ("doctor", "exits") or "/" in case and not case.endswith(": beside") else []
+            one = case.partition(": ")[0]
+            names = [one] if one in BESIDES or "/" in case and not case.endswith(": beside") else []
         elif phase == "cost":
             names = [case.split(": ")[0]]
         else:
@@ -56,9 +66,7 @@ def values_of(phase, case):
     if phase == "interception":
         if case == "symbols":
             return ["symbols.driver", "symbols.table_lacks", "symbols.driver_lacks"]
-        if case == "exits":
-            return ["exits.tried", "exits.bad"]
-        return [] if case == "doctor" else GATHERED
+        return BESIDES.get(case, GATHERED)
     if phase == "cost":
         prefix = "counted" if "count" in case else "launch"
         roles = ["bare", "no broker", "attached", "holder", "filler"]

@@ -134,7 +134,9 @@ def jobs_that_say_nothing_wait_for_what_others_have(scene):
     scene.warm()
     torch = scene.options.torch > 0
     names = ["one", "two", "three"]
-    running = {name: scene.job(name, "1GiB", "3GiB", weft=[], torch=torch and name != "three") for name in names}
+    # What they wait for comes in its time here; a busy machine's is longer than what is waited where nothing is said (10 s).
+    patient = ["--wait", f"{2 * BOUND:.0f}"]
+    running = {name: scene.job(name, "1GiB", "3GiB", weft=patient, torch=torch and name != "three") for name in names}
     for name in names:
         scene.until(f"{name} has its first memory", lambda n=name: scene.has(n, "took"))
     scene.go("one")
@@ -176,7 +178,7 @@ def who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
     assert "weft profile keep" not in alone.stderr(), alone.stderr()
     # Ctrl-C ends a wait for more, too.
     holder = scene.holder("again", "5GiB")
-    tired = scene.job("tired", "1GiB", "4GiB", weft=[])
+    tired = scene.job("tired", "1GiB", "4GiB", weft=["--wait", f"{2 * BOUND:.0f}"])
     scene.go("tired")
     scene.until("it waits for more", lambda: any(row["waits_for"] for row in scene.queue()["running"]))
     os.kill(tired.pid, signal.SIGINT)

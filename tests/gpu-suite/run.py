@@ -622,7 +622,7 @@ class Tests:
 
         runs = []
 
-        def execute(device, place, name):
+        def execute(device, place, name, _more=()):
             runs.append(name)
             return None, {"hashes": {"same": "1", "by chance": "9"}}, []
 

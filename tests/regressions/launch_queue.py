@@ -214,3 +214,53 @@ def what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(_scene):
 @finding("clients-S1")
 def tens_of_thousands_of_executable_graphs_have_names(_scene):
     rust("weft-interposer", "hooks::graph::tests::tens_of_thousands_of_graphs_that_live_at_once_are_told_apart")
+
+
+@finding("hardware-F11")
+def an_updated_graph_is_followed_by_a_few_looks_at_a_time(_scene):
+    tests = "hooks::graph::tests"
+    rust("weft-interposer", f"{tests}::within_a_round_of_updates_every_node_is_looked_at_and_few_after_each", f"{tests}::a_graph_that_differs_each_time_is_read_ever_more_rarely")
+
+
+@finding("hardware-F7", scene=StrictScene)
+def on_newer_devices_no_call_by_an_unknown_private_table_overtakes_a_launch(scene):
+    program = compiled(scene, "tables.c")
+    holds(scene, compiled(scene, "references.c"))
+    in_order = b"overtaken: 0\novertaken later: 0\n"
+    for major, which, when, wanted in (
+        ("9", "unknown", "later", in_order),
+        ("10", "unknown", "later", in_order),
+        ("9", "unknown", "early", b"overtaken later: 0\n"),
+        ("9", "known", "later", b"left behind\n"),
+        ("9", "known", "early", b"left behind\n"),
+        ("8", "unknown", "later", b"left behind\n"),
+    ):
+        what = f"{which} table, {when}, on compute capability {major}"
+        job = scene.strict(program, which, when, "leaves" if wanted == b"left behind\n" else "waits", more={"STRICT_MAJOR": major})
+        scene.finish(job)
+        assert job.stdout() == wanted, f"{what}: {job.stdout()}"
+        assert "left behind" not in job.stderr() and "private" not in job.stderr(), f"{what}: {job.stderr()}"
+    # Who is told that nothing goes through it.
+    job = scene.strict(program, "unknown", "later", "leaves", more={"STRICT_MAJOR": "9", "WEFT_QUEUE": "always"})
+    scene.finish(job)
+    assert job.stdout() == b"left behind\n", job.stdout()
+    # Who looks is told why, and of which table.
+    job = scene.strict(program, "unknown", "later", "waits", more={"STRICT_MAJOR": "9", "WEFT_LOG": "debug"})
+    scene.finish(job)
+    assert "private table 1734dc26-800d-4745-8726-c0f1e7dd8bca: handed out, not known" in job.stderr(), job.explain()
+
+
+@finding("hardware-F17", scene=StrictScene)
+def a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene):
+    program = compiled(scene, "collective.c")
+    holds(scene, compiled(scene, "references.c"))
+    job = scene.strict(program)
+    scene.finish(job)
+    assert job.stdout() == b"rounds with a queue: some, left when the collective was launched: 0\n", job.stdout()
+    last = ended(scene, job)
+    assert last["unsplit"] > 0 and last["left_behind"] >= 20, last
+    rust(
+        "weft-interposer",
+        "session::peers::tests::the_collectives_of_each_nccl_are_told_from_other_kernels",
+        "session::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
+    )

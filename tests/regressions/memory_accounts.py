@@ -3,10 +3,11 @@
 import json
 import os
 import signal
+import sys
 
 from harness import jobs, paths
 from harness.scene import weft
-from stage import BOUND, compiled, finding, rust
+from stage import BOUND, ROOT, compiled, finding, rust
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -115,3 +116,29 @@ def a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
 @finding("correctness-18")
 def no_claim_sees_a_block_twice(scene):
     rust("weft-interposer", "session::tests::seat::no_claim_sees_a_block_twice")
+
+
+@finding("hardware-F16")
+def who_waits_inside_an_allocation_says_so_and_for_how_long(scene):
+    small(scene)
+    holds = ROOT / "tests" / "admission" / "holds.py"
+
+    def job(name, *takes, **more):
+        command = [sys.executable, holds, scene.folder / f"{name}.json", "--while", scene.running]
+        for take in takes:
+            command += ["--take", take]
+        return scene.job(command, name, more={name: str(value) for name, value in more.items()})
+
+    def events(name):
+        return [line["event"] for line in jobs.lines_of(scene.folder / f"{name}.json")]
+
+    holder = job("holder", "5GiB", WEFT_MEMORY="5GiB")
+    assert jobs.wait_until(lambda: "took" in events("holder") or not holder.running(), BOUND) and holder.running(), holder.explain()
+    # Nothing is said of what it takes, nor of how long it waits.
+    grower = job("grower", "1GiB", "4GiB")
+    assert jobs.wait_until(lambda: "waits inside" in grower.stderr() or not grower.running(), BOUND) and grower.running(), grower.explain()
+    assert "for 10 s at most" in grower.stderr(), grower.explain()
+    # It is over by itself, though its neighbour stays; and it was said once.
+    assert jobs.wait_until(lambda: "none" in events("grower"), BOUND), grower.explain()
+    assert holder.running() and grower.stderr().count("waits inside") == 1, grower.explain()
+    rust("weft-broker", "daemon::admission::growing::tests::a_wait_that_is_soon_over_is_not_told")

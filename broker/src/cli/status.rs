@@ -220,7 +220,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
         }
         if client.unsplit > 0 {
             lines.push(named(format!(
-                "{} launches in the middle of bursts that it times (auto-tuning) went past the gate without credit",
+                "{} launches in the middle of bursts that it times (auto-tuning), or that other devices wait for, went past the gate without credit",
                 client.unsplit
             )));
         }

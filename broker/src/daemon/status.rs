@@ -129,7 +129,7 @@ pub struct ClientStatus {
     pub waited_ns: u64,
     /// Waits that ended at their bound: weft stepped aside.
     pub waits_expired: u64,
-    /// Launches in the middle of a burst that the job times (an auto-tuner's), let past the gate on purpose.
+    /// Launches in the middle of a burst that the job times (an auto-tuner's), and collectives that other devices wait for, let past the gate on purpose.
     pub unsplit: u64,
     /// Launches that its host left behind at a closed gate (`WEFT_QUEUE`), to be issued when it opens.
     #[serde(default)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::{capture, hooks, written};
 use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
+use crate::queue::tables;
 use crate::session::{self, Device, Sight, Where};
 use crate::trouble::guarded;
 use crate::{memory, real, session::Stream, table};
@@ -21,6 +22,7 @@ fn uses(device: CuDevice) {
         return;
     }
     if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        guarded(|| tables::device_used(device));
         guarded(|| session::device_seen(device, &describe(device)));
     }
 }
@@ -51,9 +53,19 @@ fn describe(device: CuDevice) -> Device {
     }
 }
 
+/// A driver may be initialised past us, by one of its private tables: then the process's first context is where we hear of it.
+fn begin() {
+    let mut count = 0;
+    // SAFETY: the out-parameter is valid. One that is not initialised says so.
+    if !session::has_begun() && unsafe { real::cuDeviceGetCount(&mut count) }.ok() {
+        session::initialised();
+    }
+}
+
 /// # Safety
 /// `context` is the out-parameter of `real`.
 unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
+    begin();
     let enter = || session::enter(device, || (!capture::any()).then(|| sight(device)));
     if guarded(enter) == Some(session::Entry::NoMemory) {
         return CuResult::OUT_OF_MEMORY;

@@ -4,7 +4,15 @@
 //! belongs to the executable graph and follows it: clients rewrite every kernel node before each launch, or update the whole
 //! from a new capture. Child graphs count with their kernels. So do the bodies of a conditional node,
 //! once each: how often they run is decided on the device. A graph that could not be read (a capture was on, an old driver) has no identity; its launches are
-//! counted as unnamed.
+//! counted as unnamed. A kernel of it that has no name counts as one without; it is counted, too, and the graph has an identity all the same.
+//!
+//! **Updates.** An executable graph may be updated from a new capture for each token (llama.cpp), and to read thousands of nodes each time would cost more than the update. The driver
+//! takes an update only from a graph of the same nodes in the same order; parameters may differ, grids and even functions. An identity
+//! says how long the graph runs, and other parameters do not change that. So after an update some nodes are looked at, others each time, and all within [`ROUND`] updates ([`Watch`]).
+//! Where one is another kernel now, or another number of nodes is there, all are read. A graph whose kernels differ after every update is read as often as [`ROUND`] allows: what it is called
+//! meanwhile is a graph of the same nodes. Where what a graph is called is learnt from (stage 1, traces), all nodes are read each time.
+//!
+//! A node that is changed by itself costs nothing of the others: the identity is made anew at the next launch.
 
 use std::ffi::c_void;
 use std::sync::LazyLock;
@@ -32,8 +40,17 @@ const DEEPEST: usize = 8;
 /// Nodes of one graph that are looked at.
 const MOST_NODES: usize = 1 << 20;
 
+/// Within so many updates all nodes of a graph are looked at; and a graph that differs after each is read once in so many.
+const ROUND: u32 = 64;
+
+/// Kernels that are looked at after an update at least: some microseconds of driver calls.
+const LEAST: usize = 16;
+
 /// Identities by executable graph, for the launch path.
 static IDENTITIES: Index<GRAPHS> = Index::new();
+
+/// Stands for an identity that is to be made anew.
+const CHANGED: u64 = 1;
 
 /// The graphs inside each conditional node: the driver tells them when the node is made and not again. A node's handle may live
 /// again as another node; then its type says so.
@@ -50,13 +67,20 @@ static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Made>> = LazyLock::new(DashMap
 #[derive(Debug, Default)]
 struct Made {
     nodes: Vec<Node>,
+    /// How many nodes there are, those included that launch nothing.
+    count: usize,
     /// Where the last changed node stands: clients change nodes in their order, each step all of them.
     last: usize,
+    watch: Watch,
 }
 
 impl Made {
-    fn of(nodes: Vec<Node>) -> Made {
-        Made { nodes, last: 0 }
+    fn of((nodes, count): (Vec<Node>, usize)) -> Made {
+        Made {
+            nodes,
+            count,
+            ..Made::default()
+        }
     }
 
     /// The place of a node, looked for from the one after the last.
@@ -78,17 +102,79 @@ impl Made {
 struct Node {
     /// Its handle in the graph that the executable graph was made of: what later changes name.
     handle: CuGraphNode,
+    /// Its place among all nodes of that graph.
+    at: usize,
+    /// `NODE_KERNEL` and so on.
+    kind: u32,
     /// Identities of its kernels: one, or those of a child graph.
     kernels: Vec<u64>,
     enabled: bool,
 }
 
+/// Which nodes are looked at after updates.
+#[derive(Debug, Default)]
+struct Watch {
+    /// The next one.
+    next: usize,
+    /// Kernels that may be looked at; what one update does not use is left for a node of many kernels.
+    credit: usize,
+    /// Updates since all were read, and before how many of them that is not done again.
+    since: u32,
+    pause: u32,
+    /// An update could not be followed: all are read at the next one.
+    due: bool,
+}
+
+impl Watch {
+    /// An update came. Whether all nodes are to be read if something is seen to differ.
+    fn may_read(&mut self) -> bool {
+        self.since = self.since.saturating_add(1);
+        self.since >= self.pause
+    }
+
+    /// All nodes were read, because something differed. One that differs again and again is read ever more rarely.
+    fn has_read(&mut self) {
+        self.pause = match self.since > 2 * self.pause {
+            true => 1,
+            false => (2 * self.pause).clamp(1, ROUND),
+        };
+        self.since = 0;
+    }
+
+    /// The nodes to look at now, of which each has so many kernels.
+    fn choose(&mut self, weights: &[usize]) -> Vec<usize> {
+        let all: usize = weights.iter().sum();
+        let each = LEAST.max(all.div_ceil(ROUND as usize));
+        self.credit = (self.credit + each).min(all.max(each));
+        let mut chosen = Vec::new();
+        while chosen.len() < weights.len() {
+            let at = self.next % weights.len();
+            let Some(weight) = weights.get(at).filter(|weight| **weight <= self.credit) else {
+                break;
+            };
+            self.credit -= weight;
+            self.next = at + 1;
+            chosen.push(at);
+        }
+        chosen
+    }
+}
+
 /// The identity of an executable graph; 0 where unknown.
 #[inline]
 pub fn identity(exec: CuGraphExec) -> u64 {
-    IDENTITIES
+    let known = IDENTITIES
         .find(exec)
-        .map_or(0, |slot| slot.value.load(Ordering::Relaxed))
+        .map_or(0, |slot| slot.value.load(Ordering::Relaxed));
+    if known == CHANGED { identity_anew(exec) } else { known }
+}
+
+/// Nodes of this graph were changed since its last launch.
+#[cold]
+#[inline(never)]
+fn identity_anew(exec: CuGraphExec) -> u64 {
+    let anew = || GRAPHS_MADE.get(&exec).map(|made| identify(exec, &made.nodes));
+    guarded(anew).flatten().unwrap_or(0)
 }
 
 /// The identity of a kernel node. The first of an identity is told to the session, as that of a launch is.
@@ -97,7 +183,18 @@ fn kernel(node: &KernelNode) -> u64 {
     names::identify_shape(handle, node.grid, node.block, node.shared)
 }
 
-fn nodes_of(graph: CuGraph) -> Option<Vec<CuGraphNode>> {
+/// The nodes of a graph. `about`: how many there were before, which saves a call.
+fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
+    // Room for one more shows whether there are more.
+    let room = about + 1;
+    if about > 0 && about < MOST_NODES {
+        let (mut nodes, mut count) = (vec![0; room], room);
+        // SAFETY: the array has room for `count` nodes.
+        if unsafe { real::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.ok() && count < room {
+            nodes.truncate(count);
+            return Some(nodes);
+        }
+    }
     let mut count = 0usize;
     // SAFETY: a null array asks for the count alone.
     if !unsafe { real::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }.ok() || count > MOST_NODES {
@@ -128,44 +225,59 @@ fn kernel_of(node: CuGraphNode) -> Option<u64> {
     Some(kernel(&launch))
 }
 
-/// What a graph is made of. Driver calls of ours: never while a capture is on.
-fn read(graph: CuGraph, depth: usize) -> Option<Vec<Node>> {
+/// The kernels of a node of this kind; none where it launches nothing, `None` where they cannot be told. Driver calls of ours: never while a capture is on.
+fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> {
+    match kind {
+        NODE_KERNEL => {
+            let kernel = kernel_of(handle).unwrap_or(0);
+            if kernel == 0 {
+                session::unnamed_node();
+            }
+            Some(vec![kernel])
+        }
+        NODE_CHILD_GRAPH if depth < DEEPEST => {
+            let mut child = 0;
+            // SAFETY: the out-parameter is valid, the node is a child graph.
+            if !unsafe { real::cuGraphChildGraphNodeGetGraph(handle, &mut child) }.ok() {
+                return None;
+            }
+            Some(all_kernels(&read(child, depth + 1)?.0))
+        }
+        NODE_CONDITIONAL if depth < DEEPEST => {
+            // Without its bodies a graph would pass for a shorter one than it is.
+            let bodies = BODIES.get(&handle).map(|bodies| bodies.clone())?;
+            let mut kernels = Vec::new();
+            for body in bodies {
+                kernels.extend(all_kernels(&read(body, depth + 1)?.0));
+            }
+            Some(kernels)
+        }
+        NODE_CHILD_GRAPH | NODE_CONDITIONAL => None,
+        _ => Some(Vec::new()),
+    }
+}
+
+/// What a graph is made of: its nodes that launch something, and how many there are in all. Driver calls of ours, too.
+fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
+    let handles = nodes_of(graph, 0)?;
     let mut found = Vec::new();
-    for handle in nodes_of(graph)? {
+    for (at, handle) in handles.iter().copied().enumerate() {
         let mut kind = u32::MAX;
         // SAFETY: the out-parameter is valid, the node fresh from the driver.
         if !unsafe { real::cuGraphNodeGetType(handle, &mut kind) }.ok() {
             return None;
         }
-        let kernels = match kind {
-            NODE_KERNEL => vec![kernel_of(handle)?],
-            NODE_CHILD_GRAPH if depth < DEEPEST => {
-                let mut child = 0;
-                // SAFETY: the out-parameter is valid, the node is a child graph.
-                if !unsafe { real::cuGraphChildGraphNodeGetGraph(handle, &mut child) }.ok() {
-                    return None;
-                }
-                all_kernels(&read(child, depth + 1)?)
-            }
-            NODE_CONDITIONAL if depth < DEEPEST => {
-                // Without its bodies a graph would pass for a shorter one than it is.
-                let bodies = BODIES.get(&handle).map(|bodies| bodies.clone())?;
-                let mut kernels = Vec::new();
-                for body in bodies {
-                    kernels.extend(all_kernels(&read(body, depth + 1)?));
-                }
-                kernels
-            }
-            NODE_CHILD_GRAPH | NODE_CONDITIONAL => return None,
-            _ => continue,
-        };
-        found.push(Node {
-            handle,
-            kernels,
-            enabled: true,
-        });
+        if matches!(kind, NODE_KERNEL | NODE_CHILD_GRAPH | NODE_CONDITIONAL) {
+            found.push(Node {
+                handle,
+                at,
+                kind,
+                kernels: kernels_of(handle, kind, depth)?,
+                enabled: true,
+            });
+        }
     }
-    Some(found)
+    Some((found, handles.len()))
 }
 
 fn all_kernels(nodes: &[Node]) -> Vec<u64> {
@@ -177,7 +289,7 @@ fn all_kernels(nodes: &[Node]) -> Vec<u64> {
 }
 
 /// Sets an executable graph's identity from its nodes.
-fn identify(exec: CuGraphExec, nodes: &[Node]) {
+fn identify(exec: CuGraphExec, nodes: &[Node]) -> u64 {
     let kernels = all_kernels(nodes);
     let hash = graph_hash(kernels.iter().copied());
     IDENTITIES.set(exec, hash);
@@ -186,15 +298,16 @@ fn identify(exec: CuGraphExec, nodes: &[Node]) {
         session::graph_seen(hash, &kernels);
         session::kernel_seen(hash, &KernelId::graph(hash, kernels.len()));
     }
+    hash
 }
 
 fn learn(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
         let nodes = if capture::any() { None } else { read(graph, 0) };
         match nodes {
-            Some(nodes) => {
-                identify(exec, &nodes);
-                GRAPHS_MADE.insert(exec, Made::of(nodes));
+            Some(found) => {
+                identify(exec, &found.0);
+                GRAPHS_MADE.insert(exec, Made::of(found));
             }
             None => forget(exec),
         }
@@ -209,19 +322,52 @@ fn forget(exec: CuGraphExec) {
 /// An executable graph was updated from another graph of the same shape. Later changes go on naming the first graph's nodes.
 fn update(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
-        let nodes = if capture::any() { None } else { read(graph, 0) };
-        let Some(mut nodes) = nodes else { return forget(exec) };
-        if let Some(before) = GRAPHS_MADE.get(&exec)
-            && before.nodes.len() == nodes.len()
-        {
-            for (node, before) in nodes.iter_mut().zip(before.nodes.iter()) {
-                node.handle = before.handle;
-                node.enabled = before.enabled;
+        // Out of the map meanwhile: no lock is held over a call of the driver's.
+        let before = GRAPHS_MADE.remove(&exec).map(|(_, made)| made);
+        let Some(mut made) = before else {
+            return learn(exec, graph);
+        };
+        if capture::any() {
+            made.watch.due = true;
+        } else if differs(&mut made, graph) {
+            let Some((mut nodes, count)) = read(graph, 0) else {
+                return forget(exec);
+            };
+            if made.nodes.len() == nodes.len() {
+                for (node, before) in nodes.iter_mut().zip(made.nodes.iter()) {
+                    node.handle = before.handle;
+                    node.enabled = before.enabled;
+                }
             }
+            made.watch.due = false;
+            if nodes != made.nodes {
+                identify(exec, &nodes);
+                made.watch.has_read();
+            }
+            (made.nodes, made.count) = (nodes, count);
         }
-        identify(exec, &nodes);
-        GRAPHS_MADE.insert(exec, Made::of(nodes));
+        GRAPHS_MADE.insert(exec, made);
     });
+}
+
+/// Whether all nodes of the graph are to be read that this one was updated from.
+fn differs(made: &mut Made, graph: CuGraph) -> bool {
+    let may_read = made.watch.may_read();
+    if made.watch.due || session::is_studied() {
+        return true;
+    }
+    if !may_read {
+        return false;
+    }
+    let Some(handles) = nodes_of(graph, made.count).filter(|handles| handles.len() == made.count) else {
+        return true;
+    };
+    let weights: Vec<usize> = made.nodes.iter().map(|node| node.kernels.len().max(1)).collect();
+    made.watch.choose(&weights).into_iter().any(|at| {
+        let node = made.nodes.get(at);
+        let now = node.and_then(|node| kernels_of(*handles.get(node.at)?, node.kind, 0));
+        now.as_deref() != node.map(|node| node.kernels.as_slice())
+    })
 }
 
 /// A node of an executable graph was changed: `change` says whether its kernels or its state did.
@@ -234,9 +380,9 @@ fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -
         let Some(found) = at.and_then(|at| made.nodes.get_mut(at)) else {
             return;
         };
-        // Clients rewrite the arguments of every kernel before each launch; the kernels stay the same.
+        // Clients rewrite the arguments of every kernel before each launch; the kernels stay the same. Where they change, as a rule those of many nodes do: the next launch sees to it.
         if change(found) {
-            identify(exec, &made.nodes);
+            IDENTITIES.set(exec, CHANGED);
         }
     });
 }
@@ -400,7 +546,7 @@ hooks! {
         if result.ok() {
             let kernels = if capture::any() { None } else { guarded(|| read(child, 1)).flatten() };
             match kernels {
-                Some(nodes) => change(exec, node, |node| {
+                Some((nodes, _)) => change(exec, node, |node| {
                     node.kernels = all_kernels(&nodes);
                     true
                 }),
@@ -434,15 +580,62 @@ mod tests {
     fn tens_of_thousands_of_graphs_that_live_at_once_are_told_apart() {
         // Handles are addresses of small objects.
         let exec = |number: usize| 0x7700_0000_0000 + 0x140 * number;
-        for number in 1..40_000 {
+        for number in 2..40_000 {
             IDENTITIES.set(exec(number), number as u64);
         }
-        for number in 1..40_000 {
+        for number in 2..40_000 {
             assert_eq!(identity(exec(number)), number as u64);
         }
-        for number in 1..40_000 {
+        for number in 2..40_000 {
             forget(exec(number));
         }
-        assert_eq!(identity(exec(1)), 0);
+        assert_eq!(identity(exec(2)), 0);
+    }
+
+    #[test]
+    fn within_a_round_of_updates_every_node_is_looked_at_and_few_after_each() {
+        for weights in [
+            vec![1; 1500],
+            vec![1; 3],
+            vec![1500],
+            [vec![1; 700], vec![900], vec![1]].concat(),
+        ] {
+            let (mut watch, mut seen) = (Watch::default(), vec![false; weights.len()]);
+            let all: usize = weights.iter().sum();
+            let mut looked = 0;
+            for _ in 0..ROUND {
+                let chosen = watch.choose(&weights);
+                looked += chosen.iter().map(|at| weights[*at]).sum::<usize>();
+                assert!(
+                    chosen.len() <= weights.len().min(LEAST.max(all.div_ceil(64))),
+                    "{chosen:?}"
+                );
+                for at in chosen {
+                    seen[at] = true;
+                }
+            }
+            assert!(seen.iter().all(|seen| *seen), "{} nodes", weights.len());
+            assert!(looked <= 2 * all.max(LEAST * ROUND as usize), "{looked} of {all}");
+        }
+        assert!(Watch::default().choose(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_graph_that_differs_each_time_is_read_ever_more_rarely() {
+        let mut watch = Watch::default();
+        let mut reads = 0;
+        for _ in 0..10 * ROUND {
+            if watch.may_read() {
+                watch.has_read();
+                reads += 1;
+            }
+        }
+        assert!((10..=17).contains(&reads), "{reads}");
+        // One that has stayed the same for long is read at once.
+        for _ in 0..3 * ROUND {
+            watch.may_read();
+        }
+        watch.has_read();
+        assert!(watch.may_read());
     }
 }

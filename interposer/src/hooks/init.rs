@@ -1,10 +1,12 @@
 //! The first calls of a process, and what it gets where there is no driver.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::hooks;
+use super::{hooks, written};
 use crate::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
+use crate::queue::tables::{self, Identity};
 use crate::resolve::proc_address;
+use crate::trouble::guarded;
 use crate::{session, table};
 
 hooks! {
@@ -12,6 +14,19 @@ hooks! {
         let result = real();
         if result.ok() {
             session::initialised();
+        }
+        result
+    }
+
+    /// Handed out as it is: the runtime's self-test covers its address.
+    fn cuGetExportTable(table: *mut *const c_void, identity: *const Identity) |real| {
+        let result = real();
+        // SAFETY: the driver read the identity.
+        let identity = unsafe { written(identity) };
+        // SAFETY: the driver wrote the table, or null.
+        let table = unsafe { written(table) };
+        if let Some(identity) = identity {
+            guarded(|| tables::asked(identity, result.ok() && table.is_some_and(|table| !table.is_null())));
         }
         result
     }

@@ -1,8 +1,7 @@
 //! Calls that need not wait for what is in the queue.
 //!
 //! Each reads or makes something that no launch before it can change, and changes nothing that a launch before it could meet. Everything that is not here waits. Private
-//! tables of the driver (`cuGetExportTable`) are handed out unchanged; calls through them are not seen. No client of the matrix puts work on the device through
-//! them: on the simulated device, whose tables do nothing, all of their work arrives.
+//! tables of the driver (`cuGetExportTable`) are handed out unchanged; calls through them are not seen: [`super::tables`].
 #![forbid(unsafe_code)]
 
 /// In alphabetic order. Names as `cuGetProcAddress` knows them, so all versions of each.

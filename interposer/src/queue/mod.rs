@@ -12,7 +12,8 @@
 //!   to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that waits for the queue returns its error; not one that gives something back.
 //! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. What others put in meanwhile
 //!   he does not wait for. A job that ends by itself (`exit`, `_exit`), and one whose broker dies, issues what is left without waiting. What a signal kills takes it along.
-//! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's table does not know, nothing is left behind any more.
+//! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's table does not know, nothing is left behind any more; nor, on newer devices, where it is
+//!   given one of the driver's private tables of which nobody knows what is in it ([`tables`]).
 //! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
 //! * A job that is no filler, or whose gate is open, pays one load a call.
 //!
@@ -25,6 +26,7 @@ mod issuer;
 mod known;
 mod left;
 mod line;
+pub mod tables;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -363,31 +365,46 @@ pub fn at_once() {
     }
 }
 
-/// The job was given a function of the driver's that weft's table does not know. Calls of it pass weft by, and with it what is in the queue, whatever their place among the launches. So what
-/// is there goes, and nothing is left behind any more.
+/// The job was given a function of the driver's that weft's table does not know. Calls of it pass weft by, and with it what is in the queue, whatever their place among the launches.
 pub fn passed_by(name: &str) {
-    if !on() || issuer::broken() {
-        return;
+    if on() && !issuer::broken() {
+        give_up(Why::Newer(name.to_owned()));
     }
+}
+
+/// Why nothing is left behind any more.
+#[derive(Debug)]
+enum Why {
+    /// By this function calls may go that weft does not see.
+    Newer(String),
+    /// By a private table.
+    Table,
+}
+
+/// What is in the queue goes, and nothing is left behind any more.
+fn give_up(why: Why) {
     issuer::stop();
     guarded(|| {
         issuer::empty();
-        PASSED_BY.get_or_init(|| name.to_owned());
+        GIVEN_UP.get_or_init(|| why);
     });
 }
 
-/// The function by which the queue was given up.
-static PASSED_BY: OnceLock<String> = OnceLock::new();
+/// Why the queue was given up.
+static GIVEN_UP: OnceLock<Why> = OnceLock::new();
 
-/// A launch is not left behind that would have been: why that is never done in this process is said, once.
+/// A launch is not left behind that would have been: why that is never done in this process is said, once. Of private tables only to who looks: on some devices nearly every job has them.
 #[cold]
 fn say_why_not() {
     static SAID: Once = Once::new();
-    if let Some(name) = PASSED_BY.get() {
-        SAID.call_once(|| {
-            log::warn!(
+    if let Some(why) = GIVEN_UP.get() {
+        SAID.call_once(|| match why {
+            Why::Newer(name) => log::warn!(
                 "launches are not left behind at the gate: {name} is newer than this weft, and calls of it would pass them by"
-            );
+            ),
+            Why::Table => log::info!(
+                "launches are not left behind at the gate: this device is newer than those that weft was tried with, and calls by a private table of its driver might pass them by"
+            ),
         });
     }
 }

@@ -11,17 +11,18 @@ use super::copies::DEVICE_BANDWIDTH;
 use super::sampler::Look;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, Ticket, clock, devices, helper, session, turn};
+use super::{LaunchInfo, Ticket, clock, devices, helper, peers, session, turn};
 
 impl Session {
     /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.
-    fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
+    pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
         let orders = &self.lane.orders;
         !launch.capturing
             && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Filler)
             && orders.flags.load(Ordering::Relaxed) & flags::PROFILE == 0
             && self.captures.load(Ordering::Acquire) == 0
             && !self.tuning.is_timing(clock::now())
+            && !peers::awaits(launch.kernel_hash)
     }
 
     /// As [`Session::before_launch`] for a launch that is counted already: goes through the gate in its turn.

@@ -7,6 +7,7 @@
 //! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
 //!   this process that is on the device makes no progress (a program may queue a kernel that spins until a later launch of its own is
 //!   queued: XLA's tuner does, and would wait for ever).
+//! * A collective, for which kernels on other devices wait, does not wait here ([`peers`]).
 //! * A burst of launches by which the job times kernels (auto-tuning) is not split: a wait in its middle would be taken for the kernel's time.
 //! * What goes through without credit is taken from the credit word all the same: the word is given = taken + revoked + left at any time.
 #![forbid(unsafe_code)]
@@ -22,7 +23,7 @@ use weft_broker::protocol::lane::{Kind, Mode, bells};
 use super::state::Session;
 use super::streams::Place;
 use super::turn::nap;
-use super::{Stream, clock};
+use super::{Stream, clock, peers};
 
 /// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every 100 ms while anybody waits.
 const STANDSTILL: Ns = 300_000_000;
@@ -93,6 +94,18 @@ impl Session {
     #[inline(always)]
     pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
         self.turn.is_empty() && self.goes_on(kernel, cost, now) == Leave::Now && self.take_credit(cost)
+    }
+
+    /// Lets a launch through that finds no credit, if kernels on other devices wait for it ([`peers`]). It goes past those who wait at the gate: they are other threads', to which it has no order.
+    #[cold]
+    #[inline(never)]
+    pub fn pass_for_peers(&self, want: &Want) -> bool {
+        let passes = peers::awaits(want.kernel);
+        if passes {
+            self.overdraw(want.cost);
+            self.lane.counters.unsplit.fetch_add(1, Ordering::Relaxed);
+        }
+        passes
     }
 
     /// Whether the lease, if there is one, lets a launch go that takes so long, by the clock alone.

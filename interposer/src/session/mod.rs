@@ -15,7 +15,7 @@
 //! | `state`, `step` | the session: what each launch does in each mode; what is left to do after it |
 //! | `copies` | the same for copies and fills |
 //! | `ends` | synchronising calls, and streams and contexts that end |
-//! | `gate`, `turn` | where fillers wait, and in which order |
+//! | `gate`, `turn`, `peers` | where fillers wait, and in which order; who does not |
 //! | `behind` | what the launch queue asks |
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
 //! | `costs`, `tuning` | predicted times; when kernels are being timed by the job itself |
@@ -44,6 +44,7 @@ mod helper;
 mod interrupt;
 mod look;
 mod messages;
+mod peers;
 mod sampler;
 mod script;
 mod seat;
@@ -194,6 +195,11 @@ pub fn initialised() {
     }
 }
 
+/// Whether [`initialised`] was called.
+pub fn has_begun() -> bool {
+    BEGUN.load(Ordering::Acquire) != 0
+}
+
 /// A forked child may begin anew.
 fn forget_begun() {
     thread::forget();
@@ -337,6 +343,7 @@ fn tell(session: &Session, message: ToBroker) {
 
 /// The first launch of an identity. Slow path: may allocate, never waits.
 pub fn kernel_seen(hash: u64, id: &KernelId) {
+    peers::kernel_seen(hash, &id.symbol);
     trace::kernel_seen(hash, id);
     // Names are the job's, whatever device they are launched on.
     if let Some(session) = devices::first() {
@@ -353,6 +360,18 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
     if let Some(session) = devices::first() {
         let kernels = kernels.iter().take(GRAPH_TOLD).copied().collect();
         tell(session, ToBroker::Graph { hash, kernels });
+    }
+}
+
+/// Whether something is learnt of launches by what they are called: in stage 1, and where they are recorded.
+pub fn is_studied() -> bool {
+    trace::on() || devices::first().is_some_and(Session::sampling)
+}
+
+/// A graph was read, and a kernel of it has no name. Slow path.
+pub fn unnamed_node() {
+    if let Some(session) = devices::first() {
+        session.lane.counters.unnamed.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -50,9 +50,10 @@ const WORDS: Duration = Duration::from_millis(300);
 /// Between two looks at whether the person lost patience.
 const LOOK: Ns = 100_000_000;
 
-/// A job that runs waits for what it wants more, where others have it, for so long if nothing else was said (`WEFT_WAIT`). A minute: many a neighbour ends or gives back within it, and
-/// a program that tries how much it can have is held up by no more than that.
-const GROWS: Ns = 60_000_000_000;
+/// A job that runs waits for what it wants more, where others have it, for so long if nothing else was said (`WEFT_WAIT`). It waits inside an allocation, as a rule with the framework's
+/// allocator locked and perhaps Python's lock held: everything in the process that allocates waits along, and a service does not answer who asks whether it lives (those ask every 10 s as a rule, and
+/// kill after the third time). Ten seconds: a neighbour that ends or gives back just now is waited for.
+const GROWS: Ns = 10_000_000_000;
 
 /// Who asks again within this after an answer asks for the same thing.
 const AGAIN: Ns = 1_000_000_000;

@@ -405,7 +405,7 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(kernel, cost, now) {
+        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) {
             if !waits && crate::queue::leaves() {
                 return Step::WAITS;
             }

@@ -31,6 +31,7 @@ def write(folder):
         return
     seen["driver"] = text(library, b"driver")
     seen["unknown_names"] = text(library, b"unknown").split()
+    seen["tables"] = text(library, b"tables").splitlines()
     path = os.path.join(folder, f"{os.getpid()}.json")
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(seen, file)

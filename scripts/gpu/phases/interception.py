@@ -9,12 +9,18 @@ two may have agreed by chance. Under weft a client must
   * leave the same result, hashes of its data included,
   * have every launch named, no trouble counted, nothing said on stderr.
 
-On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too.
+On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too. Fillers leave launches behind whatever private tables
+of the driver they have (`WEFT_QUEUE=always`): whether anything overtakes those is what their data show (interposer/src/queue/tables.rs).
+
+Besides: what an update of a graph costs, whether the profiler still ties kernels to operators and sees as many as weft, that `CUDA_LAUNCH_BLOCKING` changes nothing but the queue, and a
+filler's end, again and again.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
+import statistics
 import subprocess
 import threading
 import time
@@ -24,6 +30,7 @@ from harness import elf, jobs, paths
 from .. import clients as table_of_clients
 from .. import machine, results, safety
 from ..phase import Failure, NoTime, Skip, ended_clients, failed, settled
+from ..workload import Orders
 
 PROGRAMS = paths.CLIENTS / "programs"
 OBSERVE = paths.ROOT / "scripts" / "gpu" / "observe"
@@ -61,6 +68,20 @@ BOUND = 120.0
 # Processes that begin and end for the case `exits`, and how long at most.
 EXITS, QUICK_EXITS, EXITS_SECONDS = 50, 3, 45.0
 
+# Updates of a graph: (what of weft-bench-launch, how many in a part, what is named); parts.
+UPDATES = [("update", 64, "graph-update"), ("relaunch", 16, "graph-relaunch")]
+UPDATE_PARTS, QUICK_UPDATE_PARTS = 9, 1
+
+# What runs under the profiler, and how: (name, role, variables).
+PROFILED = paths.ROOT / "scripts" / "gpu" / "profiled.py"
+PROFILED_AS = [("bare", None, {}), ("filler, queue off", "filler", {"WEFT_QUEUE": "off"}), ("filler, queue on", "filler", {"WEFT_QUEUE": "always"})]
+
+# The client whose launches block, and what says so.
+BLOCKS, QUICK_BLOCKS, BLOCKING = "torch-train", "torch-elementwise", {"CUDA_LAUNCH_BLOCKING": "1"}
+
+# What roles run with besides.
+MORE = {"filler": {"WEFT_QUEUE": "always"}}
+
 # Clients at a time on a real GPU, and what one needs of the machine's cores; so many in the first wave, which reads its libraries from the disk.
 MOST_AT_ONCE, CORES_EACH, FIRST_WAVE = 10, 1.5, 4
 
@@ -71,7 +92,10 @@ OURS = "weft"
 def run(phase):
     phase.case("doctor", doctor, phase, need=3)
     phase.case("symbols", symbols, phase, need=3)
+    phase.case("graph updates", graph_updates, phase, need=8)
+    phase.case("profiler", profiler, phase, need=30)
     clients(phase)
+    phase.case("blocking", blocking, phase, need=30)
     phase.case("exits", exits, phase, need=6)
 
 
@@ -120,6 +144,95 @@ def symbols(phase):
     phase.fact("symbols", {"table_lacks": lacking, "driver_lacks": absent})
     if not exported:
         raise Failure(f"{library} exports no function of the driver API")
+
+
+def graph_updates(phase):
+    """What an update of a graph of 1,500 kernels costs, and an update with a launch and a wait, with weft and without, in turn."""
+    program = paths.TARGET / "release" / "weft-bench-launch"
+    if not program.exists():
+        raise Skip("weft-bench-launch is not in the bundle")
+    folder = phase.place("updates")
+    device = phase.device(folder)
+    parts = QUICK_UPDATE_PARTS if phase.quick else UPDATE_PARTS
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(phase.broker(folder, device, trace=False))
+        processes = {}
+        for name, variables in (("bare", {}), ("weft", jobs.preload(broker.variables()))):
+            processes[name] = Orders([program], phase.environment(device, variables), folder, name)
+            stack.callback(processes[name].close)
+            if processes[name].hear(60) != "ready":
+                raise processes[name].failure("did not start")
+        for what, count, key in UPDATES:
+            taken = {name: [] for name in processes}
+            for _ in range(parts):
+                for name, process in processes.items():
+                    process.ask(f"{what} {max(count // 8, 1)} 1", 60)
+                    taken[name].append(float(process.ask(f"{what} {count} 1", 60).split()[0]) / 1e3)
+            for name, values in taken.items():
+                phase.sample(f"{key}.{name}", values, "us", how=f"weft-bench-launch {what}, 1,500 kernels, parts of {count}, in turn")
+            ratio = statistics.median(weft / bare for weft, bare in zip(taken["weft"], taken["bare"]))
+            phase.value(f"{key}.ratio", ratio, "times", n=parts, how="with weft, of without")
+
+
+def profiler(phase):
+    """Kernels that torch.profiler sees, and those of them that it ties to an operator; with the queue on it is known that those which were left behind have none."""
+    without = machine.missing_imports(phase.python, PROFILED)
+    if without:
+        raise Skip(f"no Python package {', '.join(without)}")
+    wrong, tied = [], 0.0
+    for name, role, variables in PROFILED_AS:
+        folder = phase.place("profiled")
+        device = phase.device(folder)
+        with contextlib.ExitStack() as stack:
+            more = {}
+            if role:
+                broker = stack.enter_context(phase.broker(folder, device))
+                priority = stack.enter_context(beside(phase, role, device, broker, folder))
+                more = {**jobs.preload(broker.variables(), priority=priority), **variables}
+            job = jobs.Job(profiled_command(phase, folder), environment=phase.environment(device, more), folder=folder, name="profiled")
+            phase.finish(job, BOUND, f"profiled.py, {name}")
+            seen = json.loads((folder / "result.json").read_text())
+            launches = ended_clients(settled(broker, job.pid)).get(job.pid, {}).get("launches") if role else None
+        if not role and not seen["kernels"]:
+            raise Skip(f"the profiler sees {seen['ops']} operators and no kernels here")
+        phase.value(f"profiler.{name}.kernels", seen["kernels"], "kernels", n=1, how="torch.profiler, scripts/gpu/profiled.py")
+        phase.value(f"profiler.{name}.with_op", seen["with_op"], "kernels", n=1, how="of those, tied to an operator by the call that launched them")
+        phase.fact(f"profiler: {name}", {**seen, "launches_seen_by_weft": launches})
+        if role:
+            phase.value(f"profiler.{name}.launches", launches or 0, "launches", n=1, how="that weft saw of the same process")
+            if not launches or launches < seen["kernels"]:
+                wrong.append(f"{name}: the profiler saw {seen['kernels']} kernels and weft {launches} launches")
+        if not role:
+            tied = seen["with_op"] / seen["kernels"]
+        # A kernel or two may come or go between runs.
+        if "off" in name and seen["with_op"] < (tied - 0.02) * seen["kernels"]:
+            wrong.append(f"{name}: {seen['with_op']} of {seen['kernels']} kernels are tied to an operator, without weft {tied:.0%}")
+    if wrong:
+        raise Failure("; ".join(wrong))
+
+
+def profiled_command(phase, folder):
+    return [phase.python, PROFILED, folder / "result.json", *(["--without-device"] if phase.simulated else [])]
+
+
+def blocked(phase):
+    name = QUICK_BLOCKS if phase.quick else BLOCKS
+    return Client(name, table_of_clients.tables()[name], phase)
+
+
+def blocking(phase):
+    """A filler with CUDA_LAUNCH_BLOCKING: the same data as without weft, and nothing is left behind."""
+    client = blocked(phase)
+    why = client.missing()
+    if why:
+        raise Skip(why)
+    gathered = Gathered()
+    reference = bare(client, phase.place("blocking"), BLOCKING)
+    under_weft(client, "filler", reference, gathered, {**BLOCKING, "WEFT_QUEUE": ""})
+    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{client.name} as filler with CUDA_LAUNCH_BLOCKING=1, data that two runs without weft agree in")
+    phase.value("blocking.left_behind", gathered.left_behind, "launches", n=1, how="the same run")
+    if gathered.left_behind:
+        raise Failure(f"{gathered.left_behind} launches were left behind, though each is to return when its kernel has ended")
 
 
 def exits(phase):
@@ -233,12 +346,24 @@ def plan(phase):
     if phase.wanted("exits"):
         variables = jobs.preload(broker.variables(), priority=BESIDE["filler"][0])
         yield "exits", [paths.TARGET / "release" / "weft-test-client", folder / "result.json"], phase.environment(device, variables)
+    if phase.wanted("graph updates"):
+        program = [paths.TARGET / "release" / "weft-bench-launch"]
+        for name, variables in (("bare", {}), ("weft", jobs.preload(broker.variables()))):
+            yield f"graph updates: {name}", program, phase.environment(device, variables)
+    if phase.wanted("profiler"):
+        for name, role, more in PROFILED_AS:
+            variables = {**jobs.preload(broker.variables(), priority=BESIDE[role][0]), **more} if role else {}
+            yield f"profiler: {name}", profiled_command(phase, folder), phase.environment(device, variables)
+    if phase.wanted("blocking"):
+        client = blocked(phase)
+        for name, variables in (("bare", {}), ("filler", jobs.preload(broker.variables(), priority=BESIDE["filler"][0]))):
+            yield f"blocking: {name}", client.command(folder / "result.json"), client.environment(device, folder, {**variables, **BLOCKING})
     for name, client in chosen(phase).items():
         for run_ in (*BARE, THIRD):
             yield f"{name}: {run_}", client.command(folder / "result.json"), client.environment(device, folder)
         for role in client.wanted_roles():
             priority, other, pattern = BESIDE.get(role, (5, None, ()))
-            variables = jobs.preload(broker.variables(), priority=priority)
+            variables = {**jobs.preload(broker.variables(), priority=priority), **MORE.get(role, {})}
             yield f"{name}/{role}", client.command(folder / "result.json"), client.environment(device, folder, variables)
             if other is not None:
                 variables = jobs.preload(broker.variables(), priority=other)
@@ -283,7 +408,7 @@ class Gathered:
         self.lock = threading.Lock()
         self.launches = self.unnamed = self.left_behind = self.lookups = self.runs = 0
         self.counters = {}
-        self.unknown, self.drivers = {}, set()
+        self.unknown, self.drivers, self.tables = {}, set(), {}
         self.by_chance = {}
         self.compared = self.differing = 0
 
@@ -301,6 +426,8 @@ class Gathered:
             for process in seen:
                 self.lookups += process["lookups"]
                 self.drivers.add(process["driver"])
+                for table in process.get("tables", []):
+                    self.tables.setdefault(table, set()).add(client)
                 for name in process["unknown_names"]:
                     self.unknown.setdefault(name, set()).add(client)
 
@@ -326,6 +453,8 @@ class Gathered:
         phase.fact("counters", self.counters)
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
         phase.fact("drivers", sorted(self.drivers))
+        # The driver's private tables by identity, each with the clients that asked for it.
+        phase.fact("tables", {name: sorted(clients) for name, clients in sorted(self.tables.items())})
         phase.fact("differs_without_weft", self.by_chance)
 
 
@@ -367,14 +496,14 @@ def one_client(client, gathered):
 BARE, THIRD = ("bare1", "bare2"), "bare3"
 
 
-def bare(client, folder):
-    """Two runs without weft, and what they agree in."""
+def bare(client, folder, more=()):
+    """Two runs without weft, and what they agree in. `more`: further variables of theirs."""
     runs = []
     for number in BARE:
         place = folder / number
         place.mkdir()
         device = client.phase.device(place)
-        job, result, _ = client.execute(device, place, number)
+        job, result, _ = client.execute(device, place, number, more)
         runs.append((job.stdout(), result))
         device.wait_gone()
     (out, first), (_, second) = runs
@@ -385,6 +514,7 @@ def bare(client, folder):
         "result": {key: value for key, value in first.items() if second.get(key) == value},
         "hashes": {name: value for name, value in hashes.items() if name not in by_chance},
         "by_chance": by_chance,
+        "more": more,
     }
 
 
@@ -393,7 +523,7 @@ def third(client, reference, gathered):
     if "third" not in reference:
         place = client.phase.place(f"{client.name}-{THIRD}")
         device = client.phase.device(place)
-        _, result, _ = client.execute(device, place, THIRD)
+        _, result, _ = client.execute(device, place, THIRD, reference.get("more", ()))
         device.wait_gone()
         hashes = result.get("hashes", {})
         reference["third"] = sorted(name for name, value in reference["hashes"].items() if hashes.get(name) != value)
@@ -404,13 +534,14 @@ def third(client, reference, gathered):
     return reference["third"]
 
 
-def under_weft(client, role, reference, gathered):
-    """One run in a role; raises Failure with all that is wrong."""
+def under_weft(client, role, reference, gathered, more=()):
+    """One run in a role; raises Failure with all that is wrong. `more`: further variables of the client's."""
     phase = client.phase
     folder = phase.place(f"{client.name}-{role}")
     device = phase.device(folder)
     with phase.broker(folder, device) as broker, beside(phase, role, device, broker, folder) as priority:
-        job, result, seen = client.execute(device, folder, "weft", jobs.preload(broker.variables(), priority=priority))
+        variables = {**jobs.preload(broker.variables(), priority=priority), **MORE.get(role, {}), **dict(more)}
+        job, result, seen = client.execute(device, folder, "weft", variables)
         status = settled(broker, job.pid)
     companion = {"holder", "filler"} & {role}
     last = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]

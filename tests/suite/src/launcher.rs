@@ -89,6 +89,11 @@ impl Launcher {
         self.stream
     }
 
+    /// The test kernel, of three arguments.
+    pub fn kernel(&self) -> *mut c_void {
+        self.kernel
+    }
+
     /// A function of the driver. `F` must be its type.
     pub fn symbol<F: Copy + 'static>(&self, name: &str) -> Result<F> {
         symbol(self.library, name)

@@ -72,7 +72,7 @@ pub struct Config {
     pub longest_wait: Ns,
     /// How many times longer than expected a job may run that is let in before a promise: estimates are wrong by up to two.
     pub doubt: f64,
-    /// For so long in an hour jobs of one user that run and wait for more keep out those who have not begun. A minute: as long as a job waits for more by itself.
+    /// For so long in an hour jobs of one user that run and wait for more keep out those who have not begun. A minute: six times as long as a job waits for more by itself.
     pub guard: Ns,
     /// After so long, what a user had counts half: an hour, so that the morning's work does not tell against the afternoon's.
     pub half_life: Ns,

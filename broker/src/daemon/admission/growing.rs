@@ -14,6 +14,9 @@ use crate::protocol::control::ToClient;
 /// A job is told that it waits no more often than this: one that wants more all the time waits all the time.
 const TOLD: u32 = 5;
 
+/// Before this has passed a job is not told that it waits: most that wait so briefly have what they want before a person could read of it.
+const BRIEF: Ns = 1_000_000_000;
+
 /// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to begin for his turn. For how long he keeps others out meanwhile the core knows.
 const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
 
@@ -30,6 +33,24 @@ pub struct Grower {
     /// Since when.
     pub since: Ns,
     until: Ns,
+    /// Its person has been told, or is not to be.
+    told: bool,
+}
+
+impl Grower {
+    /// Whether it is time to say that it waits.
+    fn is_to_hear(&self, now: Ns) -> bool {
+        !self.told && now.saturating_sub(self.since) >= BRIEF
+    }
+
+    /// What is said of it then: what it waits for, and how long that is at most.
+    fn line(&self) -> String {
+        format!(
+            "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
+            self.lacks as f64 / f64::from(1u32 << 30),
+            self.until.saturating_sub(self.since).div_ceil(1_000_000_000)
+        )
+    }
 }
 
 impl Book {
@@ -68,30 +89,38 @@ impl Book {
                     lacks,
                     since,
                     until: since.saturating_add(patience),
+                    told: false,
                 });
-                self.tells_who_grows(client, job, lacks, patience);
+                self.shows_who_grows(client, job);
                 self.carry_out();
             }
         }
     }
 
-    fn tells_who_grows(&mut self, client: u64, job: Job, lacks: u64, patience: Ns) {
-        let Some(gang) = self.gangs.get_mut(&job) else { return };
-        gang.told += 1;
-        let tells = gang.told <= TOLD;
-        let Some(member) = gang.members.get(&client) else {
-            return;
-        };
-        let seat = &member.entry.lane.seat;
-        seat.growing.store(1, Ordering::Release);
-        wake(&seat.answers);
-        if tells {
-            let line = format!(
-                "waits for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
-                lacks as f64 / f64::from(1u32 << 30),
-                patience / 1_000_000_000
-            );
-            let _ = member.sender.send(ToClient::Said(line));
+    /// The client sees that its answer takes longer.
+    fn shows_who_grows(&self, client: u64, job: Job) {
+        let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
+        if let Some(member) = member {
+            let seat = &member.entry.lane.seat;
+            seat.growing.store(1, Ordering::Release);
+            wake(&seat.answers);
+        }
+    }
+
+    /// Says to those who have waited for a moment that they wait, and for how long at most: they do so inside an allocation, where nothing else shows it.
+    fn tells_who_grows(&mut self, now: Ns) {
+        for grower in self.growers.iter_mut().filter(|grower| grower.is_to_hear(now)) {
+            grower.told = true;
+            let Some(gang) = self.gangs.get_mut(&grower.job) else {
+                continue;
+            };
+            gang.told += 1;
+            if gang.told > TOLD {
+                continue;
+            }
+            if let Some(member) = gang.members.get(&grower.client) {
+                let _ = member.sender.send(ToClient::Said(grower.line()));
+            }
         }
     }
 
@@ -148,13 +177,41 @@ impl Book {
         self.carry_out();
     }
 
-    /// Says no to those who have waited for as long as they meant to.
+    /// Says to those who wait for a while that they do, and no to those who have waited for as long as they meant to.
     pub fn look_at_the_growing(&mut self) {
         let now = clock::now();
+        self.tells_who_grows(now);
         let late = self.growers.iter().filter(|grower| grower.until <= now);
         let late: Vec<u64> = late.map(|grower| grower.client).collect();
         for client in late {
             self.grows_in_vain(client);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_soon_over_is_not_told() {
+        let mut grower = Grower {
+            client: 1,
+            job: Job(1),
+            bytes: 3 << 30,
+            lacks: 3 << 29,
+            since: 7 * BRIEF,
+            until: 16 * BRIEF + BRIEF / 2,
+            told: false,
+        };
+        assert!(!grower.is_to_hear(7 * BRIEF) && !grower.is_to_hear(8 * BRIEF - 1));
+        assert!(grower.is_to_hear(8 * BRIEF));
+        assert!(
+            grower.line().contains("1.50 GiB") && grower.line().contains("for 10 s at most"),
+            "{}",
+            grower.line()
+        );
+        grower.told = true;
+        assert!(!grower.is_to_hear(12 * BRIEF), "once");
     }
 }

@@ -152,7 +152,7 @@ pub struct Counters {
     pub waited: AtomicU64,
     /// Waits that ended at their bound, not with credit: weft stepped aside.
     pub waits_expired: AtomicU64,
-    /// Launches of a handle that no name was known for.
+    /// Launches of a handle that no name was known for, and nodes of graphs that are such, each time they are read.
     pub unnamed: AtomicU64,
     /// Launches into a capturing stream (neither held nor timed).
     pub captured: AtomicU64,
@@ -164,7 +164,7 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// The most device memory held so far, bytes.
     pub memory_peak: AtomicU64,
-    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times.
+    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times, or a collective that other devices wait for.
     pub unsplit: AtomicU64,
     /// Of the device memory held, what is managed, bytes.
     pub managed: AtomicU64,

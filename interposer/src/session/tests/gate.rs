@@ -7,7 +7,7 @@ use weft_broker::protocol::credit::Lease;
 use weft_broker::protocol::lane::{Kind, Mode, flags};
 
 use super::super::gate::Want;
-use super::super::{StreamOp, Synced, clock};
+use super::super::{StreamOp, Synced, clock, peers};
 use super::{attached, fake, kernel, launch, until};
 
 #[test]
@@ -366,4 +366,42 @@ fn a_burst_that_times_new_code_is_not_split() {
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
     assert_eq!(broker.lane.counters.unsplit.load(Ordering::Relaxed), 9);
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
+    let (session, mut broker) = attached(Mode::Filler);
+    const COLLECTIVE: u64 = 0x0c01_1ec7_14e5;
+    peers::kernel_seen(
+        COLLECTIVE,
+        "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
+    );
+    session.costs.set(COLLECTIVE, 3_000);
+    session.costs.set(7, 1_000);
+    assert!(session.may_leave_behind(&kernel(7, 0xd000)) && !session.may_leave_behind(&kernel(COLLECTIVE, 0xd000)));
+    thread::scope(|scope| {
+        scope.spawn(|| launch(session, &kernel(7, 0xd000)));
+        until("it waits at the gate", || {
+            broker.lane.reports.waiting.load(Ordering::Acquire) != 0
+        });
+        launch(session, &kernel(COLLECTIVE, 0xd100));
+        assert_eq!(
+            (broker.issued(), broker.credit()),
+            (3_000, -3_000),
+            "it went, and all of it is owed"
+        );
+        assert_eq!(broker.launches(), [0xd100]);
+        // Who waits pays for it first.
+        broker.grant(3_000);
+        broker.grant(1_000);
+    });
+    assert_eq!((broker.issued(), broker.credit()), (4_000, 0));
+    assert_eq!(broker.launches(), [0xd000]);
+    let counters = &broker.lane.counters;
+    assert_eq!(counters.unsplit.load(Ordering::Relaxed), 1);
+    assert_eq!(counters.waits_expired.load(Ordering::Relaxed), 0);
+    // With credit it goes as any other.
+    broker.grant(3_000);
+    launch(session, &kernel(COLLECTIVE, 0xd100));
+    assert_eq!((broker.credit(), counters.unsplit.load(Ordering::Relaxed)), (0, 1));
 }

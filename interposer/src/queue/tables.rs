@@ -1,0 +1,145 @@
+//! The driver's private tables (`cuGetExportTable`): which of them the process was handed, and whether launches may be left behind all the same.
+//!
+//! CUDA's own libraries ask the driver for tables of functions that no header names. They are handed out unchanged, and calls through them are not seen. What comes of that:
+//! * On devices older than [`NEWER`] all work of the clients that were tried arrives by functions of the API, whatever tables they have.
+//! * On sm_90 cuBLAS asks for one more (1734dc26-...), of which nobody has published what is in it: 15 functions, says its size, in drivers 535 to 555. Should a launch go through it, or
+//!   anything else with a place on a stream, it would overtake the launches in the queue: wrong numbers, and no error. So a process that was handed a table that is not in [`KNOWN`] leaves
+//!   nothing behind on such a device, and what is in the queue already goes before the table is handed out. As cuBLAS is part of nearly every PyTorch job, that turns the queue off for
+//!   nearly all of them there.
+//!
+//! What decides it is piece 1 of the GPU suite. There fillers run with `WEFT_QUEUE=always`, which passes over this rule, beside a holder. If on sm_90 their data are those of the runs without weft, with
+//! `launches.left_behind` above 0, and if weft counts as many launches as the profiler sees kernels (the fact `tables` says which tables were in use), then add these tables to [`KNOWN`]
+//! here, and take the sentence from README's row on `WEFT_QUEUE`. If data differ, they stay out, and what goes through them is to be found.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex};
+
+use crate::abi::CuDevice;
+use crate::real;
+
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.
+const MAJOR: i32 = 75;
+
+/// Devices from this compute capability on are newer than those whose clients were tried.
+const NEWER: i32 = 9;
+
+/// An identity, a `CUuuid`.
+pub type Identity = [u8; 16];
+
+/// Tables through which nothing goes that has a place on a stream. Their names are those that open-source projects use. (The one that every runtime asks for before `cuInit`, f8cff951-..., the drivers
+/// 535 to 555 refuse.)
+const KNOWN: [Identity; 8] = [
+    // CUDART_INTERFACE: contexts and modules.
+    id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),
+    // TOOLS_RUNTIME_CALLBACK_HOOKS.
+    id(0xa094_798c_2e74_2e74_93f2_0800_200c_0a66),
+    // TOOLS_TLS: a thread's context.
+    id(0x42d8_5a81_23f6_cb47_8298_f6e7_8a3a_ecdc),
+    // Context-local storage.
+    id(0xc693_336e_1121_df11_a8c3_68f3_55d8_9593),
+    // CONTEXT_CHECKS.
+    id(0x263e_8860_7cd2_6143_92f6_bbd5_006d_fa7e),
+    // INTEGRITY_CHECK: the runtime's self-test of its driver.
+    id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2),
+    // Context tools: a context's number.
+    id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
+    // What CUPTI asks for: it watches.
+    id(0x7cb6_3f9b_9ca4_8e42_a484_beb6_6e6a_ed7f),
+];
+
+const fn id(digits: u128) -> Identity {
+    digits.to_be_bytes()
+}
+
+/// Different questions that are kept.
+const KEPT: usize = 64;
+
+/// What was asked for, and whether it was handed out.
+static ASKED: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
+
+/// A table was handed out that is not known.
+static HANDED: AtomicBool = AtomicBool::new(false);
+
+/// The process uses a device that is newer than those that were tried.
+static ON_NEWER: AtomicBool = AtomicBool::new(false);
+
+/// Whether launches are left behind whatever tables there are.
+fn always() -> bool {
+    static ALWAYS: LazyLock<bool> =
+        LazyLock::new(|| std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "always"));
+    *ALWAYS
+}
+
+/// As people write it.
+fn text(identity: &Identity) -> String {
+    let digits: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();
+    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
+}
+
+/// The process has asked for a table, and the driver handed it out or not.
+pub fn asked(identity: Identity, handed: bool) {
+    let known = KNOWN.contains(&identity);
+    // No wait: a forked child may find it locked for ever.
+    if let Ok(mut asked) = ASKED.try_lock()
+        && !asked.contains(&(identity, handed))
+        && asked.len() < KEPT
+    {
+        asked.push((identity, handed));
+        log::debug!(
+            "private table {}: {}, {}",
+            text(&identity),
+            if handed { "handed out" } else { "refused" },
+            if known { "known" } else { "not known" }
+        );
+    }
+    if handed && !known && !HANDED.swap(true, Ordering::SeqCst) {
+        decide();
+    }
+}
+
+/// The process uses this device. A driver call of ours: never while a capture is on.
+pub fn device_used(device: CuDevice) {
+    let mut major = 0;
+    // SAFETY: the out-parameter is valid.
+    let told = unsafe { real::cuDeviceGetAttribute(&mut major, MAJOR, device) }.ok();
+    // One that does not say how old it is was not tried.
+    if (!told || major >= NEWER) && !ON_NEWER.swap(true, Ordering::SeqCst) {
+        decide();
+    }
+}
+
+/// Whoever comes second of the two sees both.
+fn decide() {
+    if HANDED.load(Ordering::SeqCst) && ON_NEWER.load(Ordering::SeqCst) && !always() {
+        super::give_up(super::Why::Table);
+    }
+}
+
+/// What was asked for so far, a line each: the identity, and `handed out` or `refused`.
+pub fn told() -> String {
+    let Ok(asked) = ASKED.try_lock() else {
+        return String::new();
+    };
+    let line = |(identity, handed): &(Identity, bool)| {
+        let how = if *handed { "handed out" } else { "refused" };
+        format!("{} {how}", text(identity))
+    };
+    asked.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_written_as_people_write_them() {
+        assert_eq!(text(&KNOWN[0]), "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9");
+        assert_eq!(
+            KNOWN[0],
+            *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9"
+        );
+        let cublas = id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca);
+        assert!(!KNOWN.contains(&cublas), "see the module's text before it is added");
+    }
+}

@@ -1,0 +1,68 @@
+//! Kernels that wait on the device for kernels on other devices: NCCL's collectives.
+//!
+//! Such a kernel spins until its peers have come. Were one rank held at the gate, the others would spin meanwhile, each on a device that it keeps from everybody; and a gate knows only its own device.
+//! So these kernels pass without credit. What they are predicted to take is charged as for any other launch, and what the job launches next pays for it. Nor are they left behind in the launch queue:
+//! what is there goes first, by the gate, as it would before any call. A graph that holds such kernels is gated as one piece of work.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use crate::names::index::Index;
+
+/// Identities that are remembered, three quarters of this: NCCL has some dozens of kernels, in a few shapes each.
+const MOST: usize = 1 << 10;
+
+static PEERS: Index<MOST> = Index::new();
+
+/// The first launch of an identity, of the kernel with this symbol.
+pub fn kernel_seen(hash: u64, symbol: &str) {
+    if is_collective(symbol) {
+        PEERS.set(hash as usize, 1);
+    }
+}
+
+/// Whether a kernel of this identity waits for others.
+pub fn awaits(hash: u64) -> bool {
+    hash != 0
+        && PEERS
+            .find(hash as usize)
+            .is_some_and(|slot| slot.value.load(Ordering::Relaxed) != 0)
+}
+
+/// `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `ncclSymkDevKernel_...` of newer NCCLs, `ncclKernel_...` of older ones; mangled as C++ does it, with the length of the name before it.
+fn is_collective(symbol: &str) -> bool {
+    let mangled = symbol
+        .strip_prefix("_Z")
+        .map(|rest| rest.trim_start_matches(|digit: char| digit.is_ascii_digit()));
+    let name = mangled.unwrap_or(symbol);
+    let kind = name.split_once('_').map_or("", |(kind, _)| kind);
+    kind.starts_with("nccl") && kind.ends_with("Kernel")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_collectives_of_each_nccl_are_told_from_other_kernels() {
+        for symbol in [
+            "_Z40ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+            "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
+            "_Z33ncclSymkDevKernel_AllGather_LL_MC",
+            "_Z37ncclKernel_AllReduce_RING_LL_Sum_int8_t11ncclDevCommmP8ncclWork",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        ] {
+            assert!(is_collective(symbol), "{symbol}");
+        }
+        for symbol in [
+            "_ZN2at6native29vectorized_elementwise_kernelILi4E",
+            "_Z14myncclKernel_xPf",
+            "ncclKernels",
+            "_Z16ncclLaunchKernelP8ncclCommP14ncclKernelPlan",
+            "_Z9nccl_copyPf",
+            "",
+        ] {
+            assert!(!is_collective(symbol), "{symbol}");
+        }
+    }
+}
