@@ -33,6 +33,7 @@ impl Error {
     pub(crate) const ILLEGAL_STATE: Error = Error(401);
     pub(crate) const NOT_FOUND: Error = Error(500);
     pub(crate) const NOT_READY: Error = Error(600);
+    pub(crate) const ILLEGAL_ADDRESS: Error = Error(700);
     pub(crate) const CONTEXT_IS_DESTROYED: Error = Error(709);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Error = Error(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Error = Error(713);

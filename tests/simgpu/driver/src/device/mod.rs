@@ -33,7 +33,7 @@ pub(crate) fn check(device: i32) -> R<usize> {
 
 /// The current context's device, or the first.
 pub(crate) fn current() -> R<&'static Device> {
-    get(current::get().map_or(0, |context| context.ordinal()))
+    get(current::any().map_or(0, |context| context.ordinal()))
 }
 
 export! {

@@ -9,6 +9,7 @@
 
 mod api;
 mod execute;
+pub(crate) mod fault;
 mod params;
 
 use std::sync::Arc;
@@ -138,7 +139,7 @@ impl Launch {
     /// Puts it on the device.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         let mut launch = self.device();
-        let effect = execute::effect(&self.function, &self.params, &mut launch);
+        let effect = execute::effect(&self.function, &self.params, &mut launch, &stream.context);
         let touches = paging::touches(&self.function, &self.params, self.shape);
         stream.submit_touching(driver, Op::Kernel(launch), effect, graph, &touches)
     }
@@ -167,7 +168,7 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         duration: None,
         held: false,
     };
-    if function.executed.is_none() && !paging::any() {
+    if function.executed.is_none() && function.fault.is_none() && !paging::any() {
         return stream.submit(driver, Op::Kernel(op), None, 0).map(drop);
     }
     let params = match function.executed {
@@ -175,7 +176,7 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         // A kernel that is only timed runs whatever its parameters look like.
         None => given.pack(&function).unwrap_or_default(),
     };
-    let effect = execute::effect(&function, &params, &mut op);
+    let effect = execute::effect(&function, &params, &mut op, &stream.context);
     let touches = paging::touches(&function, &params, shape);
     stream
         .submit_touching(driver, Op::Kernel(op), effect, 0, &touches)

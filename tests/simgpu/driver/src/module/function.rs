@@ -10,6 +10,7 @@ use weft_image::{Kernel, Param};
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
 use crate::kernels;
+use crate::launch::fault;
 use crate::module::library_api::KERNELS;
 use crate::registry::{Kind, Registry};
 use crate::state::Driver;
@@ -30,6 +31,8 @@ pub(crate) struct Function {
     kernel: Kernel,
     /// Set for the kernels that are really executed.
     pub(crate) executed: Option<kernels::Effect>,
+    /// What launches of it may fail with, where it is known.
+    pub(crate) fault: Option<fault::Fault>,
     /// What it touches.
     pub(crate) pattern: kernels::access::Pattern,
     /// Executing it was seen to take this host long.
@@ -57,6 +60,7 @@ impl Function {
             module,
             name_id: driver.timeline.name(&kernel.name),
             executed: kernels::find(&kernel.name),
+            fault: fault::of(&kernel.name),
             pattern: kernels::access::pattern(&kernel.name),
             is_slow: Arc::default(),
             max_dynamic: AtomicU32::new(limits::SHARED_PER_BLOCK.saturating_sub(kernel.shared)),

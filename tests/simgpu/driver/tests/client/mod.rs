@@ -322,6 +322,20 @@ impl Role {
     }
 }
 
+/// How a further process of the running test ends that is given nothing and ends by itself, and what it says on stderr.
+pub fn ends(role: &str) -> (std::process::ExitStatus, String) {
+    let test = std::env::var(TEST).unwrap();
+    let mut command = again(&test);
+    let child = command
+        .env(ROLE, role)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let done = child.wait_with_output().unwrap();
+    (done.status, String::from_utf8_lossy(&done.stderr).into_owned())
+}
+
 /// What a further process says to the first.
 pub fn say(line: &str) {
     println!("say:{line}");
