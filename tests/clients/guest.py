@@ -19,6 +19,7 @@ from harness.scene import BOUND, says  # noqa: E402
 # Read for the cases that they add.
 import guest_surroundings  # noqa: E402, F401
 import guest_command  # noqa: E402, F401
+import guest_failing  # noqa: E402, F401
 
 
 @case

@@ -70,6 +70,7 @@ class Client:
         self.warm = table.get("warm", False)
         self.bound = table.get("bound", DEFAULT_BOUND)
         self.order = table.get("order", "same")
+        self.fails = table.get("fails", False)
         self.reference = None
         self.lock = threading.Lock()
 
@@ -231,7 +232,7 @@ def check(client, role, bare, weft, status, modes):
         for kind in sorted(set(mine) | set(theirs)):
             if mine[kind] != theirs[kind] and kind not in client.own(role):
                 wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
-    wrong += check_counters(weft, status)
+    wrong += check_counters(weft, status, client.fails)
     # A client of several processes has company of its own.
     company = len(status["ended"]) > 1
     mode = MODE.get(role, role)
@@ -244,7 +245,8 @@ def check(client, role, bare, weft, status, modes):
         raise Failure("\n".join(wrong))
 
 
-def check_counters(weft, status):
+def check_counters(weft, status, fails):
+    """`fails`: the driver refuses launches in the end, which weft counts before it asks."""
     wrong = []
     ended = {entry["last"]["pid"]: entry for entry in status["ended"]}
     for pid in {record["pid"] for record in weft.records}:
@@ -255,7 +257,8 @@ def check_counters(weft, status):
             continue
         last = entry["last"]
         on_device = seen["kernel"]
-        if last["launches"] - last["captured"] != on_device:
+        counted = last["launches"] - last["captured"]
+        if counted < on_device or counted > on_device and not fails:
             wrong.append(
                 f"weft counted {last['launches']} launches, {last['captured']} of them into captures; "
                 f"{on_device} kernels reached the device"
