@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
 
-    tests/clients/run.py [--set ci|all] [--jobs N] [--keep] [FILTER...]
+    tests/clients/run.py [--set ci|all] [--model h100] [--jobs N] [--keep] [FILTER...]
 
 A case is a client in one role (alone, holder, filler, or unqueued: a filler with WEFT_QUEUE=off, whose host waits at the gate); FILTERs are parts of `client/role`. Each case has a device, a broker
 and profiles of its own. It passes when
@@ -291,12 +291,16 @@ def main():
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cases at a time")
     parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
     parser.add_argument("--bare", action="store_true", help="only run each client without weft")
+    parser.add_argument("--model", help="the simulated GPU's model (SIMGPU_MODEL), for all clients")
     jobs.policy_option(parser)
     parser.add_argument("filters", nargs="*", help="parts of client/role")
     arguments = parser.parse_args()
 
     with open(HERE / "clients.toml", "rb") as file:
         clients = [Client(name, table) for name, table in tomllib.load(file).items()]
+    if arguments.model:
+        for client in clients:
+            client.env = {**client.env, "SIMGPU_MODEL": arguments.model}
     roles = (lambda client: ["bare"]) if arguments.bare else (lambda client: client.roles)
     cases = [
         (client, role)

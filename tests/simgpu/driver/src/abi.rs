@@ -26,6 +26,7 @@ impl Error {
     pub(crate) const INVALID_IMAGE: Error = Error(200);
     pub(crate) const INVALID_CONTEXT: Error = Error(201);
     pub(crate) const NO_BINARY_FOR_GPU: Error = Error(209);
+    pub(crate) const INVALID_PTX: Error = Error(218);
     pub(crate) const PEER_ACCESS_UNSUPPORTED: Error = Error(217);
     pub(crate) const FILE_NOT_FOUND: Error = Error(301);
     pub(crate) const OPERATING_SYSTEM: Error = Error(304);

@@ -44,6 +44,7 @@ mod runtime;
 mod shared_event;
 mod state;
 mod stream;
+mod tensor_map;
 mod thread;
 mod timeline;
 mod tools;

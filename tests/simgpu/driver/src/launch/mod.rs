@@ -14,6 +14,7 @@ mod params;
 
 use std::sync::Arc;
 
+use simgpu_device::model::model;
 use simgpu_device::{Launch as DeviceLaunch, Op, Seq};
 
 use crate::abi::{Error, Handle, R};
@@ -95,9 +96,17 @@ fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]
                     return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
                 }
             }
-            // One block a cluster is no cluster; more need a later architecture.
-            CLUSTER if attribute.value[0] != (1 | 1 << 32) || attribute.value[1] as u32 != 1 => {
-                return Err(Error::INVALID_VALUE);
+            CLUSTER => {
+                let [x, y, z] = [
+                    attribute.value[0] as u32,
+                    (attribute.value[0] >> 32) as u32,
+                    attribute.value[1] as u32,
+                ];
+                let blocks = u64::from(x).saturating_mul(y.into()).saturating_mul(z.into());
+                // One block a cluster is no cluster. Kernels may ask for twice what always can be had.
+                if blocks == 0 || blocks > u64::from(2 * model().clusters).max(1) {
+                    return Err(Error::INVALID_VALUE);
+                }
             }
             _ => {}
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::NameId;
+use simgpu_device::model::model;
 use weft_image::{Kernel, Param};
 
 use crate::abi::{Error, Handle, R};
@@ -120,10 +121,10 @@ impl Function {
         let by_threads = limits::THREADS_PER_PROCESSOR / (warps * limits::WARP);
         let by_registers = limits::REGISTERS / ((self.registers() * limits::WARP).next_multiple_of(256) * warps);
         let shared = self.kernel.shared + dynamic;
-        if shared > limits::SHARED_OPTIN {
+        if shared > model().shared_optin {
             return 0;
         }
-        let by_shared = limits::SHARED_PER_PROCESSOR / (shared + limits::SHARED_RESERVED).next_multiple_of(128);
+        let by_shared = model().shared_per_processor / (shared + limits::SHARED_RESERVED).next_multiple_of(128);
         by_threads
             .min(by_registers)
             .min(by_shared)
@@ -132,9 +133,9 @@ impl Function {
 
     /// Dynamic shared memory a block may have so that so many blocks fit.
     pub(crate) fn dynamic_for(&self, blocks: u32) -> u32 {
-        let each = (limits::SHARED_PER_PROCESSOR / blocks.max(1)) & !127;
+        let each = (model().shared_per_processor / blocks.max(1)) & !127;
         each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared)
-            .min(limits::SHARED_OPTIN)
+            .min(model().shared_optin)
     }
 
     /// `cuFuncGetAttribute`.
@@ -146,7 +147,7 @@ impl Function {
             2 => 0, // constant memory of its own
             3 => int(self.kernel.local),
             4 => int(self.registers()),
-            5 | 6 => 10 * limits::CAPABILITY.0 + limits::CAPABILITY.1,
+            5 | 6 => 10 * model().capability.0 + model().capability.1,
             7 => 0,
             8 => int(self.max_dynamic_shared()),
             9 => self.carveout.load(Ordering::Relaxed),
@@ -160,7 +161,7 @@ impl Function {
         match attribute {
             8 => {
                 let value = u32::try_from(value).map_err(|_| Error::INVALID_VALUE)?;
-                if value + self.kernel.shared > limits::SHARED_OPTIN {
+                if value + self.kernel.shared > model().shared_optin {
                     return Err(Error::INVALID_VALUE);
                 }
                 self.max_dynamic.store(value, Ordering::Relaxed);

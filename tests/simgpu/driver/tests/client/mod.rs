@@ -252,6 +252,7 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
         "SIMGPU_MEMORY",
         "SIMGPU_DILATION",
         "SIMGPU_MODE",
+        "SIMGPU_MODEL",
         "CUDA_VISIBLE_DEVICES",
     ] {
         command.env_remove(variable);
