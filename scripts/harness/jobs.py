@@ -40,7 +40,8 @@ def workspace(keep=False):
 class Device:
     """A simulated GPU that only the jobs given this object see. Started by its first job, gone with its last.
 
-    A call with a handle that is destroyed ends the job, as it does on a real driver, unless `dead_handles` says "refuse"."""
+    A call with a handle that is destroyed ends the job, as it does on a real driver, unless `dead_handles` says "refuse"; with "reuse" it is soon
+    another object's."""
 
     def __init__(self, folder, *, config=None, dilation=1, mode=None, memory=None, log=None, dead_handles="abort"):
         self.folder = Path(folder)

@@ -46,6 +46,9 @@ BESIDE = {
 }
 BESIDE["unqueued"] = BESIDE["filler"]
 
+# Where a dead handle does not end the client (harness/jobs.py) it is another object's at once: what weft keeps by a handle must go when that goes. A real driver does both.
+HANDLES = {"filler": {"SIMGPU_DEAD_HANDLES": "reuse"}}
+
 # What a role asks of weft beyond its priority, and the mode that the broker then gives it, where that is called otherwise.
 ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
 MODE = {"unqueued": "filler"}
@@ -190,7 +193,7 @@ def run_under_weft(client, role, folder, policy):
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
                 if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
                     raise Failure("the job beside it did not start\n" + beside.explain())
-            preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {})
+            preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {}) | HANDLES.get(role, {})
             job, code, result = execute(client, device, folder, preload, "weft")
             status = wait_until_detached(broker, job.pid)
         finally:

@@ -4,6 +4,9 @@
 //! later. Here such a call is refused with `CUDA_ERROR_INVALID_HANDLE`, which is kinder than what a job meets. With
 //! `SIMGPU_DEAD_HANDLES=abort` it ends the process, with one line that names the call, the handle and its kind. Null is refused
 //! by both, and so are a kernel's handle where a function's belongs and the reverse.
+//!
+//! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the one that was destroyed last, as a real driver's does, whose memory for
+//! it comes from the same place: what somebody kept by that handle is now of another object.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -17,11 +20,34 @@ thread_local! {
     static CALL: Cell<&'static str> = const { Cell::new("a call") };
 }
 
+/// What becomes of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dead {
+    Refused,
+    Followed,
+    Reused,
+}
+
+#[inline]
+fn dead() -> Dead {
+    static DEAD: OnceLock<Dead> = OnceLock::new();
+    let read = || match std::env::var("SIMGPU_DEAD_HANDLES").as_deref() {
+        Ok("abort") => Dead::Followed,
+        Ok("reuse") => Dead::Reused,
+        _ => Dead::Refused,
+    };
+    *DEAD.get_or_init(read)
+}
+
 /// Does a dead handle end the process?
 #[inline]
 pub(crate) fn is_followed() -> bool {
-    static FOLLOWED: OnceLock<bool> = OnceLock::new();
-    *FOLLOWED.get_or_init(|| std::env::var("SIMGPU_DEAD_HANDLES").is_ok_and(|value| value == "abort"))
+    dead() == Dead::Followed
+}
+
+/// Does the next object of a kind get the handle of the last one that went? Nodes do not: what a copy of a graph was copied from is kept here by their handles.
+pub(crate) fn is_reused(kind: Kind) -> bool {
+    dead() == Dead::Reused && !matches!(kind, Kind::Node | Kind::UserObject | Kind::Conditional)
 }
 
 /// Told at each entry point.

@@ -150,7 +150,10 @@ impl<T> Registry<T> {
             .get_mut(index)
             .filter(|slot| slot.generation == generation)?;
         let object = slot.object.take()?;
-        slot.generation = (slot.generation + 1) % GENERATIONS;
+        // The place is the next one to be given out; by its generation the new handle differs from this one.
+        if !dead::is_reused(self.kind) {
+            slot.generation = (slot.generation + 1) % GENERATIONS;
+        }
         slots.free.push(index);
         Some(object)
     }

@@ -98,3 +98,22 @@ fn what_a_driver_looks_at_is_refused_all_the_same() {
         assert_eq!(cu.cuFuncGetName(&mut name, kernel), INVALID_HANDLE);
     });
 }
+
+#[test]
+fn a_handle_is_given_out_again_where_that_is_asked_for() {
+    let reuse = [("SIMGPU_DEAD_HANDLES", "reuse")];
+    isolated(
+        "a_handle_is_given_out_again_where_that_is_asked_for",
+        &reuse,
+        |cu, _| {
+            cu.start();
+            let (first, stream) = (cu.event(), cu.stream(1));
+            ok!(cu.cuEventDestroy_v2(first));
+            assert_eq!(cu.cuEventRecord(first, stream), INVALID_HANDLE, "nobody's yet");
+            assert_eq!(cu.event(), first);
+            ok!(cu.cuEventRecord(first, stream));
+            ok!(cu.cuStreamDestroy_v2(stream));
+            assert_eq!(cu.stream(0), stream);
+        },
+    );
+}
