@@ -28,40 +28,22 @@ fn an_a100_unless_said() {
 
 /// A tensor map of two dimensions; what the driver says.
 fn tensor_map(cu: &Cuda, at: u64) -> u32 {
-    type Encode = unsafe extern "C" fn(
-        *mut u64,
-        u32,
-        u32,
-        u64,
-        *const u64,
-        *const u64,
-        *const u32,
-        *const u32,
-        u32,
-        u32,
-        u32,
-        u32,
-    ) -> u32;
     let mut map = [0u64; 16];
     let (sizes, strides, boxes, steps) = ([64u64, 64], [128u64], [32u32, 32], [1u32, 1]);
-    // SAFETY: the type is that of the public header, and all it points to are locals.
-    unsafe {
-        let encode = cu.library().get::<Encode>(b"cuTensorMapEncodeTiled\0").unwrap();
-        encode(
-            map.as_mut_ptr(),
-            6,
-            2,
-            at,
-            sizes.as_ptr(),
-            strides.as_ptr(),
-            boxes.as_ptr(),
-            steps.as_ptr(),
-            0,
-            0,
-            0,
-            0,
-        )
-    }
+    cu.cuTensorMapEncodeTiled(
+        map.as_mut_ptr(),
+        6,
+        2,
+        at,
+        sizes.as_ptr(),
+        strides.as_ptr(),
+        boxes.as_ptr(),
+        steps.as_ptr(),
+        0,
+        0,
+        0,
+        0,
+    )
 }
 
 #[test]
@@ -92,10 +74,8 @@ const UNPUBLISHED: [u8; 16] = *b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf
 const NOBODYS: [u8; 16] = [0x5a; 16];
 
 fn table(cu: &Cuda, id: &[u8; 16]) -> Result<*const usize, u32> {
-    type Get = unsafe extern "C" fn(*mut *const usize, *const [u8; 16]) -> u32;
     let mut found = std::ptr::null();
-    // SAFETY: the type is that of the public header.
-    let answer = unsafe { cu.library().get::<Get>(b"cuGetExportTable\0").unwrap()(&mut found, id) };
+    let answer = cu.cuGetExportTable(&mut found, id);
     if answer == SUCCESS { Ok(found) } else { Err(answer) }
 }
 
@@ -111,11 +91,11 @@ fn what_is_asked_of_export_tables_is_told() {
             cu.start();
             assert_eq!(table(cu, &NOBODYS), Err(INVALID_VALUE));
             let slots = table(cu, &UNPUBLISHED).expect("served on sm_90");
-            // SAFETY: the table's first word is its size in bytes; the others are functions.
-            let (size, last) = unsafe { (*slots, *slots.add(64)) };
-            assert_eq!(size, 65 * 8);
-            // SAFETY: takes no argument.
-            let last = unsafe { std::mem::transmute::<usize, extern "C" fn() -> u32>(last) };
+            // SAFETY: the table has so many words and stays.
+            let slots = unsafe { std::slice::from_raw_parts(slots, 65) };
+            assert_eq!(slots[0], size_of_val(slots));
+            // SAFETY: the words behind the first are functions; this one takes no argument.
+            let last = unsafe { std::mem::transmute::<usize, extern "C" fn() -> u32>(slots[64]) };
             assert_eq!(last(), NOT_SUPPORTED);
             let lines = std::fs::read_to_string(told).unwrap();
             let own = format!("{} ", std::process::id());

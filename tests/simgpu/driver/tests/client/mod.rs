@@ -160,6 +160,8 @@ api! {
     fn cuEventSynchronize(event: Handle);
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: Handle, to: Handle);
     fn cuGetErrorName(result: u32, text: *mut *const std::ffi::c_char);
+    fn cuGetExportTable(table: *mut *const usize, id: *const [u8; 16]);
+    fn cuTensorMapEncodeTiled(map: *mut u64, kind: u32, rank: u32, at: u64, sizes: *const u64, strides: *const u64, boxes: *const u32, steps: *const u32, interleave: u32, swizzle: u32, promotion: u32, fill: u32);
 }
 
 /// `CUlaunchConfig`.
