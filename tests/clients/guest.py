@@ -33,6 +33,18 @@ def many_contexts_and_a_driver_opened_again(scene):
 
 
 @case
+def a_context_that_ends_and_begins_again(scene):
+    """What weft had made in it (events behind a filler's work) went with it: to use that again ends the job."""
+    program = compiled(scene, "resets.c")
+    in_roles(scene, [program])
+    bare = plainly(scene, [program], "plainly-alone")
+    for name, more in (("timed", {"profile": "resets", "mode": "profile"}), ("managed", {"more": {"WEFT_BACKING": "managed"}})):
+        job = scene.job([program], name, priority=5, **more)
+        job.wait(BOUND)
+        same(bare, job)
+
+
+@case
 def events_with_times_across_streams_of_priorities(scene):
     in_roles(scene, script("events.py"))
 
