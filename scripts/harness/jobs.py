@@ -38,9 +38,12 @@ def workspace(keep=False):
 
 
 class Device:
-    """A simulated GPU that only the jobs given this object see. Started by its first job, gone with its last."""
+    """A simulated GPU that only the jobs given this object see. Started by its first job, gone with its last.
 
-    def __init__(self, folder, *, config=None, dilation=1, mode=None, memory=None, log=None):
+    A call with a handle that is destroyed ends the job, as it does on a real driver, unless `dead_handles` says "refuse"; with "reuse" it is soon
+    another object's."""
+
+    def __init__(self, folder, *, config=None, dilation=1, mode=None, memory=None, log=None, dead_handles="abort"):
         self.folder = Path(folder)
         self.log = Path(log) if log else None
         self.dilation = dilation
@@ -48,6 +51,7 @@ class Device:
             "SIMGPU_SOCKET": str(self.folder / "device.sock"),
             "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE),
             "SIMGPU_DILATION": str(dilation),
+            "SIMGPU_DEAD_HANDLES": dead_handles,
         }
         if config:
             self.settings["SIMGPU_CONFIG"] = str(config)

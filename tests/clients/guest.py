@@ -19,6 +19,7 @@ from harness.scene import BOUND, says  # noqa: E402
 # Read for the cases that they add.
 import guest_surroundings  # noqa: E402, F401
 import guest_command  # noqa: E402, F401
+import guest_failing  # noqa: E402, F401
 
 
 @case
@@ -29,6 +30,18 @@ def many_threads_with_small_stacks(scene):
 @case
 def many_contexts_and_a_driver_opened_again(scene):
     in_roles(scene, script("contexts.py"))
+
+
+@case
+def a_context_that_ends_and_begins_again(scene):
+    """What weft had made in it (events behind a filler's work) went with it: to use that again ends the job."""
+    program = compiled(scene, "resets.c")
+    in_roles(scene, [program])
+    bare = plainly(scene, [program], "plainly-alone")
+    for name, more in (("timed", {"profile": "resets", "mode": "profile"}), ("managed", {"more": {"WEFT_BACKING": "managed"}})):
+        job = scene.job([program], name, priority=5, **more)
+        job.wait(BOUND)
+        same(bare, job)
 
 
 @case

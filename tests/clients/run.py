@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
 
-    tests/clients/run.py [--set ci|all] [--jobs N] [--keep] [FILTER...]
+    tests/clients/run.py [--set ci|all] [--model h100] [--jobs N] [--keep] [FILTER...]
 
 A case is a client in one role (alone, holder, filler, or unqueued: a filler with WEFT_QUEUE=off, whose host waits at the gate); FILTERs are parts of `client/role`. Each case has a device, a broker
 and profiles of its own. It passes when
@@ -46,6 +46,9 @@ BESIDE = {
 }
 BESIDE["unqueued"] = BESIDE["filler"]
 
+# Where a dead handle does not end the client (harness/jobs.py) it is another object's at once: what weft keeps by a handle must go when that goes. A real driver does both.
+HANDLES = {"filler": {"SIMGPU_DEAD_HANDLES": "reuse"}}
+
 # What a role asks of weft beyond its priority, and the mode that the broker then gives it, where that is called otherwise.
 ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
 MODE = {"unqueued": "filler"}
@@ -70,6 +73,7 @@ class Client:
         self.warm = table.get("warm", False)
         self.bound = table.get("bound", DEFAULT_BOUND)
         self.order = table.get("order", "same")
+        self.fails = table.get("fails", False)
         self.reference = None
         self.lock = threading.Lock()
 
@@ -189,7 +193,7 @@ def run_under_weft(client, role, folder, policy):
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
                 if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
                     raise Failure("the job beside it did not start\n" + beside.explain())
-            preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {})
+            preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {}) | HANDLES.get(role, {})
             job, code, result = execute(client, device, folder, preload, "weft")
             status = wait_until_detached(broker, job.pid)
         finally:
@@ -231,7 +235,7 @@ def check(client, role, bare, weft, status, modes):
         for kind in sorted(set(mine) | set(theirs)):
             if mine[kind] != theirs[kind] and kind not in client.own(role):
                 wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
-    wrong += check_counters(weft, status)
+    wrong += check_counters(weft, status, client.fails)
     # A client of several processes has company of its own.
     company = len(status["ended"]) > 1
     mode = MODE.get(role, role)
@@ -244,7 +248,8 @@ def check(client, role, bare, weft, status, modes):
         raise Failure("\n".join(wrong))
 
 
-def check_counters(weft, status):
+def check_counters(weft, status, fails):
+    """`fails`: the driver refuses launches in the end, which weft counts before it asks."""
     wrong = []
     ended = {entry["last"]["pid"]: entry for entry in status["ended"]}
     for pid in {record["pid"] for record in weft.records}:
@@ -255,7 +260,8 @@ def check_counters(weft, status):
             continue
         last = entry["last"]
         on_device = seen["kernel"]
-        if last["launches"] - last["captured"] != on_device:
+        counted = last["launches"] - last["captured"]
+        if counted < on_device or counted > on_device and not fails:
             wrong.append(
                 f"weft counted {last['launches']} launches, {last['captured']} of them into captures; "
                 f"{on_device} kernels reached the device"
@@ -288,12 +294,16 @@ def main():
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cases at a time")
     parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
     parser.add_argument("--bare", action="store_true", help="only run each client without weft")
+    parser.add_argument("--model", help="the simulated GPU's model (SIMGPU_MODEL), for all clients")
     jobs.policy_option(parser)
     parser.add_argument("filters", nargs="*", help="parts of client/role")
     arguments = parser.parse_args()
 
     with open(HERE / "clients.toml", "rb") as file:
         clients = [Client(name, table) for name, table in tomllib.load(file).items()]
+    if arguments.model:
+        for client in clients:
+            client.env = {**client.env, "SIMGPU_MODEL": arguments.model}
     roles = (lambda client: ["bare"]) if arguments.bare else (lambda client: client.roles)
     cases = [
         (client, role)

@@ -85,6 +85,9 @@ ALL = [
     ("ctranslate2", "native", CTRANSLATE2),
     ("llama.cpp", "native", LLAMA_CPP),
     ("jax", "jax", JAX),
+    # As built for CUDA 12, which these drivers do not refuse for their age. Large environments, made by hand: `scripts/setup torch-cuda12 jax-cuda12`.
+    ("torch-cuda-12", "torch-cuda12", TORCH),
+    ("jax-cuda-12", "jax-cuda12", JAX),
 ]
 
 # Before each program: at its end it keeps what is mapped, which tells whether it met the driver, and weft.

@@ -41,7 +41,8 @@ def foreign(scene):
 def memory_that_a_context_takes_along_is_given_back(scene):
     small(scene)
     program = compiled(scene, "memory_contexts.c")
-    right(scene, scene.job([program], more={"WEFT_MEMORY": "6GiB"}))
+    # It ends a context twice, to be refused.
+    right(scene, scene.job([program], more={"WEFT_MEMORY": "6GiB", "SIMGPU_DEAD_HANDLES": "refuse"}))
     for how in ("created", "reset", "released"):
         ready = scene.folder / f"{how}.ready"
         job = scene.job([program, how, ready, scene.running])

@@ -1,13 +1,18 @@
 """JAX: graphs built node by node and rewritten before each launch, host functions, explicit events; with the tuner, which
 spins on a host word in a kernel, unless XLA_FLAGS turns it off."""
 
-import client
-import jax
-import jax._src.hardware_utils
-import jax.numpy as jnp
+import os
 
-# JAX looks for a /dev/nvidia* node before it asks the driver. A machine with a GPU has one; beside a simulated one this is the answer.
-jax._src.hardware_utils.has_visible_nvidia_gpu = lambda: True
+import client
+
+# JAX looks for one of these nodes before it asks the driver. A machine with a GPU has one; beside a simulated one this is the answer.
+NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
+exists = os.path.exists
+if not any(exists(node) for node in NODES):
+    os.path.exists = lambda path: path == NODES[0] or exists(path)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 
 
 def body():

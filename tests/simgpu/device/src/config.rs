@@ -32,7 +32,7 @@ use simgpu_calibration::{Calibration, CalibrationError, Figures};
 use simgpu_engine::memory::MemorySettings;
 use simgpu_engine::{Mode, Settings};
 
-use crate::machine;
+use crate::model::model;
 
 /// Why a configuration cannot be used.
 #[derive(Debug)]
@@ -294,7 +294,7 @@ impl Config {
     }
 
     /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY`,
-    /// `SIMGPU_PROCESSORS` (how many multiprocessors, of 108) and `SIMGPU_DILATION` over it. A calibration goes over the one that the file names, and the file's other values go over it.
+    /// `SIMGPU_PROCESSORS` (how many multiprocessors, of the model's) and `SIMGPU_DILATION` over it. A calibration goes over the one that the file names, and the file's other values go over it.
     pub fn from_environment() -> Result<Config, ConfigError> {
         let calibration = variable("SIMGPU_CALIBRATION");
         let mut config = match std::env::var_os("SIMGPU_CONFIG").filter(|path| !path.is_empty()) {
@@ -321,7 +321,7 @@ impl Config {
         if let Some(processors) = variable("SIMGPU_PROCESSORS") {
             let wrong = || ConfigError::Variable("SIMGPU_PROCESSORS", processors.clone());
             let number: u32 = processors.parse().map_err(|_| wrong())?;
-            if number == 0 || number > machine::PROCESSORS {
+            if number == 0 || number > model().processors {
                 return Err(wrong());
             }
             config.divide(number);
@@ -341,7 +341,7 @@ impl Config {
 
     /// Makes the device one with so many multiprocessors: as many fewer threads at once, and as much less bandwidth within it. Kernels with a time of their own keep it.
     fn divide(&mut self, processors: u32) {
-        let part = |whole: u64| (whole * u64::from(processors) / u64::from(machine::PROCESSORS)).max(1);
+        let part = |whole: u64| (whole * u64::from(processors) / u64::from(model().processors)).max(1);
         self.default.threads_at_once = part(self.default.threads_at_once);
         self.device.within_device = part(self.device.within_device);
         self.device.memset = part(self.device.memset);

@@ -6,7 +6,7 @@
 //! Times are nanoseconds of the device ([`Link::now`]); with a dilation of 10 one of them lasts ten wall nanoseconds.
 //!
 //! * [`link`]: the client's end. [`server`]: the device process. `shared`: the memory between them. `wire`: the socket's messages.
-//! * [`config`], [`Durations`]: what the device is like and how long kernels take. [`machine`]: where there are several.
+//! * [`config`], [`Durations`]: what the device is like and how long kernels take. [`machine`]: where there are several. [`model`]: in whose likeness.
 
 use std::io::{Read as _, Seek as _};
 
@@ -15,6 +15,7 @@ mod durations;
 pub mod link;
 pub mod lock;
 pub mod machine;
+pub mod model;
 mod op;
 pub mod server;
 mod shared;

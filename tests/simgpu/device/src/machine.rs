@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::ConfigError;
 use crate::link::{beside, default_socket};
+use crate::model::model;
 
 /// The variable that lists the devices.
 pub const VARIABLE: &str = "SIMGPU_DEVICES";
@@ -22,12 +23,8 @@ pub const VARIABLE: &str = "SIMGPU_DEVICES";
 /// More than a machine has. Four bits of a driver's handles say which device something is on.
 pub const MOST: usize = 15;
 
-/// What A100s are divided into.
+/// What they are divided into (NVIDIA's MIG user guide).
 const SLICES: u32 = 7;
-/// Multiprocessors of a slice of an A100 (NVIDIA's MIG user guide, profile 1g.5gb).
-const SLICE_PROCESSORS: u32 = 14;
-/// Multiprocessors of a whole one.
-pub const PROCESSORS: u32 = 108;
 
 /// A GPU of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,9 +59,6 @@ pub struct Device {
 /// The first device's UUID.
 const FIRST: [u8; 16] = *b"\x5e\x1f\x6d\x75\x00\x00\x40\x00\x80\x00weft\x00\x01";
 
-/// The name of a whole GPU.
-pub const NAME: &str = "NVIDIA A100-SXM4-40GB (simulated)";
-
 impl Device {
     fn whole(gpu: usize, memory: Option<u64>) -> Device {
         let mut uuid = FIRST;
@@ -75,11 +69,11 @@ impl Device {
         Device {
             gpu,
             instance: None,
-            name: NAME.to_owned(),
+            name: model().name.to_owned(),
             uuid,
             pci: (0, 7 + 16 * i32::from(step), 0),
             memory,
-            processors: PROCESSORS,
+            processors: model().processors,
         }
     }
 
@@ -90,10 +84,10 @@ impl Device {
         uuid[14] = step;
         Device {
             instance: Some(at),
-            name: format!("{NAME} MIG {slices}g.{}gb", memory >> 30),
+            name: format!("{} MIG {slices}g.{}gb", whole.name, memory >> 30),
             uuid,
             memory: Some(memory),
-            processors: slices * SLICE_PROCESSORS,
+            processors: slices * model().slice_processors,
             ..whole.clone()
         }
     }
@@ -151,6 +145,7 @@ impl Gpu {
 
 /// The machine's GPUs, as the environment says.
 pub fn gpus() -> Result<Vec<Gpu>, ConfigError> {
+    crate::model::check()?;
     match std::env::var(VARIABLE).ok().filter(|list| !list.trim().is_empty()) {
         Some(list) => parse(&list).ok_or(ConfigError::Variable(VARIABLE, list)),
         None => Ok(vec![Gpu {

@@ -26,6 +26,7 @@ impl Error {
     pub(crate) const INVALID_IMAGE: Error = Error(200);
     pub(crate) const INVALID_CONTEXT: Error = Error(201);
     pub(crate) const NO_BINARY_FOR_GPU: Error = Error(209);
+    pub(crate) const INVALID_PTX: Error = Error(218);
     pub(crate) const PEER_ACCESS_UNSUPPORTED: Error = Error(217);
     pub(crate) const FILE_NOT_FOUND: Error = Error(301);
     pub(crate) const OPERATING_SYSTEM: Error = Error(304);
@@ -33,6 +34,7 @@ impl Error {
     pub(crate) const ILLEGAL_STATE: Error = Error(401);
     pub(crate) const NOT_FOUND: Error = Error(500);
     pub(crate) const NOT_READY: Error = Error(600);
+    pub(crate) const ILLEGAL_ADDRESS: Error = Error(700);
     pub(crate) const CONTEXT_IS_DESTROYED: Error = Error(709);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Error = Error(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Error = Error(713);

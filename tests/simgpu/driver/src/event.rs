@@ -117,7 +117,7 @@ impl Event {
 pub(crate) fn forget_context(context: &Arc<Context>) {
     for (handle, event) in EVENTS.all() {
         if Arc::ptr_eq(&event.context, context) {
-            let _ = EVENTS.remove(handle);
+            let _ = EVENTS.take(handle);
         }
     }
 }
@@ -144,7 +144,7 @@ fn add(out: Out<Handle>, flags: u32, shared: Option<Shared>) -> R {
 
 fn destroy(event: Handle) -> R {
     state::driver()?;
-    EVENTS.remove(event).map(drop)
+    EVENTS.remove(event)?.context.check()
 }
 
 fn record(event: Handle, stream: Handle, flags: u32) -> R {
@@ -201,6 +201,7 @@ fn elapsed(out: Out<f32>, start: Handle, end: Handle) -> R {
         return Err(Error::INVALID_HANDLE);
     }
     driver.timeline.poll();
+    start.context.check()?;
     let (Some(from), Some(to)) = (from.get(), to.get()) else {
         return Err(Error::NOT_READY);
     };
@@ -243,7 +244,8 @@ export! {
         if event.open_record().is_some() {
             return Err(Error::NOT_READY);
         }
-        if driver.timeline.is_done(seq) { Ok(()) } else { Err(driver.timeline.not_ready(seq)) }
+        event.context.check()?;
+        if driver.timeline.is_done(seq) { event.context.check() } else { Err(driver.timeline.not_ready(seq)) }
     }
 
     fn cuEventSynchronize(event: Handle) {
@@ -251,7 +253,9 @@ export! {
         let event = EVENTS.get(event)?;
         let (seq, _) = event.recorded()?;
         graph::may_query()?;
+        event.context.check()?;
         driver.timeline.wait(seq)?;
+        event.context.check()?;
         if let Some((shared, number)) = event.open_record() {
             while !shared.has_passed(number) {
                 std::thread::sleep(LOOK);

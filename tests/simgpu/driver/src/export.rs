@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::abi::{Error, R};
-use crate::state;
+use crate::{dead, state};
 
 /// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script finds them by the line that
 /// begins with `fn cu`, so each begins on a line of its own; a second name after `|` is the per-thread-stream twin, and
@@ -88,12 +88,13 @@ fn in_forked_child(name: &str) -> R {
 
 /// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind into C.
 #[inline]
-pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
+pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> R) -> u32 {
     if state::is_forked()
         && let Err(Error(code)) = in_forked_child(name)
     {
         return code;
     }
+    dead::entered(name);
     let begin = (level() >= 2).then(Instant::now);
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Error::UNKNOWN));
     let code = match result {

@@ -6,7 +6,7 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | `export.rs`, `abi.rs`, `registry.rs`, `lookup.rs` | the C boundary: entry points, pointers, handles, how clients find us |
+//! | `export.rs`, `abi.rs`, `registry.rs`, `dead.rs`, `lookup.rs` | the C boundary: entry points, pointers, handles, how clients find us |
 //! | `state.rs`, `fork.rs`, `device/`, `context/` | initialisation, forks, the device, contexts |
 //! | `timeline.rs`, `effect.rs`, `helper.rs` | the link to the device, effects, the driver's own threads |
 //! | `work.rs`, `op.rs` | what can be put on a stream, and the one door to it |
@@ -21,6 +21,7 @@ mod abi;
 mod callback;
 mod context;
 mod copy;
+mod dead;
 mod device;
 mod effect;
 mod errors;
@@ -43,6 +44,7 @@ mod runtime;
 mod shared_event;
 mod state;
 mod stream;
+mod tensor_map;
 mod thread;
 mod timeline;
 mod tools;

@@ -1,11 +1,14 @@
 //! How clients find entry points: `cuGetProcAddress`, and the export tables.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::{Mutex, OnceLock};
 
 use crate::abi::{Error, In, Out, R};
 use crate::device::VERSION;
 use crate::export::export;
+use crate::state::lock;
 
 /// What the build script makes of the symbol table.
 mod generated {
@@ -86,6 +89,23 @@ fn proc_address(name: In<u8>, out: Out<usize>, version: i32, flags: u64) -> R<u3
     }
 }
 
+/// One line for each question about an export table, and for each made-up slot that is called, into the file that `SIMGPU_TABLES` names.
+#[cold]
+pub(crate) fn tell(id: &[u8; 16], what: &str) {
+    static FILE: OnceLock<Option<Mutex<File>>> = OnceLock::new();
+    let open = || {
+        let path = std::env::var_os("SIMGPU_TABLES").filter(|path| !path.is_empty())?;
+        let file = File::options().append(true).create(true).open(path);
+        file.map(Mutex::new).ok()
+    };
+    let Some(file) = FILE.get_or_init(open) else { return };
+    let hex: Vec<String> = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(|part| part.concat());
+    // In one write, so that lines of several processes do not mix. That it cannot be written is no client's business.
+    let line = format!("{} {} {what}\n", std::process::id(), parts.join("-"));
+    let _ = lock(file).write_all(line.as_bytes());
+}
+
 export! {
     fn cuGetProcAddress(name: In<u8>, address: Out<usize>, version: i32, flags: u64) {
         match proc_address(name, address, version, flags)? {
@@ -106,6 +126,7 @@ export! {
     fn cuGetExportTable(table: Out<usize>, id: In<[u8; 16]>) {
         let id = id.get()?;
         let address = crate::runtime::table(&id);
+        tell(&id, if address.is_some() { "served" } else { "refused" });
         table.set(address.unwrap_or(0))?;
         if address.is_none() {
             return Err(Error::INVALID_VALUE);

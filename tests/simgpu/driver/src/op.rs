@@ -28,7 +28,12 @@ pub(crate) fn submit(driver: &Driver, stream: &Stream, work: &Work, graph: u64) 
         Work::Kernel(launch) => launch.submit(driver, stream, graph),
         Work::Copy(copy) => copy.submit(driver, stream, graph),
         Work::Set(set) => set.submit(driver, stream, graph),
-        Work::Host(call) => stream.submit(driver, Op::Host, Some(Effect::of_call(*call)), graph),
+        Work::Host(call) => stream.submit(
+            driver,
+            Op::Host,
+            Some(Effect::of_call(*call, stream.context.clone())),
+            graph,
+        ),
         Work::MemOps(ops) => {
             let mut last = Seq::NONE;
             for op in ops.iter() {

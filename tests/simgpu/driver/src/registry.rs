@@ -1,13 +1,18 @@
 //! Handles: opaque numbers for the objects a client may hold.
 //!
 //! A handle carries the kind of its object and a generation, so a stale or a wrong handle is refused instead of being
-//! followed: a client's mistake must show as the driver's own error code. Handles look like aligned user-space pointers,
-//! since clients compare and hash them as such, and they are never 0, 1 or 2, which mean streams.
+//! followed: a client's mistake must show as the driver's own error code, or, where `dead` says so, as an end of the process
+//! that can be told from any other. Handles look like aligned user-space pointers, since clients compare and hash them as
+//! such, and they are never 0, 1 or 2, which mean streams.
+//!
+//! [`Registry::get`] and [`Registry::remove`] are for handles that a call brought, [`Registry::find`] and [`Registry::take`]
+//! for those that this library kept.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::abi::{Error, Handle, R};
+use crate::abi::{Handle, R};
+use crate::dead;
 
 /// The kinds of object; the number is part of the handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,24 +121,41 @@ impl<T> Registry<T> {
         self.add_with(|_| object).0
     }
 
-    /// The object of a handle.
+    /// The object of a handle that a call brought.
+    #[inline]
     pub(crate) fn get(&self, handle: Handle) -> R<Arc<T>> {
-        let (index, generation) = self.index(handle).ok_or(Error::INVALID_HANDLE)?;
-        let slots = self.read();
-        let slot = slots.slots.get(index).filter(|slot| slot.generation == generation);
-        slot.and_then(|slot| slot.object.clone()).ok_or(Error::INVALID_HANDLE)
+        self.find(handle).ok_or_else(|| dead::used(self.kind, handle))
     }
 
-    /// Takes an object out: its handle is invalid from now on.
+    /// The object of a handle, if it is alive.
+    #[inline]
+    pub(crate) fn find(&self, handle: Handle) -> Option<Arc<T>> {
+        let (index, generation) = self.index(handle)?;
+        let slots = self.read();
+        let slot = slots.slots.get(index).filter(|slot| slot.generation == generation);
+        slot.and_then(|slot| slot.object.clone())
+    }
+
+    /// Takes out the object of a handle that a call brought: the handle is invalid from now on.
     pub(crate) fn remove(&self, handle: Handle) -> R<Arc<T>> {
-        let (index, generation) = self.index(handle).ok_or(Error::INVALID_HANDLE)?;
+        self.take(handle).ok_or_else(|| dead::used(self.kind, handle))
+    }
+
+    /// Takes an object out, if it is alive.
+    pub(crate) fn take(&self, handle: Handle) -> Option<Arc<T>> {
+        let (index, generation) = self.index(handle)?;
         let mut slots = self.write();
-        let slot = slots.slots.get_mut(index).filter(|slot| slot.generation == generation);
-        let slot = slot.ok_or(Error::INVALID_HANDLE)?;
-        let object = slot.object.take().ok_or(Error::INVALID_HANDLE)?;
-        slot.generation = (slot.generation + 1) % GENERATIONS;
+        let slot = slots
+            .slots
+            .get_mut(index)
+            .filter(|slot| slot.generation == generation)?;
+        let object = slot.object.take()?;
+        // The place is the next one to be given out; by its generation the new handle differs from this one.
+        if !dead::is_reused(self.kind) {
+            slot.generation = (slot.generation + 1) % GENERATIONS;
+        }
         slots.free.push(index);
-        Ok(object)
+        Some(object)
     }
 
     /// All objects alive.

@@ -16,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
+use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
 use crate::context::{by_handle, current};
@@ -30,6 +31,9 @@ const THREAD: [u8; 16] = *b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a
 const STORAGE: [u8; 16] = *b"\xc6\x93\x33\x6e\x11\x21\xdf\x11\xa8\xc3\x68\xf3\x55\xd8\x95\x93";
 const CHECKS: [u8; 16] = *b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00\x6d\xfa\x7e";
 const INTEGRITY: [u8; 16] = *b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2";
+/// What cuBLAS asks for on sm_90, in half-precision products; nobody has published what is in it. Refused there, cuBLAS follows the null pointer.
+/// Of what is handed out instead cuBLAS 13 calls slot 4 alone, twice in four such products; told that it is not supported, it goes on by ordinary launches.
+const UNPUBLISHED: [u8; 16] = *b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf1\xe7\xdd\x8b\xca";
 const CONTEXT_TOOLS: [u8; 16] = *b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2";
 
 /// The self-test's key, published by ZLUDA as the value of its first pass.
@@ -46,6 +50,7 @@ struct Tables {
     checks: [Slot; 4],
     integrity: [Slot; 3],
     context_tools: [Slot; 95],
+    unpublished: [Slot; SLOTS],
 }
 
 /// A table whose first word is its size in bytes; slots that are not given are null, as nobody calls them.
@@ -87,7 +92,25 @@ fn tables() -> &'static Tables {
             (39, nothing as *const () as Slot),
             (51, nothing as *const () as Slot),
         ]),
+        unpublished: made_up(),
     })
+}
+
+/// Words of the made-up table: more than any whose size is known but one.
+const SLOTS: usize = 65;
+
+/// A table of functions that all say that they are not supported, and that they were called.
+fn made_up() -> [Slot; SLOTS] {
+    macro_rules! slots {
+        ($($at:literal)*) => { [SLOTS * size_of::<Slot>(), $(refuses::<$at> as *const () as Slot),*] };
+    }
+    slots!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
+           33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64)
+}
+
+extern "C" fn refuses<const AT: usize>() -> u32 {
+    crate::lookup::tell(&UNPUBLISHED, &format!("slot {AT} called"));
+    Error::NOT_SUPPORTED.0
 }
 
 /// The address of the table with this identity.
@@ -101,6 +124,7 @@ pub(crate) fn table(id: &[u8; 16]) -> Option<usize> {
         CHECKS => &tables.checks,
         INTEGRITY => &tables.integrity,
         CONTEXT_TOOLS => &tables.context_tools,
+        UNPUBLISHED if model().clusters > 0 => &tables.unpublished,
         _ => return None,
     };
     Some(table.as_ptr().expose_provenance())

@@ -71,9 +71,17 @@ impl HostCall {
 
     /// Calls it.
     pub(crate) fn run(self) {
-        match self {
-            HostCall::Function { function, data } => function(data),
-            HostCall::Callback { callback, stream, data } => callback(stream, 0, data),
+        self.run_in(Ok(()));
+    }
+
+    /// Calls it where work before it may have failed: a callback is told how, a function is not called then.
+    pub(crate) fn run_in(self, state: R) {
+        match (self, state) {
+            (HostCall::Function { function, data }, Ok(())) => function(data),
+            (HostCall::Function { .. }, Err(_)) => {}
+            (HostCall::Callback { callback, stream, data }, state) => {
+                callback(stream, state.err().map_or(0, |error| error.0), data);
+            }
         }
     }
 }

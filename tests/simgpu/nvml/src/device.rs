@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use simgpu_device::machine::{self, Device, Gpu};
+use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R, Text, export};
 use crate::facts;
@@ -88,8 +89,8 @@ fn pci(device: &Device) -> PciInfo {
         domain: domain.cast_unsigned(),
         bus: bus.cast_unsigned(),
         device: slot.cast_unsigned(),
-        id: facts::PCI_ID,
-        subsystem: facts::PCI_SUBSYSTEM,
+        id: model().pci.0,
+        subsystem: model().pci.1,
         text,
     }
 }
@@ -134,7 +135,7 @@ fn by_pci(text: &Text, device: &Out<Handle>) -> R {
 }
 
 fn clock(kind: u32, clock: &Out<u32>) -> R {
-    clock.set(*facts::CLOCKS.get(kind as usize).ok_or(Error::INVALID_ARGUMENT)?)
+    clock.set(*model().clocks.get(kind as usize).ok_or(Error::INVALID_ARGUMENT)?)
 }
 
 export! {
@@ -191,13 +192,13 @@ export! {
 
     fn nvmlDeviceGetArchitecture(device: Handle, architecture: Out<u32>) {
         check(device)?;
-        architecture.set(facts::ARCHITECTURE)
+        architecture.set(model().architecture)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<i32>, minor: Out<i32>) {
         check(device)?;
-        major.set(facts::CAPABILITY.0)?;
-        minor.set(facts::CAPABILITY.1)
+        major.set(model().capability.0)?;
+        minor.set(model().capability.1)
     }
 
     fn nvmlDeviceGetPciInfo(device: Handle, info: Out<PciInfo>) {
@@ -213,7 +214,7 @@ export! {
     }
 
     fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Out<u32>) {
-        cores.set(check(device)?.processors * facts::CORES)
+        cores.set(check(device)?.processors * model().cores)
     }
 
     fn nvmlDeviceGetMemoryBusWidth(device: Handle, bits: Out<u32>) {

@@ -96,7 +96,7 @@ export! {
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        device.set(current::get()?.ordinal())
+        device.set(current::any()?.ordinal())
     }
 
     fn cuCtxGetDevice_v2(device: Out<i32>, context: Handle) {
@@ -104,11 +104,11 @@ export! {
     }
 
     fn cuCtxGetFlags(flags: Out<u32>) {
-        flags.set(current::get()?.flags.load(Ordering::Relaxed))
+        flags.set(current::any()?.flags.load(Ordering::Relaxed))
     }
 
     fn cuCtxSetFlags(flags: u32) {
-        current::get()?.flags.store(flags, Ordering::Relaxed);
+        current::any()?.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
 
@@ -121,41 +121,41 @@ export! {
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
-        let limits = lock(&current::get()?.limits).0;
+        let limits = lock(&current::any()?.limits).0;
         value.set(*limits.get(limit as usize).ok_or(Error::INVALID_VALUE)?)
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) {
-        let context = current::get()?;
+        let context = current::any()?;
         *lock(&context.limits).0.get_mut(limit as usize).ok_or(Error::INVALID_VALUE)? = value;
         Ok(())
     }
 
     fn cuCtxGetCacheConfig(config: Out<u32>) {
-        config.set(current::get()?.cache_config.load(Ordering::Relaxed))
+        config.set(current::any()?.cache_config.load(Ordering::Relaxed))
     }
 
     fn cuCtxSetCacheConfig(config: u32) {
         if config > 3 {
             return Err(Error::INVALID_VALUE);
         }
-        current::get()?.cache_config.store(config, Ordering::Relaxed);
+        current::any()?.cache_config.store(config, Ordering::Relaxed);
         Ok(())
     }
 
     fn cuCtxGetSharedMemConfig(config: Out<u32>) {
-        current::get()?;
+        current::any()?;
         config.set(1) // banks of four bytes; not settable since sm_50
     }
 
     fn cuCtxSetSharedMemConfig(config: u32) {
         let _ = config;
-        current::get()?;
+        current::any()?;
         Ok(())
     }
 
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
-        current::get()?;
+        current::any()?;
         least.set_if(PRIORITIES.0);
         greatest.set_if(PRIORITIES.1);
         Ok(())
@@ -163,12 +163,12 @@ export! {
 
     fn cuCtxGetExecAffinity(affinity: Out<u64>, kind: u32) {
         let _ = (affinity, kind);
-        current::get()?;
+        current::any()?;
         Err(Error::NOT_SUPPORTED)
     }
 
     fn cuCtxResetPersistingL2Cache() {
-        current::get()?;
+        current::any()?;
         Ok(())
     }
 

@@ -12,9 +12,17 @@ thread_local! {
     static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The current context, which must be usable.
+/// The current context, in which work must be possible.
 #[inline]
 pub(crate) fn get() -> R<Arc<Context>> {
+    let context = any()?;
+    context.check()?;
+    Ok(context)
+}
+
+/// The current context, be it one in which a kernel has failed: questions that are not about work are answered there too.
+#[inline]
+pub(crate) fn any() -> R<Arc<Context>> {
     state::driver()?;
     let top = STACK
         .try_with(|stack| stack.borrow().last().cloned())

@@ -40,6 +40,8 @@ pub(crate) struct Context {
     /// Work of streams that are gone.
     pub(crate) orphans: stream::order::Orphans,
     legacy: OnceLock<Arc<Stream>>,
+    /// The error of a kernel that failed in it, which ends it; 0 while none did.
+    broken: AtomicU32,
 }
 
 /// `cuCtxSetLimit`'s values by number.
@@ -75,6 +77,7 @@ impl Context {
             order: Mutex::default(),
             orphans: stream::order::Orphans::default(),
             legacy: OnceLock::new(),
+            broken: AtomicU32::new(0),
         });
         Ok(context)
     }
@@ -98,6 +101,22 @@ impl Context {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Refuses everything once a kernel has failed in the context: such an error stays until the process ends.
+    #[inline]
+    pub(crate) fn check(&self) -> R {
+        match self.broken.load(Ordering::Acquire) {
+            0 => Ok(()),
+            error => Err(Error(error)),
+        }
+    }
+
+    /// A kernel has failed in it. The first error stays.
+    pub(crate) fn fail(&self, error: Error) {
+        let _ = self
+            .broken
+            .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     /// The legacy default stream.
     pub(crate) fn legacy(self: &Arc<Self>, driver: &Driver) -> R<Arc<Stream>> {
         if let Some(stream) = self.legacy.get() {
@@ -117,7 +136,7 @@ impl Context {
             driver.timeline.wait(seq)?;
         }
         driver.timeline.poll();
-        Ok(())
+        self.check()
     }
 
     /// Ends what belongs to the context: streams, events, modules, memory.
@@ -150,7 +169,7 @@ fn destroy(driver: &Driver, handle: Handle) -> R {
 /// A context by its handle; null means the current one.
 pub(crate) fn by_handle(handle: Handle) -> R<Arc<Context>> {
     if handle == 0 {
-        return current::get();
+        return current::any();
     }
     CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)
 }

@@ -105,7 +105,7 @@ impl Set {
         if memory::side(self.address) == memory::Side::Device {
             Ok(())
         } else {
-            driver.timeline.wait(seq)
+            stream.wait(driver, seq)
         }
     }
 }

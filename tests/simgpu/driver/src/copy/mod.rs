@@ -195,7 +195,7 @@ impl Copy {
         }
         let seq = self.submit(driver, &stream, 0)?;
         if from == Side::Pageable || to == Side::Pageable {
-            driver.timeline.wait(seq)
+            stream.wait(driver, seq)
         } else {
             Ok(())
         }
@@ -215,7 +215,7 @@ impl Copy {
         if side(self.from.address) == Side::Device && side(self.to.address) == Side::Device {
             return Ok(());
         }
-        driver.timeline.wait(seq)
+        stream.wait(driver, seq)
     }
 }
 

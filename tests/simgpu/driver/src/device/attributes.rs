@@ -1,11 +1,11 @@
-//! What `cuDeviceGetAttribute` answers: a consistent sm_80 device in the likeness of an A100 with 40 GB.
+//! What `cuDeviceGetAttribute` answers: a consistent sm_80 device in the likeness of an A100, or an sm_90 one in that of an H100.
 //!
-//! Numbers are those of the public header's `CUdevice_attribute`; values are what the A100's public data sheet, the
-//! programming guide's table of compute capability 8.0 and device listings say. Deliberately off: cluster launch,
-//! multicast and fabric handles (later architectures), so that clients take the paths of sm_80.
+//! Numbers are those of the public header's `CUdevice_attribute`. What models differ in, with its sources, says `simgpu_device::model`; the rest is what
+//! `deviceQuery` and the programming guide say of both. Deliberately off: multicast and fabric handles, which need several GPUs.
 #![forbid(unsafe_code)]
 
 use simgpu_device::machine::Device;
+use simgpu_device::model::model;
 
 use crate::memory::paging;
 
@@ -19,28 +19,22 @@ pub(crate) const THREADS_PER_PROCESSOR: u32 = 2048;
 pub(crate) const BLOCKS_PER_PROCESSOR: u32 = 32;
 /// Registers of one multiprocessor (and of one block, at most).
 pub(crate) const REGISTERS: u32 = 65536;
-/// Shared memory of one multiprocessor.
-pub(crate) const SHARED_PER_PROCESSOR: u32 = 167_936;
 /// Shared memory a block may have without asking.
 pub(crate) const SHARED_PER_BLOCK: u32 = 49_152;
-/// Shared memory a block may have after `cuFuncSetAttribute`.
-pub(crate) const SHARED_OPTIN: u32 = 166_912;
 /// Shared memory the driver keeps for itself in each block.
 pub(crate) const SHARED_RESERVED: u32 = 1024;
 /// Grid extents.
 pub(crate) const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 /// Block extents.
 pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-/// Compute capability.
-pub(crate) const CAPABILITY: (i32, i32) = (8, 0);
 /// Bytes of constant memory.
 pub(crate) const CONSTANT: u32 = 65536;
-/// Core and memory clock in kHz.
-pub(crate) const CLOCKS: (i32, i32) = (1_410_000, 1_215_000);
 
 /// The value of an attribute; `None` for numbers that the header of 13.2 does not name.
 pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+    let model = model();
+    let hopper = i32::from(model.clusters > 0);
     Some(match attribute {
         1 => int(MAX_THREADS),
         2..=4 => int(MAX_BLOCK[usize::try_from(attribute - 2).ok()?]),
@@ -50,7 +44,7 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         10 => int(WARP),
         11 => i32::MAX, // largest pitch
         12 => int(REGISTERS),
-        13 => CLOCKS.0,
+        13 => int(1000 * model.clocks[1]),
         14 => 512, // texture alignment
         15 => 1,   // copies overlap kernels
         16 => int(device.processors),
@@ -70,11 +64,11 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         33 => device.pci.1,
         34 => device.pci.2,
         35 => 0,
-        36 => CLOCKS.1,
+        36 => int(1000 * model.clocks[2]),
         37 => 5120,       // bus width in bits
-        38 => 41_943_040, // L2
+        38 => model.l2.0, // L2
         39 => int(THREADS_PER_PROCESSOR),
-        40 => 3, // copy engines as the A100 reports them
+        40 => 3, // copy engines as both report them
         41 => 1, // unified addressing
         42 => 32_768,
         43 => 2048,
@@ -101,12 +95,12 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         71 => 65_000,
         72 => 2_097_120,
         73 | 74 => 32_768,
-        75 => CAPABILITY.0,
-        76 => CAPABILITY.1,
+        75 => model.capability.0,
+        76 => model.capability.1,
         77 => 32_768,
         78 => 1, // stream priorities
         79 | 80 => 1,
-        81 => int(SHARED_PER_PROCESSOR),
+        81 => int(model.shared_per_processor),
         82 => int(REGISTERS),
         83 => i32::from(paging::support() != paging::Support::None), // managed memory
         84 | 85 => 0,                                                // single board
@@ -119,7 +113,7 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         92..=94 => 0, // first versions of stream memory operations: removed with CUDA 12
         95 => 1,      // cooperative launch
         96 => 0,      // multi-device cooperative launch: removed with CUDA 13
-        97 => int(SHARED_OPTIN),
+        97 => int(model.shared_optin),
         98 => 1,
         99 => 1,
         100 | 101 => 0,
@@ -128,8 +122,8 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         104 | 105 => 0,
         106 => int(BLOCKS_PER_PROCESSOR),
         107 => 1,
-        108 => 31_457_280,
-        109 => 134_213_632,
+        108 => model.l2.1,
+        109 => model.l2.2,
         110 => 0, // no RDMA here
         111 => int(SHARED_RESERVED),
         112 => 0, // sparse arrays
@@ -137,14 +131,14 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         114 => 0, // no timeline semaphores
         115 => 1, // memory pools
         116..=118 => 0,
-        119 => 1, // pool handles: POSIX file descriptors
-        120 => 0, // cluster launch
+        119 => 1,      // pool handles: POSIX file descriptors
+        120 => hopper, // cluster launch
         121 => 0,
         122 | 123 => 1, // stream memory operations
         124 => 0,
         125 => 0, // IPC events: refused, see event.rs
-        126 => 1,
-        127 => 0,
+        126 => model.domains,
+        127 => hopper, // tensor maps
         128 => 0,
         129 => 1, // unified function pointers
         130 => 0,
@@ -153,8 +147,8 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         133 => i32::from(std::env::var("SIMGPU_MODE").is_ok_and(|mode| mode == "mps")),
         134 => 0,
         135..=138 => 0,
-        139 => 0x20B0_10DE_u32.cast_signed(), // the A100's PCI identity
-        140 => 0x134F_10DE_u32.cast_signed(),
+        139 => model.pci.0.cast_signed(), // PCI identity
+        140 => model.pci.1.cast_signed(),
         141..=143 => 0,
         144 | 145 => 0,
         146..=148 => 0,

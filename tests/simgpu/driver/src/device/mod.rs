@@ -9,6 +9,7 @@ use crate::context::current;
 use crate::export::export;
 use crate::state;
 use simgpu_device::machine::Device;
+use simgpu_device::model::model;
 
 /// CUDA version the driver reports (13.2).
 pub(crate) const VERSION: u32 = 13020;
@@ -33,7 +34,7 @@ pub(crate) fn check(device: i32) -> R<usize> {
 
 /// The current context's device, or the first.
 pub(crate) fn current() -> R<&'static Device> {
-    get(current::get().map_or(0, |context| context.ordinal()))
+    get(current::any().map_or(0, |context| context.ordinal()))
 }
 
 export! {
@@ -82,8 +83,8 @@ export! {
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
         check(device)?;
-        major.set(attributes::CAPABILITY.0)?;
-        minor.set(attributes::CAPABILITY.1)
+        major.set(model().capability.0)?;
+        minor.set(model().capability.1)
     }
 
     fn cuDeviceGetProperties(properties: Out<[i32; 14]>, device: i32) {

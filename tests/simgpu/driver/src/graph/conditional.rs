@@ -86,7 +86,7 @@ impl Conditional {
 
     /// The body that the launch value chooses, and how often it runs.
     pub(crate) fn chosen(&self) -> Option<(&Arc<Graph>, u32)> {
-        let value = VALUES.get(self.value).map_or(0, |value| value.at_launch);
+        let value = VALUES.find(self.value).map_or(0, |value| value.at_launch);
         let (body, times) = self.choice.runs(value, self.bodies.len(), trips())?;
         Some((&self.bodies[body], times))
     }

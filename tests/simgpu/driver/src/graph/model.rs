@@ -134,10 +134,10 @@ impl Graph {
 
     /// Takes a graph off the registry, its nodes and the graphs inside them with it.
     pub(crate) fn destroy(&self) -> R {
-        GRAPHS.remove(self.handle)?;
+        GRAPHS.take(self.handle).ok_or(Error::INVALID_HANDLE)?;
         let inner = std::mem::take(&mut *lock(&self.inner));
         for node in inner.nodes {
-            let _ = NODES.remove(node.handle);
+            let _ = NODES.take(node.handle);
             for graph in node.body().graphs() {
                 let _ = graph.destroy();
             }
@@ -209,7 +209,7 @@ impl Graph {
         for graph in node.body().graphs() {
             let _ = graph.destroy();
         }
-        NODES.remove(node.handle).map(drop)
+        NODES.take(node.handle).map(drop).ok_or(Error::INVALID_HANDLE)
     }
 
     /// Puts `to` after `from`.

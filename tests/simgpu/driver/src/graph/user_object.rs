@@ -43,7 +43,7 @@ fn release(handle: Handle, count: u32) -> R {
         *references
     };
     if left == 0 {
-        OBJECTS.remove(handle)?;
+        OBJECTS.take(handle).ok_or(Error::INVALID_HANDLE)?;
         object.destructor.run();
     }
     Ok(())
@@ -56,7 +56,9 @@ pub(crate) struct References(HashMap<Handle, u32>);
 impl Clone for References {
     fn clone(&self) -> Self {
         for (object, count) in &self.0 {
-            let _ = retain(*object, *count);
+            if OBJECTS.find(*object).is_some() {
+                let _ = retain(*object, *count);
+            }
         }
         References(self.0.clone())
     }
@@ -65,7 +67,9 @@ impl Clone for References {
 impl Drop for References {
     fn drop(&mut self) {
         for (object, count) in self.0.drain() {
-            let _ = release(object, count);
+            if OBJECTS.find(object).is_some() {
+                let _ = release(object, count);
+            }
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Kernels that are really executed: their launch gets an effect, made from its parameters.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use simgpu_device::{Launch as DeviceLaunch, Times};
 
+use crate::abi::Error;
+use crate::context::Context;
 use crate::effect::Effect;
 use crate::export::note;
 use crate::kernels::{Call, Effect as Executed, Fault, Memory};
 use crate::launch::Params;
+use crate::launch::fault::Fault as Fails;
 use crate::memory::{self, Side, raw};
 use crate::module::function::Function;
 
@@ -49,12 +53,24 @@ fn missed(name: &str, fault: Fault) {
 }
 
 /// The effect of a launch, if its kernel is an executed one. A spinning kernel also makes the launch a held one.
-pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLaunch) -> Option<Effect> {
+pub(super) fn effect(
+    function: &Function,
+    params: &Params,
+    launch: &mut DeviceLaunch,
+    context: &Arc<Context>,
+) -> Option<Effect> {
+    if let Some(error) = function.fault.as_ref().and_then(Fails::now) {
+        let context = context.clone();
+        // At once: calls that do not wait meet the error too.
+        return Some(Effect::RunPromptly(Box::new(move || context.fail(error))));
+    }
     let layout = function.params();
     match function.executed.as_ref()? {
         Executed::Compute(compute) => {
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
+            // Of other kernels not all is known, so theirs is more likely a gap of this simulation than a mistake of the client's.
+            let (is_ours, context) = (name.starts_with("simgpu_"), context.clone());
             let (slow, was_slow) = (function.is_slow.clone(), function.is_slow.load(Ordering::Relaxed));
             let run = Box::new(move || {
                 let begin = Instant::now();
@@ -62,8 +78,10 @@ pub(super) fn effect(function: &Function, params: &Params, launch: &mut DeviceLa
                     buffer: &params,
                     params: &layout,
                 };
-                if let Err(fault) = compute(&call, &Reachable) {
-                    missed(&name, fault);
+                match compute(&call, &Reachable) {
+                    Err(Fault::Address(_)) if is_ours => context.fail(Error::ILLEGAL_ADDRESS),
+                    Err(fault) => missed(&name, fault),
+                    Ok(()) => {}
                 }
                 if begin.elapsed() >= LONG {
                     slow.store(true, Ordering::Relaxed);

@@ -9,10 +9,12 @@
 
 mod api;
 mod execute;
+pub(crate) mod fault;
 mod params;
 
 use std::sync::Arc;
 
+use simgpu_device::model::model;
 use simgpu_device::{Launch as DeviceLaunch, Op, Seq};
 
 use crate::abi::{Error, Handle, R};
@@ -94,9 +96,17 @@ fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]
                     return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
                 }
             }
-            // One block a cluster is no cluster; more need a later architecture.
-            CLUSTER if attribute.value[0] != (1 | 1 << 32) || attribute.value[1] as u32 != 1 => {
-                return Err(Error::INVALID_VALUE);
+            CLUSTER => {
+                let [x, y, z] = [
+                    attribute.value[0] as u32,
+                    (attribute.value[0] >> 32) as u32,
+                    attribute.value[1] as u32,
+                ];
+                let blocks = u64::from(x).saturating_mul(y.into()).saturating_mul(z.into());
+                // One block a cluster is no cluster. Kernels may ask for twice what always can be had.
+                if blocks == 0 || blocks > u64::from(2 * model().clusters).max(1) {
+                    return Err(Error::INVALID_VALUE);
+                }
             }
             _ => {}
         }
@@ -138,7 +148,7 @@ impl Launch {
     /// Puts it on the device.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         let mut launch = self.device();
-        let effect = execute::effect(&self.function, &self.params, &mut launch);
+        let effect = execute::effect(&self.function, &self.params, &mut launch, &stream.context);
         let touches = paging::touches(&self.function, &self.params, self.shape);
         stream.submit_touching(driver, Op::Kernel(launch), effect, graph, &touches)
     }
@@ -167,7 +177,7 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         duration: None,
         held: false,
     };
-    if function.executed.is_none() && !paging::any() {
+    if function.executed.is_none() && function.fault.is_none() && !paging::any() {
         return stream.submit(driver, Op::Kernel(op), None, 0).map(drop);
     }
     let params = match function.executed {
@@ -175,7 +185,7 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         // A kernel that is only timed runs whatever its parameters look like.
         None => given.pack(&function).unwrap_or_default(),
     };
-    let effect = execute::effect(&function, &params, &mut op);
+    let effect = execute::effect(&function, &params, &mut op, &stream.context);
     let touches = paging::touches(&function, &params, shape);
     stream
         .submit_touching(driver, Op::Kernel(op), effect, 0, &touches)

@@ -50,7 +50,7 @@ pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
     if !matches!(allocation.kind, Kind::Device | Kind::Managed | Kind::Pool(_)) {
         return Err(Error::INVALID_VALUE);
     }
-    if let Ok(context) = crate::context::by_handle(allocation.context_handle) {
+    if let Some(context) = crate::context::CONTEXTS.find(allocation.context_handle) {
         context.synchronize(driver)?;
     }
     discard(driver, &allocation)

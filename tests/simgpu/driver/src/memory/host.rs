@@ -46,7 +46,7 @@ fn release(pointer: usize, wanted: fn(Kind) -> bool, missing: Error) -> R {
     let driver = state::driver()?;
     let found = find(pointer as u64).filter(|found| found.start == pointer as u64 && wanted(found.kind));
     let found = found.ok_or(missing)?;
-    if let Ok(context) = crate::context::by_handle(found.context_handle) {
+    if let Some(context) = crate::context::CONTEXTS.find(found.context_handle) {
         context.synchronize(driver)?;
     }
     discard(driver, &found)

@@ -105,7 +105,7 @@ export! {
             }
         }
         opened.remove(&handle);
-        if let Ok(context) = crate::context::by_handle(found.context_handle) {
+        if let Some(context) = crate::context::CONTEXTS.find(found.context_handle) {
             context.synchronize(driver)?;
         }
         remove(found.start);

@@ -81,7 +81,11 @@ pub(crate) fn is_default(pool: Handle) -> bool {
 /// A device's current pool.
 pub(crate) fn current(device: usize) -> Handle {
     let set = lock(&CURRENT).get(&device).copied().unwrap_or(0);
-    if POOLS.get(set).is_ok() { set } else { default(device) }
+    if POOLS.find(set).is_some() {
+        set
+    } else {
+        default(device)
+    }
 }
 
 impl Inner {
@@ -156,7 +160,7 @@ pub(crate) fn free(driver: &Driver, stream: &Stream, at: u64, graph: u64) -> R {
     match found.kind {
         Kind::Pool(handle) => {
             remove(at).ok_or(Error::INVALID_VALUE)?;
-            let pool = POOLS.get(handle)?;
+            let pool = POOLS.find(handle).ok_or(Error::INVALID_HANDLE)?;
             let mut inner = lock(&pool.inner);
             inner.used -= found.room.min(inner.used);
             inner.waiting.push(Waiting {
@@ -169,7 +173,7 @@ pub(crate) fn free(driver: &Driver, stream: &Stream, at: u64, graph: u64) -> R {
         }
         // Memory of cuMemAlloc may be freed in stream order too.
         Kind::Device | Kind::Managed => {
-            driver.timeline.wait(seq)?;
+            stream.wait(driver, seq)?;
             crate::memory::alloc::discard(driver, &found)
         }
         _ => Err(Error::INVALID_VALUE),
@@ -178,7 +182,7 @@ pub(crate) fn free(driver: &Driver, stream: &Stream, at: u64, graph: u64) -> R {
 
 /// Takes a block back that nothing uses any more: `cuMemFree` of pool memory.
 pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
-    if let Ok(pool) = POOLS.get(pool) {
+    if let Some(pool) = POOLS.find(pool) {
         let mut inner = lock(&pool.inner);
         inner.used -= room.min(inner.used);
         inner.heap.give(driver, at, room);

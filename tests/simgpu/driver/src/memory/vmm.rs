@@ -150,6 +150,7 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
         Ok(context) => context,
         Err(_) => state::driver()?.primary(device)?.clone(),
     };
+    context.check()?;
     let (start, room) = reservation(at).ok_or(Error::INVALID_VALUE)?;
     let whole = at.is_multiple_of(GRANULE) && size.is_multiple_of(GRANULE) && size > 0;
     if !whole || offset != 0 || size > physical.size || at + size > start + room || find(at).is_some() {
@@ -312,7 +313,7 @@ export! {
         if size == 0 || !size.is_multiple_of(GRANULE) {
             return Err(Error::INVALID_VALUE);
         }
-        let id = current::get().map_or(0, |context| context.ordinal());
+        let id = current::any().map_or(0, |context| context.ordinal());
         let location = Location { kind: Location::DEVICE, id };
         let properties = Properties { kind: 1, handle_types: FILE_DESCRIPTOR, location, metadata: 0, flags: [0; 8] };
         // The exporter took the memory from the device; it is not counted twice.

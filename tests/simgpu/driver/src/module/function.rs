@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::NameId;
+use simgpu_device::model::model;
 use weft_image::{Kernel, Param};
 
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
 use crate::kernels;
+use crate::launch::fault;
 use crate::module::library_api::KERNELS;
 use crate::registry::{Kind, Registry};
 use crate::state::Driver;
@@ -30,6 +32,8 @@ pub(crate) struct Function {
     kernel: Kernel,
     /// Set for the kernels that are really executed.
     pub(crate) executed: Option<kernels::Effect>,
+    /// What launches of it may fail with, where it is known.
+    pub(crate) fault: Option<fault::Fault>,
     /// What it touches.
     pub(crate) pattern: kernels::access::Pattern,
     /// Executing it was seen to take this host long.
@@ -57,6 +61,7 @@ impl Function {
             module,
             name_id: driver.timeline.name(&kernel.name),
             executed: kernels::find(&kernel.name),
+            fault: fault::of(&kernel.name),
             pattern: kernels::access::pattern(&kernel.name),
             is_slow: Arc::default(),
             max_dynamic: AtomicU32::new(limits::SHARED_PER_BLOCK.saturating_sub(kernel.shared)),
@@ -116,10 +121,10 @@ impl Function {
         let by_threads = limits::THREADS_PER_PROCESSOR / (warps * limits::WARP);
         let by_registers = limits::REGISTERS / ((self.registers() * limits::WARP).next_multiple_of(256) * warps);
         let shared = self.kernel.shared + dynamic;
-        if shared > limits::SHARED_OPTIN {
+        if shared > model().shared_optin {
             return 0;
         }
-        let by_shared = limits::SHARED_PER_PROCESSOR / (shared + limits::SHARED_RESERVED).next_multiple_of(128);
+        let by_shared = model().shared_per_processor / (shared + limits::SHARED_RESERVED).next_multiple_of(128);
         by_threads
             .min(by_registers)
             .min(by_shared)
@@ -128,9 +133,9 @@ impl Function {
 
     /// Dynamic shared memory a block may have so that so many blocks fit.
     pub(crate) fn dynamic_for(&self, blocks: u32) -> u32 {
-        let each = (limits::SHARED_PER_PROCESSOR / blocks.max(1)) & !127;
+        let each = (model().shared_per_processor / blocks.max(1)) & !127;
         each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared)
-            .min(limits::SHARED_OPTIN)
+            .min(model().shared_optin)
     }
 
     /// `cuFuncGetAttribute`.
@@ -142,7 +147,7 @@ impl Function {
             2 => 0, // constant memory of its own
             3 => int(self.kernel.local),
             4 => int(self.registers()),
-            5 | 6 => 10 * limits::CAPABILITY.0 + limits::CAPABILITY.1,
+            5 | 6 => 10 * model().capability.0 + model().capability.1,
             7 => 0,
             8 => int(self.max_dynamic_shared()),
             9 => self.carveout.load(Ordering::Relaxed),
@@ -156,7 +161,7 @@ impl Function {
         match attribute {
             8 => {
                 let value = u32::try_from(value).map_err(|_| Error::INVALID_VALUE)?;
-                if value + self.kernel.shared > limits::SHARED_OPTIN {
+                if value + self.kernel.shared > model().shared_optin {
                     return Err(Error::INVALID_VALUE);
                 }
                 self.max_dynamic.store(value, Ordering::Relaxed);

@@ -6,11 +6,11 @@
 
 use std::sync::OnceLock;
 
+use simgpu_device::model::model;
 use weft_image::kind::{self, Extent, Kind, PREFIX};
 use weft_image::{Error as ImageError, Module};
 
 use crate::abi::{Error, In, R};
-use crate::device::attributes::CAPABILITY;
 
 /// An image.
 pub(crate) struct Image {
@@ -59,6 +59,63 @@ fn length(address: usize) -> R<usize> {
         }
         Extent::Text => text_length(address),
     }
+}
+
+/// Reads an image, as strictly as a driver does: weft's own reader makes the best of what it is given.
+fn read(bytes: &[u8]) -> R<Module> {
+    let (major, minor) = model().capability;
+    let arch = u32::try_from(10 * major + minor).unwrap_or(0);
+    let kind = kind::kind(bytes);
+    let module = weft_image::read(bytes, arch).map_err(|error| match (error, kind) {
+        (ImageError::NoBinary(_), _) => Error::NO_BINARY_FOR_GPU,
+        (_, Kind::Ptx) => Error::INVALID_PTX,
+        _ => Error::INVALID_IMAGE,
+    })?;
+    match kind {
+        Kind::Ptx if !is_whole(bytes) => Err(Error::INVALID_PTX),
+        Kind::Cubin if !is_code(bytes) => Err(Error::INVALID_IMAGE),
+        // Machine code is that of its major architecture, for devices not older than it says.
+        Kind::Cubin if module.arch != 0 && (module.arch / 10 != arch / 10 || module.arch > arch) => {
+            Err(Error::NO_BINARY_FOR_GPU)
+        }
+        _ => Ok(module),
+    }
+}
+
+/// Is the ELF file a GPU's, with sections in it?
+fn is_code(bytes: &[u8]) -> bool {
+    /// `EM_CUDA`.
+    const MACHINE: u16 = 190;
+    let half = |at: usize| {
+        bytes
+            .get(at..at + 2)
+            .map_or(0, |two| u16::from_le_bytes([two[0], two[1]]))
+    };
+    half(18) == MACHINE && half(60) > 0
+}
+
+/// Does each brace of the PTX text have its other one? Comments may hold any.
+fn is_whole(bytes: &[u8]) -> bool {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let mut rest = &bytes[..end];
+    let mut depth = 0_i64;
+    while let [first, after @ ..] = rest {
+        rest = match (first, after) {
+            (b'/', [b'/', ..]) => after
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map_or(&[], |at| &after[at..]),
+            (b'/', [b'*', inside @ ..]) => match inside.windows(2).position(|two| two == b"*/") {
+                Some(at) => &inside[at + 2..],
+                None => return false,
+            },
+            _ => {
+                depth += i64::from(*first == b'{') - i64::from(*first == b'}');
+                after
+            }
+        };
+    }
+    depth == 0
 }
 
 impl Image {
@@ -112,14 +169,6 @@ impl Image {
 
     /// What is in it.
     pub(crate) fn module(&self) -> R<&Module> {
-        let (major, minor) = CAPABILITY;
-        let arch = u32::try_from(10 * major + minor).unwrap_or(0);
-        let read = |bytes: &[u8]| {
-            weft_image::read(bytes, arch).map_err(|error| match error {
-                ImageError::NoBinary(_) => Error::NO_BINARY_FOR_GPU,
-                _ => Error::INVALID_IMAGE,
-            })
-        };
         let result = self.read.get_or_init(|| match &self.bytes {
             Bytes::Owned(bytes) => read(bytes),
             Bytes::Kept(address, length) => In::<u8>::from_address(*address)

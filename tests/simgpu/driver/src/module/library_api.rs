@@ -87,7 +87,7 @@ export! {
         state::driver()?;
         let library = LIBRARIES.remove(library)?;
         for (_, kernel) in lock(&library.kernels).drain() {
-            let _ = KERNELS.remove(kernel);
+            let _ = KERNELS.take(kernel);
         }
         unload(library.module.handle)
     }

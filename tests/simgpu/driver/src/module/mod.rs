@@ -94,7 +94,7 @@ impl Module {
             return Ok(*found);
         }
         let global = self.image.module()?.global(name).ok_or(Error::NOT_FOUND)?;
-        let context = current::get().unwrap_or(state::driver()?.primary(0)?.clone());
+        let context = current::any().unwrap_or(state::driver()?.primary(0)?.clone());
         let at = memory::take(state::driver()?, &context, global.size.max(1), memory::Kind::Device)?;
         let initial = &global.initial[..global.initial.len().min(global.size as usize)];
         raw::write(at, initial);
@@ -104,7 +104,7 @@ impl Module {
 
     fn drop_parts(&self) {
         for (_, function) in lock(&self.functions).drain() {
-            let _ = FUNCTIONS.remove(function.handle);
+            let _ = FUNCTIONS.take(function.handle);
         }
         let globals: Vec<_> = lock(&self.globals).drain().collect();
         if let Ok(driver) = state::driver() {
@@ -117,7 +117,7 @@ impl Module {
 
 /// Ends a module. Launches on their way keep what they need.
 pub(crate) fn unload(handle: Handle) -> R {
-    MODULES.remove(handle)?.drop_parts();
+    MODULES.take(handle).ok_or(Error::INVALID_HANDLE)?.drop_parts();
     Ok(())
 }
 

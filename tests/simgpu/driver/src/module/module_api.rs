@@ -40,7 +40,9 @@ export! {
 
     fn cuModuleUnload(module: Handle) {
         state::driver()?;
-        unload(module)
+        MODULES.get(module)?;
+        unload(module)?;
+        current::any().map_or(Ok(()), |context| context.check())
     }
 
     fn cuModuleGetLoadingMode(mode: Out<u32>) {

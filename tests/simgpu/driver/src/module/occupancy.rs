@@ -1,6 +1,8 @@
 //! Occupancy queries.
 #![deny(unsafe_code)]
 
+use simgpu_device::model::model;
+
 use crate::abi::{Error, Handle, Out, R};
 use crate::device;
 use crate::device::attributes::{MAX_THREADS, WARP};
@@ -70,13 +72,14 @@ export! {
     fn cuOccupancyMaxActiveClusters(out: Out<i32>, function: Handle, config: Out<Config>) {
         let _ = config;
         function::of_handle(function)?;
-        // No clusters on this architecture.
-        out.set(0)
+        // As many as there are of the smallest that is one, two blocks.
+        let most = device::current()?.processors / 2;
+        out.set(if model().clusters == 0 { 0 } else { i32::try_from(most).unwrap_or(i32::MAX) })
     }
 
     fn cuOccupancyMaxPotentialClusterSize(out: Out<i32>, function: Handle, config: Out<Config>) {
         let _ = config;
         function::of_handle(function)?;
-        out.set(1)
+        out.set(i32::try_from(model().clusters.max(1)).unwrap_or(1))
     }
 }

@@ -1,8 +1,10 @@
 //! The entry points about streams, but for captures (`graph`) and what is put on streams.
 #![deny(unsafe_code)]
 
+use std::sync::Arc;
+
 use crate::abi::{Error, Handle, In, Out, R};
-use crate::context::current;
+use crate::context::{Context, current};
 use crate::effect::Effect;
 use crate::export::export;
 use crate::stream::attributes::{PRIORITY, Value};
@@ -30,7 +32,7 @@ fn destroy(stream: Handle) -> R {
     // Work on it goes on; the link keeps the stream until it has ended.
     let stream = STREAMS.remove(stream)?;
     graph::stream_destroyed(&stream);
-    Ok(())
+    stream.context.check()
 }
 
 fn call(stream: Handle, call: HostCall) -> R {
@@ -67,7 +69,7 @@ export! {
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
         graph::may_synchronize(&stream)?;
-        if stream.is_idle(driver) { Ok(()) } else { Err(driver.timeline.not_ready(stream.last())) }
+        if stream.is_idle(driver) { stream.context.check() } else { Err(driver.timeline.not_ready(stream.last())) }
     }
 
     fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) {
@@ -152,8 +154,8 @@ export! {
 }
 
 impl Effect {
-    /// The effect that runs the client's function.
-    pub(crate) fn of_call(call: HostCall) -> Effect {
-        Effect::Call(Box::new(move || call.run()))
+    /// The effect that runs the client's function. Where a kernel has failed a function is not called, and a callback is told.
+    pub(crate) fn of_call(call: HostCall, context: Arc<Context>) -> Effect {
+        Effect::Call(Box::new(move || call.run_in(context.check())))
     }
 }

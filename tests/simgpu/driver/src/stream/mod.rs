@@ -133,7 +133,13 @@ impl Stream {
     /// Waits for everything submitted so far. For a blocking stream that includes the legacy stream's work it stands
     /// behind only if it has work of its own behind it, as on the real driver.
     pub(crate) fn synchronize(&self, driver: &Driver) -> R {
-        driver.timeline.wait(self.last())
+        self.wait(driver, self.last())
+    }
+
+    /// Waits for an operation of the stream. A kernel that failed before it is told here.
+    pub(crate) fn wait(&self, driver: &Driver, seq: Seq) -> R {
+        driver.timeline.wait(seq)?;
+        self.context.check()
     }
 
     pub(crate) fn is_idle(&self, driver: &Driver) -> bool {
@@ -178,7 +184,11 @@ pub(crate) fn resolve(driver: &Driver, handle: Handle) -> R<Arc<Stream>> {
     match handle {
         0 | LEGACY => current::get()?.legacy(driver),
         PER_THREAD => own(driver, &current::get()?),
-        _ => STREAMS.get(handle),
+        _ => {
+            let stream = STREAMS.get(handle)?;
+            stream.context.check()?;
+            Ok(stream)
+        }
     }
 }
 
@@ -200,7 +210,7 @@ pub(crate) fn of_context(context: &Arc<Context>) -> Vec<Arc<Stream>> {
 pub(crate) fn forget_context(context: &Arc<Context>) {
     for (handle, stream) in STREAMS.all() {
         if Arc::ptr_eq(&stream.context, context) {
-            let _ = STREAMS.remove(handle);
+            let _ = STREAMS.take(handle);
         }
     }
     let _ = OWN.try_with(|own| own.borrow_mut().remove(&context.id));

@@ -160,6 +160,8 @@ api! {
     fn cuEventSynchronize(event: Handle);
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: Handle, to: Handle);
     fn cuGetErrorName(result: u32, text: *mut *const std::ffi::c_char);
+    fn cuGetExportTable(table: *mut *const usize, id: *const [u8; 16]);
+    fn cuTensorMapEncodeTiled(map: *mut u64, kind: u32, rank: u32, at: u64, sizes: *const u64, strides: *const u64, boxes: *const u32, steps: *const u32, interleave: u32, swizzle: u32, promotion: u32, fill: u32);
 }
 
 /// `CUlaunchConfig`.
@@ -252,6 +254,7 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
         "SIMGPU_MEMORY",
         "SIMGPU_DILATION",
         "SIMGPU_MODE",
+        "SIMGPU_MODEL",
         "CUDA_VISIBLE_DEVICES",
     ] {
         command.env_remove(variable);
@@ -320,6 +323,20 @@ impl Role {
         std::thread::spawn(move || std::io::copy(&mut rest, &mut std::io::sink()));
         wait(self.0, "a further process");
     }
+}
+
+/// How a further process of the running test ends that is given nothing and ends by itself, and what it says on stderr.
+pub fn ends(role: &str) -> (std::process::ExitStatus, String) {
+    let test = std::env::var(TEST).unwrap();
+    let mut command = again(&test);
+    let child = command
+        .env(ROLE, role)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let done = child.wait_with_output().unwrap();
+    (done.status, String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
 /// What a further process says to the first.

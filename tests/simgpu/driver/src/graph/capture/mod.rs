@@ -194,7 +194,7 @@ fn all_joined(capture: &Capture) -> R {
     let mut open: Vec<Handle> = ends(&origin).iter().map(|edge| edge.from).collect();
     while let Some(node) = open.pop() {
         if seen.insert(node)
-            && let Ok(node) = NODES.get(node)
+            && let Some(node) = NODES.find(node)
         {
             open.extend(node.after().iter().map(|edge| edge.from));
         }

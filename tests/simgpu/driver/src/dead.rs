@@ -1,0 +1,116 @@
+//! What a handle does whose object is gone or never was.
+//!
+//! A real driver's handles are addresses. It follows most of them without a look, so a destroyed one is a crash, or damage that shows
+//! later. Here such a call is refused with `CUDA_ERROR_INVALID_HANDLE`, which is kinder than what a job meets. With
+//! `SIMGPU_DEAD_HANDLES=abort` it ends the process, with one line that names the call, the handle and its kind. Null is refused
+//! by both, and so are a kernel's handle where a function's belongs and the reverse.
+//!
+//! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the one that was destroyed last, as a real driver's does, whose memory for
+//! it comes from the same place: what somebody kept by that handle is now of another object.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use crate::abi::{Error, Handle};
+use crate::registry::{Kind, kind_of};
+
+thread_local! {
+    /// The entry point that the thread is in; kept only where it may be asked for.
+    static CALL: Cell<&'static str> = const { Cell::new("a call") };
+}
+
+/// What becomes of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dead {
+    Refused,
+    Followed,
+    Reused,
+}
+
+#[inline]
+fn dead() -> Dead {
+    static DEAD: OnceLock<Dead> = OnceLock::new();
+    let read = || match std::env::var("SIMGPU_DEAD_HANDLES").as_deref() {
+        Ok("abort") => Dead::Followed,
+        Ok("reuse") => Dead::Reused,
+        _ => Dead::Refused,
+    };
+    *DEAD.get_or_init(read)
+}
+
+/// Does a dead handle end the process?
+#[inline]
+pub(crate) fn is_followed() -> bool {
+    dead() == Dead::Followed
+}
+
+/// Does the next object of a kind get the handle of the last one that went? Nodes do not: what a copy of a graph was copied from is kept here by their handles.
+pub(crate) fn is_reused(kind: Kind) -> bool {
+    dead() == Dead::Reused && !matches!(kind, Kind::Node | Kind::UserObject | Kind::Conditional)
+}
+
+/// Told at each entry point.
+#[inline]
+pub(crate) fn entered(name: &'static str) {
+    if is_followed() {
+        let _ = CALL.try_with(|call| call.set(name));
+    }
+}
+
+/// What an object of this kind is called, where a handle of it is an address on a real driver. The others are numbers, which it looks up.
+fn followed(kind: Kind) -> Option<&'static str> {
+    Some(match kind {
+        Kind::Context => "CUcontext",
+        Kind::Module => "CUmodule",
+        Kind::Library => "CUlibrary",
+        Kind::Function => "CUfunction",
+        Kind::Kernel => "CUkernel",
+        Kind::Stream => "CUstream",
+        Kind::Event => "CUevent",
+        Kind::Pool => "CUmemoryPool",
+        Kind::Array => "CUarray",
+        Kind::Link => "CUlinkState",
+        Kind::Graph => "CUgraph",
+        Kind::Node => "CUgraphNode",
+        Kind::Exec => "CUgraphExec",
+        Kind::UserObject => "CUuserObject",
+        Kind::Allocation | Kind::Conditional => return None,
+    })
+}
+
+/// The answer to a call with a handle of no living object.
+#[cold]
+pub(crate) fn used(kind: Kind, handle: Handle) -> Error {
+    let other = match kind {
+        Kind::Function => Some(Kind::Kernel),
+        Kind::Kernel => Some(Kind::Function),
+        _ => None,
+    };
+    let is_other = other.is_some_and(|other| kind_of(handle) == other as usize);
+    if let Some(name) = followed(kind)
+        && is_followed()
+        && handle != 0
+        && !is_other
+    {
+        let call = CALL.try_with(Cell::get).unwrap_or("a call");
+        let thread = std::thread::current();
+        eprintln!(
+            "simcuda[{}] dead handle: {call} with {handle:#x}, no living {name} (thread {})",
+            std::process::id(),
+            name_of_thread().as_deref().or(thread.name()).unwrap_or("?"),
+        );
+        // SAFETY: ends the process; takes no argument.
+        unsafe { libc::abort() };
+    }
+    Error::INVALID_HANDLE
+}
+
+/// The name that the kernel has for the thread: threads of other libraries' runtimes have no other.
+fn name_of_thread() -> Option<String> {
+    let name = std::fs::read_to_string(format!(
+        "/proc/self/task/{}/comm",
+        rustix::thread::gettid().as_raw_nonzero()
+    ));
+    name.ok().map(|name| name.trim_end().to_string())
+}
