@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::text::{self, Table};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
-use crate::daemon::status::{ClientStatus, Ending, Status};
+use crate::daemon::status::{ClientStatus, DeviceStatus, Ending, Status};
 
 /// Show the broker, its jobs and the last ones that ended
 #[derive(Debug, clap::Args)]
@@ -62,6 +62,7 @@ pub fn render(status: &Status) -> String {
     if let Some(trouble) = &broker.last_trouble {
         page.push(format!("last trouble: {trouble}"));
     }
+    page.extend(broker.devices.iter().filter_map(mps));
     page.push(String::new());
     match status.clients.is_empty() {
         true => page.push("no job is attached".to_string()),
@@ -92,6 +93,18 @@ pub fn render(status: &Status) -> String {
         page.extend(table.lines());
     }
     page.join("\n")
+}
+
+/// How a device is shared, where it is not by turns among all.
+pub fn mps(device: &DeviceStatus) -> Option<String> {
+    let called = device.uuid.as_deref().unwrap_or("first");
+    match (device.under_mps, device.not_under_mps) {
+        (0, _) => None,
+        (_, 0) => Some(format!("device {called}: shared under MPS, without turns")),
+        (under, apart) => Some(format!(
+            "device {called}: {under} of its jobs share it under MPS and {apart} do not, so it takes turns between processes: give all the same CUDA_MPS_PIPE_DIRECTORY"
+        )),
+    }
 }
 
 /// What a job is to the others, and what it waits for.
@@ -287,6 +300,15 @@ mod tests {
         let status = Status {
             broker: BrokerStatus {
                 policy: "weft".to_string(),
+                devices: vec![
+                    DeviceStatus {
+                        uuid: Some("0f".repeat(16)),
+                        under_mps: 2,
+                        not_under_mps: 1,
+                        ..DeviceStatus::default()
+                    },
+                    DeviceStatus::default(),
+                ],
                 ..BrokerStatus::default()
             },
             clients: vec![client.clone()],
@@ -299,6 +321,7 @@ mod tests {
         let page = render(&status);
         for part in [
             "policy weft",
+            "0f0f: 2 of its jobs share it under MPS and 1 do not",
             "filler, waits",
             "train (!)",
             "1.50 ms",

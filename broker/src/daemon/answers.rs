@@ -232,9 +232,11 @@ impl Answers {
             .look()
             .into_iter()
             .flatten()
-            .map(|(uuid, snapshot)| DeviceStatus {
-                uuid,
-                core: serde_json::to_value(snapshot).unwrap_or_default(),
+            .map(|view| DeviceStatus {
+                uuid: view.uuid,
+                under_mps: view.under_mps,
+                not_under_mps: view.not_under_mps,
+                core: serde_json::to_value(view.snapshot).unwrap_or_default(),
             })
             .collect();
         Status {

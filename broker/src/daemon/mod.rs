@@ -36,6 +36,7 @@ pub mod journal;
 mod keeper;
 mod lanes;
 mod memory;
+pub mod mps;
 pub mod options;
 pub mod places;
 mod rank;
@@ -79,6 +80,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         memory::start(memory::Settings::of(options), trace.another()).context("cannot start a thread")?;
     let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
+        listens: !options.switch_cost_said,
         spin: options.spin.decided(),
         host: Arc::clone(&host),
         registry: Arc::clone(&registry),

@@ -81,6 +81,12 @@ pub struct BrokerStatus {
 pub struct DeviceStatus {
     /// As the driver says, in hexadecimal; `None`: no job has said its device yet.
     pub uuid: Option<String>,
+    /// Clients that say that they share it under MPS.
+    #[serde(default)]
+    pub under_mps: usize,
+    /// Clients that say that they do not. One is enough, and the device is taken to switch between processes.
+    #[serde(default)]
+    pub not_under_mps: usize,
     /// The core's own view.
     pub core: serde_json::Value,
 }

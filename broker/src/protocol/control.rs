@@ -70,6 +70,8 @@ pub enum ToBroker {
         memory: u64,
         /// As `cuDriverGetVersion` says.
         driver: u32,
+        /// Whether the process shares the device under NVIDIA's multi-process service, as `CU_DEVICE_ATTRIBUTE_MPS_ENABLED` says; `None`: the driver does not know that attribute.
+        mps: Option<bool>,
     },
     /// A range of the client's memory came to be managed.
     Backed {

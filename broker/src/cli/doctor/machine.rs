@@ -18,6 +18,7 @@ pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(sockets(places));
     rows.push(broker(places));
     rows.extend(dilation(places));
+    rows.extend(mps(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
     rows.push(past_weft(places));
@@ -104,6 +105,28 @@ fn dilation(places: &Places) -> Option<Row> {
             format!("weft broker --background --dilation {device}"),
         ),
     })
+}
+
+/// Jobs of which some share a device under MPS and others not.
+fn mps(places: &Places) -> Vec<Row> {
+    let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) else {
+        return Vec::new();
+    };
+    let devices = status.broker.devices.iter();
+    let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
+    let rows = apart.map(|device| {
+        Row::warn(
+            "mps, jobs",
+            format!(
+                "{} of the jobs on {} share it under MPS, {} do not: they take turns, and the device counts as one that switches",
+                device.under_mps,
+                device.uuid.as_deref().unwrap_or("the device"),
+                device.not_under_mps
+            ),
+            "start all of them with one CUDA_MPS_PIPE_DIRECTORY, as one user, or none",
+        )
+    });
+    rows.collect()
 }
 
 fn cores() -> Row {
