@@ -76,9 +76,9 @@ def say(body):
     return packet(number(SAY) + body)
 
 
-def device(uuid, memory, name="GPU", driver=13000):
+def device(uuid, memory, name="GPU", driver=13000, mps=None):
     """The device that the client uses."""
-    return say(number(2) + text(name) + text(uuid) + number(memory) + number(driver))
+    return say(number(2) + text(name) + text(uuid) + number(memory) + number(driver) + option(mps, truth))
 
 
 def backed(start, size):

@@ -213,6 +213,7 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
     };
     let priority = set("WEFT_PRIORITY").and_then(|text| text.parse().ok());
     Seeker {
+        unseen: false,
         pid: std::process::id(),
         gang: set("WEFT_GANG").unwrap_or_default(),
         user: set("WEFT_USER").unwrap_or_default(),

@@ -63,6 +63,7 @@ pub fn render(status: &Status) -> String {
         page.push(format!("last trouble: {trouble}"));
     }
     page.extend(broker.devices.iter().filter_map(mps));
+    page.extend(broker.others.iter().map(ToString::to_string));
     page.push(String::new());
     match status.clients.is_empty() {
         true => page.push("no job is attached".to_string()),
@@ -267,7 +268,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::status::{BrokerStatus, EndedStatus};
+    use crate::daemon::status::{BrokerStatus, EndedStatus, OtherBroker};
 
     #[test]
     fn a_page_says_who_waits_and_what_went_wrong() {
@@ -309,6 +310,11 @@ mod tests {
                     },
                     DeviceStatus::default(),
                 ],
+                others: vec![OtherBroker {
+                    device: "0f".repeat(16),
+                    uid: Some(1001),
+                    ..OtherBroker::default()
+                }],
                 ..BrokerStatus::default()
             },
             clients: vec![client.clone()],
@@ -321,6 +327,7 @@ mod tests {
         let page = render(&status);
         for part in [
             "policy weft",
+            "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
             "0f0f: 2 of its jobs share it under MPS and 1 do not",
             "filler, waits",
             "train (!)",

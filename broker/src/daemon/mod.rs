@@ -31,6 +31,7 @@ mod company;
 mod control;
 mod cores;
 mod door;
+mod elsewhere;
 mod houses;
 pub mod journal;
 mod keeper;
@@ -117,6 +118,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         signs.clone(),
     )?;
     let beat = beat::start(Arc::clone(&registry), Arc::clone(&signs.rounds)).context("cannot start a thread")?;
+    let elsewhere = elsewhere::Elsewhere::default();
     let answers = answers::Answers {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -131,6 +133,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         dilation: options.dilation,
         shared: options.door.is_shared(),
         rights: options.rights.clone(),
+        elsewhere: elsewhere.clone(),
     };
     let door = door::Door {
         host,
@@ -145,6 +148,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         asking: beside::Beside::new("weft-answer", listener.accounts()),
         brought: Arc::default(),
         most: door::most(),
+        elsewhere,
     };
     log::info!(
         "process {} at {}, policy {}",

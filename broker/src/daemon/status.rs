@@ -3,6 +3,7 @@
 //! Every figure is described where it is declared. Times are seconds or nanoseconds as their name says, sizes bytes.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,38 @@ pub struct BrokerStatus {
     /// The same of each device that a job has used.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
+    /// Other brokers that have one of these.
+    #[serde(default)]
+    pub others: Vec<OtherBroker>,
+}
+
+/// Another broker that has a device of ours: its jobs and ours do not meet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct OtherBroker {
+    /// The device's UUID, in hexadecimal.
+    pub device: String,
+    /// Its process, as the kernel says; `None`: in a pid namespace that cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its user, as the kernel says.
+    pub uid: Option<u32>,
+    /// Seconds since it was heard of.
+    pub since_s: f64,
+}
+
+impl fmt::Display for OtherBroker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {}: another broker has it, too (", self.device)?;
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}")?,
+            None => f.write_str("in another container")?,
+        }
+        if let Some(uid) = self.uid {
+            write!(f, " of user {uid}")?;
+        }
+        f.write_str(
+            "): its jobs and these do not meet; run one weft broker --shared, and bind /run/weft into containers",
+        )
+    }
 }
 
 /// A device's core.

@@ -225,7 +225,7 @@ impl Book {
         let member = Member {
             entry: Arc::clone(entry),
             sender: sender.clone(),
-            process: Process::of(entry.pid),
+            process: entry.process(),
             seated: Seated::default(),
             blur: Blur::default(),
         };

@@ -65,7 +65,7 @@ pub use known::FILE as KNOWN;
 pub use learnt::Took;
 pub use look::Look;
 pub use places::{Offer, Place, Seeker};
-pub use process::is_stopped;
+pub use process::{Process, is_stopped};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::Book;

@@ -113,6 +113,7 @@ impl Book {
             }
         });
         Queue {
+            others: Vec::new(),
             policy: self.config.policy.to_string(),
             devices: devices.collect(),
             running: running.collect(),
