@@ -1,7 +1,12 @@
-"""What a device is, and who else has it: MPS as each client's driver tells it, other brokers, processes of other pid namespaces."""
+"""What a device is, and who else has it: MPS as each client's driver tells it, other brokers, processes of other pid namespaces,
+what a job's control group leaves it of the host."""
 
+import contextlib
+import json
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from stage import BOUND, finding, paths
 from harness import jobs
@@ -133,3 +138,75 @@ def the_number_of_a_process_of_another_namespace_means_nothing(scene):
     scene.finish(job)
     # `unshare` hands no signal on.
     broker.job.kill()
+
+
+@contextlib.contextmanager
+def control_group(limit):
+    """A control group of such a limit of memory, as a folder, or None where none can be made."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    first = next((path for _, controllers, path in own if "memory" in controllers.split(",")), None)
+    second = next((path for _, controllers, path in own if not controllers), None)
+    places = [("/sys/fs/cgroup/memory", first, "memory.limit_in_bytes"), ("/sys/fs/cgroup", second, "memory.max")]
+    for root, path, file in places:
+        if path is None:
+            continue
+        group = Path(root + path) / f"weft-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            # In the second version nobody may be in a group whose children have limits: then the file is not there.
+            if (group / file).exists():
+                (group / file).write_text(str(limit))
+                yield group
+                return
+        finally:
+            assert jobs.wait_until(lambda at=group: not (at / "cgroup.procs").read_text().strip(), BOUND, step=0.1)
+            group.rmdir()
+    yield None
+
+
+def in_group(group, *command):
+    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *map(str, command)]
+
+
+@finding("hardware-F3")
+def a_job_that_its_control_group_could_not_hold_does_not_come_to_managed_memory(scene):
+    scene.device.settings["SIMGPU_MEMORY"] = str(12 << 30)
+    with control_group(2 << 30) as group:
+        if group is None:
+            print("no control group can be made here: not played")
+            return
+        scene.broker.start()
+        scene.companion("holder", more={"WEFT_MEMORY": "6GiB"})
+        ready = {name: scene.folder / f"{name}.ready" for name in ("free", "cramped", "asked")}
+
+        def companion(name):
+            return [COMPANION, "--while", scene.running, "--ready", ready[name], "--result", scene.folder / f"{name}.json", "--pause", 500]
+
+        open_ = {"WEFT_BACKING": "auto", "WEFT_MEMORY": "6GiB"}
+        try:
+            cramped = scene.job(in_group(group, *companion("cramped")), "cramped", more=open_)
+
+            def row(which, job):
+                return next((row for row in json.loads(weft(scene, "queue", "--json").stdout)[which] if row["pid"] == job.pid), None)
+
+            assert jobs.wait_until(lambda: row("waiting", cramped), BOUND, step=0.1), cramped.explain()
+            reason = row("waiting", cramped)["reason"]
+            assert "of device memory" in reason and "its control group, which leaves" in reason, reason
+            # One without a limit begins at once, on managed memory.
+            free = scene.job(companion("free"), "free", more=open_)
+            assert jobs.wait_until(lambda: ready["free"].exists(), BOUND), free.explain()
+            assert row("running", free)["memory"].startswith("managed"), row("running", free)
+            assert not ready["cramped"].exists()
+            # Whoever asks for managed memory gets it, is warned, and shows what is left of the host.
+            asked = scene.job(in_group(group, *companion("asked")), "asked", more={"WEFT_BACKING": "managed", "WEFT_MEMORY": "3GiB"})
+            assert jobs.wait_until(lambda: ready["asked"].exists(), BOUND), asked.explain()
+            assert "raise Slurm's --mem" in asked.stderr(), asked.explain()
+            assert jobs.wait_until(lambda: 0 < scene.row(asked)["host_left"] <= 2 << 30, BOUND, step=0.1), scene.row(asked)
+            assert scene.row(free)["host_left"] == 0, scene.row(free)
+        finally:
+            scene.running.unlink()
+            for job in scene.jobs:
+                job.kill()

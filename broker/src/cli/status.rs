@@ -191,6 +191,12 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
                 )));
             }
         }
+        if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
+            lines.push(named(format!(
+                "its control group leaves {} of host memory: what others push off the device is charged there",
+                text::size(client.host_left)
+            )));
+        }
         if client.to_device_bytes_per_s > 0 || client.to_host_bytes_per_s > 0 {
             let rate = |bytes: u64| match bytes {
                 0 => "not measured".to_string(),
@@ -287,6 +293,7 @@ mod tests {
             troubles: 4,
             unsplit: 9,
             managed: 5 << 30,
+            host_left: 1 << 30,
             resident: 3 << 30,
             working_set: 4 << 30,
             faulted: 6 << 30,
@@ -336,6 +343,7 @@ mod tests {
             "client 2: 4 troubles",
             "managed, 4.00 GiB of it touched, about 3.00 GiB on the device",
             "about 6.00 GiB by faults",
+            "client 2: its control group leaves 1.00 GiB of host memory",
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",

@@ -318,6 +318,7 @@ impl Entry {
             memory_peak: read(&counters.memory_peak),
             managed: read(&counters.managed),
             managed_own: read(&counters.managed_own),
+            host_left: read(&counters.host_left),
             unmanaged: read(&counters.unmanaged),
             resident: read(&self.figures.resident),
             faulted: read(&self.figures.faulted),

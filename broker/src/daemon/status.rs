@@ -195,6 +195,9 @@ pub struct ClientStatus {
     pub memory_peak: u64,
     /// Of the memory held, what is managed, bytes.
     pub managed: u64,
+    /// Bytes of host memory that its control groups leave it, of a job whose memory is managed; 0: no limit that it sees. No more of its memory is ordered off the device.
+    #[serde(default)]
+    pub host_left: u64,
     /// Managed memory that the job took by itself, bytes; none of it is in the memory held.
     pub managed_own: u64,
     /// Allocations that stayed device memory though the job is managed.

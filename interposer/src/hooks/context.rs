@@ -113,7 +113,7 @@ fn sight(device: CuDevice) -> Sight {
     Sight {
         uuid: about.uuid,
         total: about.memory,
-        manageable: memory::is_open() && memory::backing::supported(device),
+        manageable: memory::is_open() && memory::backing::supported(device) && memory::backing::tried(&about.name),
         devices: u32::try_from(count).unwrap_or(0).max(1),
     }
 }
