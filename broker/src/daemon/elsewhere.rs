@@ -192,7 +192,7 @@ mod tests {
         }
         // No job of the first uses it any more: the name is the other's at its next look.
         again(&one);
-        one.tend(|| std::iter::empty());
+        one.tend(std::iter::empty);
         assert_eq!(one.others(), []);
         again(&two);
         two.tend(uses);
