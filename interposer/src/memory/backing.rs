@@ -262,3 +262,14 @@ pub fn pitch(width: u64, element: u32) -> Option<u64> {
     }
     width.checked_next_multiple_of(unit)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_open_stays_device_memory_on_drivers_that_were_not_tried() {
+        assert!(tried("NVIDIA A100-SXM4-40GB (simulated)"));
+        assert!(!tried("NVIDIA H200") && !tried(""));
+    }
+}
