@@ -1,27 +1,40 @@
 //! How much host memory there is to spare, for what is moved off devices.
+//!
+//! The kernel charges pages of managed memory that leave a device to the control group of the process whose memory it is, and ends who exceeds his. So what the machine has is one bound, and what a job's
+//! own groups leave it is another, which the job's side looks up: there alone the paths are right in a container, too.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-/// Bytes that the host has to spare now: what the system calls available, and no more than what is left of the caller's control group, where it has a limit. Of a broker's jobs, those in groups
-/// of their own may have less; their driver says so then.
+/// Bytes that this process could have of the host now: what the system calls available, and no more than its control groups leave it.
 pub fn available() -> u64 {
-    let system = std::fs::read_to_string("/proc/meminfo").ok();
-    let system = system.as_deref().and_then(mem_available);
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok();
-    let group = own
-        .as_deref()
-        .and_then(|own| left_of_group(own, Path::new("/sys/fs/cgroup")));
+    of_system().min(left_of_groups().unwrap_or(u64::MAX / 2))
+}
+
+/// Bytes that the machine has available now.
+pub fn of_system() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").ok();
     // Where the system does not say, the driver will.
-    system.unwrap_or(u64::MAX / 2).min(group.unwrap_or(u64::MAX / 2))
+    text.as_deref().and_then(mem_available).unwrap_or(u64::MAX / 2)
 }
 
 /// Bytes of the host's memory. Where the system does not say, more than any has.
 pub fn total() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").ok();
+    let text = fs::read_to_string("/proc/meminfo").ok();
     let total = text.as_deref().and_then(|text| figure(text, "MemTotal:"));
     total.unwrap_or(1 << 44)
 }
+
+/// Bytes that this process's control groups leave it, of either version. `None`: they have no limit, or none that can be seen.
+pub fn left_of_groups() -> Option<u64> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let root = Path::new("/sys/fs/cgroup");
+    left_of(&own, root, &root.join("memory"))
+}
+
+/// A limit this large is none: the first version writes nearly 2^63 where nothing was set.
+const NONE: u64 = 1 << 60;
 
 fn mem_available(text: &str) -> Option<u64> {
     figure(text, "MemAvailable:")
@@ -33,30 +46,63 @@ fn figure(text: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// What is left of the tightest limit on the way from the group to the root (control groups of version 2).
-fn left_of_group(own: &str, root: &Path) -> Option<u64> {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let group = root.join(path);
-    let read = |folder: &Path, file: &str| {
-        std::fs::read_to_string(folder.join(file))
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
-    // `max` is no number: no limit.
-    let left = folders.filter_map(|folder| {
-        let limit = read(folder, "memory.max")?;
-        Some(limit.saturating_sub(read(folder, "memory.current").unwrap_or(0)))
+/// What is left of the tightest limit on the way from the process's groups to their roots. `own`: `/proc/PID/cgroup`; `second` and `first`: where the groups of version 2 lie, and those of version 1 that
+/// have to do with memory.
+fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
+    let lines = own.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (root, files): (_, &Files) = match controllers {
+            "" => (second, &SECOND),
+            _ if controllers.split(',').any(|name| name == "memory") => (first, &FIRST),
+            _ => return None,
+        };
+        least(root, path, files)
     });
-    left.min()
+    lines.min()
+}
+
+/// What a version's files are called.
+struct Files {
+    /// Above this a group is ended or, by the second, held up so much that it stands.
+    limits: &'static [&'static str],
+    usage: &'static str,
+    /// The line of `memory.stat` with files' pages that are given up before anything else.
+    reclaimable: &'static str,
+}
+
+const SECOND: Files = Files {
+    limits: &["memory.max", "memory.high"],
+    usage: "memory.current",
+    reclaimable: "inactive_file ",
+};
+
+const FIRST: Files = Files {
+    limits: &["memory.limit_in_bytes"],
+    usage: "memory.usage_in_bytes",
+    reclaimable: "total_inactive_file ",
+};
+
+fn least(root: &Path, path: &str, files: &Files) -> Option<u64> {
+    // In a container the path may be the host's, and lead nowhere here: the container's own group is then the root.
+    let group: PathBuf = root.join(path.trim_start_matches('/'));
+    let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
+    folders.filter_map(|folder| left(folder, files)).min()
+}
+
+fn left(folder: &Path, files: &Files) -> Option<u64> {
+    let read = |file: &str| -> Option<u64> { fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok() };
+    // `max` is no number: no limit.
+    let limits = files.limits.iter().filter_map(|file| read(file));
+    let limit = limits.min().filter(|limit| *limit < NONE)?;
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let cached = stat.lines().find_map(|line| line.strip_prefix(files.reclaimable));
+    let cached = cached.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0);
+    let used = read(files.usage).unwrap_or(0).saturating_sub(cached);
+    Some(limit.saturating_sub(used))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -64,26 +110,59 @@ mod tests {
         let text = "MemTotal:       16 kB\nMemAvailable:   12 kB\n";
         assert_eq!(mem_available(text), Some(12 * 1024));
         assert_eq!(mem_available("MemTotal: 16 kB"), None);
-        assert!(available() > 0 && total() > available());
+        assert!(available() > 0 && total() > available() && of_system() >= available());
     }
 
     #[test]
     fn the_tightest_limit_on_the_way_counts() {
         let root = tempfile::tempdir().unwrap();
-        let group = root.path().join("a/b");
-        fs::create_dir_all(&group).unwrap();
+        let first = root.path().join("memory");
+        fs::create_dir_all(root.path().join("a/b")).unwrap();
         let own = "1:name=x:/other\n0::/a/b\n";
-        assert_eq!(left_of_group(own, root.path()), None);
+        let left = |own: &str| left_of(own, root.path(), &first);
+        assert_eq!(left(own), None);
         let write = |folder: &str, limit: &str, current: &str| {
             fs::write(root.path().join(folder).join("memory.max"), limit).unwrap();
             fs::write(root.path().join(folder).join("memory.current"), current).unwrap();
         };
         write("a/b", "max\n", "10\n");
-        assert_eq!(left_of_group(own, root.path()), None);
+        assert_eq!(left(own), None);
         write("a", "100\n", "30\n");
-        assert_eq!(left_of_group(own, root.path()), Some(70));
+        assert_eq!(left(own), Some(70));
+        // What is held up before it is ended counts as well; files' pages that nobody uses do not.
+        fs::write(root.path().join("a/memory.high"), "80\n").unwrap();
+        assert_eq!(left(own), Some(50));
+        fs::write(
+            root.path().join("a/memory.stat"),
+            "anon 7\ninactive_file 20\nactive_file 9\n",
+        )
+        .unwrap();
+        assert_eq!(left(own), Some(70));
         write("a/b", "50\n", "60\n");
-        assert_eq!(left_of_group(own, root.path()), Some(0), "more than it may have");
-        assert_eq!(left_of_group("1:memory:/a", root.path()), None);
+        assert_eq!(left(own), Some(0), "more than it may have");
+    }
+
+    #[test]
+    fn groups_of_the_first_version_count_as_well() {
+        let root = tempfile::tempdir().unwrap();
+        let first = root.path().join("memory");
+        let group = first.join("slurm/job_7");
+        fs::create_dir_all(&group).unwrap();
+        let own = "9:name=systemd:/\n4:cpuacct,memory:/slurm/job_7\n0::/\n";
+        let left = |own: &str| left_of(own, root.path(), &first);
+        let write = |folder: &Path, limit: &str, usage: &str| {
+            fs::write(folder.join("memory.limit_in_bytes"), limit).unwrap();
+            fs::write(folder.join("memory.usage_in_bytes"), usage).unwrap();
+        };
+        write(&first, "9223372036854771712\n", "900\n");
+        assert_eq!(left(own), None, "nothing was set");
+        write(&first.join("slurm"), "1000\n", "400\n");
+        assert_eq!(left(own), Some(600));
+        write(&group, "500\n", "100\n");
+        fs::write(group.join("memory.stat"), "inactive_file 1\ntotal_inactive_file 30\n").unwrap();
+        assert_eq!(left(own), Some(430));
+        // A container is told the host's path and sees its own group at the root.
+        write(&first, "300\n", "100\n");
+        assert_eq!(left("4:memory:/docker/0123abcd\n"), Some(200));
     }
 }

@@ -145,6 +145,7 @@ fn sample(client: &Client, count: u64) {
         uuid: "00".repeat(16),
         memory: 1 << 34,
         driver: 13020,
+        mps: Some(false),
     });
     for number in 0..count {
         client.lane().counters.launches.fetch_add(1, Ordering::Relaxed);
@@ -308,6 +309,7 @@ fn a_profile_of_another_gpu_is_told() {
         uuid: "11".repeat(16),
         memory: 1 << 35,
         driver: 13020,
+        mps: Some(false),
     });
     until("it is told", || home.only_client().profile_trouble.is_some());
     // The costs it came in with are taken back, the profile's typical cost for unknown kernels too.

@@ -45,6 +45,8 @@ enum Step {
     Idle(usize),
     Stir(usize),
     Pass(u64),
+    /// Clients turn out to share the device without turns, or not all of them.
+    Switches(bool),
     /// The client says what cannot be.
     Lie(usize, u8, u64, u64),
 }
@@ -60,6 +62,7 @@ fn steps(lies: bool) -> impl Strategy<Value = Vec<Step>> {
         6 => who.clone().prop_map(Step::Report),
         2 => who.clone().prop_map(Step::Idle),
         1 => who.clone().prop_map(Step::Stir),
+        1 => any::<bool>().prop_map(Step::Switches),
         8 => prop_oneof![1u64..100, 100u64..20_000].prop_map(Step::Pass),
     ];
     let lie = (who, 0u8..6, any::<u64>(), any::<u64>()).prop_map(|(who, what, a, b)| Step::Lie(who, what, a, b));
@@ -218,6 +221,7 @@ impl World {
                 }
             }
             Step::Pass(us) => self.pass(us * US),
+            Step::Switches(switches) => self.tell(Event::SwitchCost(if switches { 100 * US } else { 0 })),
             Step::Lie(who, what, a, b) => self.lie(Client(who as u64), what, a, b),
         }
     }

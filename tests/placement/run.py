@@ -8,6 +8,7 @@ The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into inst
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,13 @@ LONGEST = 20 * BOUND
 TWO = "16GiB,8GiB"
 DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
 LARGE, SMALL = "5e1f6d75000040008000776566740001", "6f1f6d75000040008000776566740002"
+# What tells one scene's devices from another's lies in the middle of a UUID.
+IN_THE_MIDDLE = re.compile(r"([0-9a-f]{8})[0-9a-f]{4}4[0-9a-f]{3}[89ab][0-9a-f]{3}(77656674[0-9a-f]{4})")
+
+
+def plain(said):
+    """JSON with each device called as in any scene."""
+    return json.loads(IN_THE_MIDDLE.sub(r"\g<1>000040008000\2", json.dumps(said)))
 
 
 class Scene:
@@ -57,7 +65,7 @@ class Scene:
         return job
 
     def said(self, name, event):
-        return next((line for line in jobs.lines_of(self.folder / f"{name}.json") if line["event"] == event), None)
+        return plain(next((line for line in jobs.lines_of(self.folder / f"{name}.json") if line["event"] == event), None))
 
     def lands(self, name, *words, weft=(), more=None):
         """Starts a job that lets weft choose, waits until it has its memory, and says on which device."""
@@ -80,7 +88,7 @@ class Scene:
 
     def ask(self, *words):
         done = subprocess.run([str(paths.WEFT), *words, "--json"], env=self.broker.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=BOUND, check=False)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        return plain(json.loads(done.stdout)) if done.returncode == 0 else None
 
     def clients(self, name):
         """What a job's process is to the broker: a client for each of its devices, in the order of their attaching."""

@@ -76,9 +76,9 @@ def say(body):
     return packet(number(SAY) + body)
 
 
-def device(uuid, memory, name="GPU", driver=13000):
+def device(uuid, memory, name="GPU", driver=13000, mps=None):
     """The device that the client uses."""
-    return say(number(2) + text(name) + text(uuid) + number(memory) + number(driver))
+    return say(number(2) + text(name) + text(uuid) + number(memory) + number(driver) + option(mps, truth))
 
 
 def backed(start, size):
@@ -92,10 +92,10 @@ def forecast(which, period, uses, ends=True):
     return say(number(6) + number(which) + number(period) + number(len(uses)) + listed + truth(ends))
 
 
-def wants(uuid, total, *, further=0, devices=1, memory=None, duration=None, gang="", processes=1, user="", managed=False, either=False, runs=None):
+def wants(uuid, total, *, further=0, devices=1, memory=None, duration=None, gang="", processes=1, user="", managed=False, either=False, host=None, runs=None):
     """May it begin?"""
     said = [number(9), text(uuid), number(total), number(further), number(devices), option(memory, number), option(duration, text), text(gang)]
-    return say(b"".join([*said, number(processes), text(user), truth(managed), truth(either), option(runs, number)]))
+    return say(b"".join([*said, number(processes), text(user), truth(managed), truth(either), option(host, number), option(runs, number)]))
 
 
 def more(size, patience):

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{mps, people, start, text};
+use super::{people, start, text};
 use crate::core::{Config, PolicyName};
 use crate::daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use crate::daemon::places::Places;
@@ -55,7 +55,7 @@ pub struct Args {
     /// How long a job may be away while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub away: Option<u64>,
-    /// What it costs the device to go from one process to another; default 100, under MPS 0
+    /// What it costs the device to go from one process to another; default 100, and 0 on a device that its jobs share under MPS
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub switch_cost: Option<u64>,
     /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
@@ -134,9 +134,6 @@ fn options(args: &Args) -> Options {
         ..Config::default()
     }
     .scaled(args.dilation);
-    if mps::runs() {
-        core.switch_cost = 0;
-    }
     if let Some(us) = args.switch_cost {
         core.switch_cost = us.saturating_mul(1_000);
     }
@@ -159,6 +156,7 @@ fn options(args: &Args) -> Options {
             priorities: args.priority_of.iter().copied().collect(),
         },
         core,
+        switch_cost_said: args.switch_cost.is_some(),
         idle_exit: args.idle_exit.map(Duration::from_secs),
         longest_wait: args
             .longest_wait

@@ -17,6 +17,7 @@ use crate::daemon::admin::{self, Answer, Error, Question};
 use crate::daemon::admission::{Offer, Seeker};
 use crate::daemon::places::Places;
 use crate::daemon::store;
+use crate::host;
 use crate::protocol::amount;
 
 /// Why a job gets none.
@@ -213,6 +214,7 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
     };
     let priority = set("WEFT_PRIORITY").and_then(|text| text.parse().ok());
     Seeker {
+        unseen: false,
         pid: std::process::id(),
         gang: set("WEFT_GANG").unwrap_or_default(),
         user: set("WEFT_USER").unwrap_or_default(),
@@ -223,7 +225,9 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
         managed: backing(Backing::Managed, "managed"),
-        either: backing(Backing::Auto, "auto"),
+        // Where the job's own control group could not hold it, it will be on device memory.
+        either: backing(Backing::Auto, "auto")
+            && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
         devices: allowed
             .iter()
             .map(|found| Offer {

@@ -16,7 +16,6 @@ mod environment;
 mod gpus;
 mod inherited;
 mod libraries;
-mod mps;
 mod outside;
 mod people;
 mod probe;

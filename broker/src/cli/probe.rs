@@ -55,6 +55,9 @@ pub struct Device {
     pub capability: (i32, i32),
     /// `cuDeviceGetAttribute` for concurrent managed access: whether pages can migrate while kernels run.
     pub managed: bool,
+    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA 12.4).
+    #[serde(default)]
+    pub mps: Option<bool>,
 }
 
 /// What NVML says.
@@ -215,10 +218,11 @@ type GetSize = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`, `..._CONCURRENT_MANAGED_ACCESS` of cuda.h.
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`, `..._CONCURRENT_MANAGED_ACCESS`, `..._MPS_ENABLED` of cuda.h.
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
+const MPS_ENABLED: c_int = 133;
 
 fn device(path: &std::path::Path) -> Driver {
     let mut told = Driver {
@@ -289,9 +293,11 @@ fn one_device(library: Library, ordinal: c_int) -> Option<Device> {
     }
     if let Some(attribute) = library.function::<GetAttribute>(c"cuDeviceGetAttribute") {
         // SAFETY: the closure passes a pointer to an int of ours, a number of the public header and a device that exists.
-        let ask = |which| int(|out| unsafe { attribute(out, which, handle) }).unwrap_or(0);
-        device.capability = (ask(CAPABILITY_MAJOR), ask(CAPABILITY_MINOR));
-        device.managed = ask(CONCURRENT_MANAGED_ACCESS) != 0;
+        let ask = |which| int(|out| unsafe { attribute(out, which, handle) });
+        let figure = |which| ask(which).unwrap_or(0);
+        device.capability = (figure(CAPABILITY_MAJOR), figure(CAPABILITY_MINOR));
+        device.managed = figure(CONCURRENT_MANAGED_ACCESS) != 0;
+        device.mps = ask(MPS_ENABLED).map(|enabled| enabled != 0);
     }
     Some(device)
 }

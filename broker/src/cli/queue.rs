@@ -55,6 +55,7 @@ pub fn render(queue: &Queue) -> String {
             text::size(device.context),
         ));
     }
+    page.extend(queue.others.iter().map(ToString::to_string));
     page.push(String::new());
     if queue.waiting.is_empty() {
         page.push("nobody waits".to_string());

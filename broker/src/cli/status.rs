@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::text::{self, Table};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
-use crate::daemon::status::{ClientStatus, Ending, Status};
+use crate::daemon::status::{ClientStatus, DeviceStatus, Ending, Status};
 
 /// Show the broker, its jobs and the last ones that ended
 #[derive(Debug, clap::Args)]
@@ -62,6 +62,8 @@ pub fn render(status: &Status) -> String {
     if let Some(trouble) = &broker.last_trouble {
         page.push(format!("last trouble: {trouble}"));
     }
+    page.extend(broker.devices.iter().filter_map(mps));
+    page.extend(broker.others.iter().map(ToString::to_string));
     page.push(String::new());
     match status.clients.is_empty() {
         true => page.push("no job is attached".to_string()),
@@ -92,6 +94,18 @@ pub fn render(status: &Status) -> String {
         page.extend(table.lines());
     }
     page.join("\n")
+}
+
+/// How a device is shared, where it is not by turns among all.
+pub fn mps(device: &DeviceStatus) -> Option<String> {
+    let called = device.uuid.as_deref().unwrap_or("first");
+    match (device.under_mps, device.not_under_mps) {
+        (0, _) => None,
+        (_, 0) => Some(format!("device {called}: shared under MPS, without turns")),
+        (under, apart) => Some(format!(
+            "device {called}: {under} of its jobs share it under MPS and {apart} do not, so it takes turns between processes: give all the same CUDA_MPS_PIPE_DIRECTORY"
+        )),
+    }
 }
 
 /// What a job is to the others, and what it waits for.
@@ -177,6 +191,12 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
                 )));
             }
         }
+        if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
+            lines.push(named(format!(
+                "its control group leaves {} of host memory: what others push off the device is charged there",
+                text::size(client.host_left)
+            )));
+        }
         if client.to_device_bytes_per_s > 0 || client.to_host_bytes_per_s > 0 {
             let rate = |bytes: u64| match bytes {
                 0 => "not measured".to_string(),
@@ -254,7 +274,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::status::{BrokerStatus, EndedStatus};
+    use crate::daemon::status::{BrokerStatus, EndedStatus, OtherBroker};
 
     #[test]
     fn a_page_says_who_waits_and_what_went_wrong() {
@@ -273,6 +293,7 @@ mod tests {
             troubles: 4,
             unsplit: 9,
             managed: 5 << 30,
+            host_left: 1 << 30,
             resident: 3 << 30,
             working_set: 4 << 30,
             faulted: 6 << 30,
@@ -287,6 +308,20 @@ mod tests {
         let status = Status {
             broker: BrokerStatus {
                 policy: "weft".to_string(),
+                devices: vec![
+                    DeviceStatus {
+                        uuid: Some("0f".repeat(16)),
+                        under_mps: 2,
+                        not_under_mps: 1,
+                        ..DeviceStatus::default()
+                    },
+                    DeviceStatus::default(),
+                ],
+                others: vec![OtherBroker {
+                    device: "0f".repeat(16),
+                    uid: Some(1001),
+                    ..OtherBroker::default()
+                }],
                 ..BrokerStatus::default()
             },
             clients: vec![client.clone()],
@@ -299,6 +334,8 @@ mod tests {
         let page = render(&status);
         for part in [
             "policy weft",
+            "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
+            "0f0f: 2 of its jobs share it under MPS and 1 do not",
             "filler, waits",
             "train (!)",
             "1.50 ms",
@@ -306,6 +343,7 @@ mod tests {
             "client 2: 4 troubles",
             "managed, 4.00 GiB of it touched, about 3.00 GiB on the device",
             "about 6.00 GiB by faults",
+            "client 2: its control group leaves 1.00 GiB of host memory",
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
             "client 2: 2 allocations could not be managed",

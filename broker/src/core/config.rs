@@ -195,10 +195,18 @@ impl Config {
     /// 45 us twelve times of thirteen and 1.9 ms once, launches left behind: p99 1.74 of alone by the mean, 1.00 by this; `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base
     /// --device time-sliced --rule weft --partners 1`.) Under MPS it took 2 % of the work from fillers and gave the holder nothing.
     pub fn may_take(&self, profile: &Profile) -> Vec<(u64, Ns)> {
+        match self.switch_cost {
+            0 => Vec::new(),
+            _ => self.spread(profile),
+        }
+    }
+
+    /// The same, should the device switch.
+    pub(super) fn spread(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         /// One in fifty takes longer. Such a kernel stands at a dozen places in a step, and at one of them it is long.
         const QUANTILE: f64 = 0.98;
         match self.policy {
-            PolicyName::Weft if self.switch_cost > 0 => profile.spread(QUANTILE, self.delay_bound / 4),
+            PolicyName::Weft => profile.spread(QUANTILE, self.delay_bound / 4),
             _ => Vec::new(),
         }
     }

@@ -97,6 +97,8 @@ pub enum Event {
         /// How long its turns are from its next one on, ns.
         turn: Option<Ns>,
     },
+    /// What it costs this device to go from one process to another from now on: whether its clients share it under MPS became known.
+    SwitchCost(Ns),
     /// How long a kernel of this client took, as the device measured it.
     Sampled {
         /// Who.

@@ -119,7 +119,8 @@ impl Core {
                 let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
                 let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
                 if let Some(profile) = profile.filter(|_| self.state.foresees()) {
-                    let may_take = self.state.config.may_take(&profile);
+                    // Also where the device does not switch now: that may change while the client is here.
+                    let may_take = self.state.config.spread(&profile);
                     (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile, may_take));
                 }
                 self.state.add(new);
@@ -254,6 +255,7 @@ impl Core {
                 }
                 return self.decide_soon();
             }
+            Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
             Event::Tick => {}
         }
         self.decide(out);
@@ -287,6 +289,7 @@ impl Core {
         };
         Snapshot {
             policy: self.state.config.policy.as_str(),
+            switch_cost: self.state.config.switch_cost,
             clients: self.state.clients().map(|client| self.view(client)).collect(),
             gap,
             exposure: self.state.exposure,

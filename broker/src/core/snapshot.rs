@@ -11,6 +11,8 @@ use crate::protocol::{Ns, lane::Mode};
 pub struct Snapshot {
     /// Name of the policy.
     pub policy: &'static str,
+    /// What the device is taken to need to go from one process to another, ns. 0: it does not switch, as under MPS.
+    pub switch_cost: Ns,
     /// In the order they attached.
     pub clients: Vec<ClientView>,
     /// The gap that is open now, if one is.

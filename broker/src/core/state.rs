@@ -236,6 +236,7 @@ impl State {
         }
         let Some(client) = self.get(slot) else { return wait.cost };
         match client.pace.of_next(wait.kernel) {
+            Some(forecast) if client.pace.is_profiled() && self.config.switch_cost == 0 => forecast.high,
             Some(forecast) if client.pace.is_profiled() => forecast.high.max(client.pace.may_take(wait.kernel)),
             // Ends are seen a little late, so what was learnt of them is rather too long.
             Some(forecast) => forecast.middle,

@@ -187,8 +187,11 @@ fn what_may_take_long_goes_by_that_where_the_device_switches() {
     let mut run = Aggregator::new();
     (0..100).for_each(|turn| run.sampled(99, if turn % 20 == 0 { 3 * MS } else { 300 * US }, None));
     let training = Some(Arc::new(run.finish("job", 0)));
-    for switch_cost in [0, 100 * US] {
-        let mut bench = Bench::on(training.clone(), switch_cost);
+    // Also where that turned out when its clients were there already.
+    for (switch_cost, at_first) in [(0, 0), (100 * US, 100 * US), (0, 100 * US), (100 * US, 0)] {
+        let mut bench = Bench::on(training.clone(), at_first);
+        bench.tell(Event::SwitchCost(switch_cost));
+        assert_eq!(bench.core.snapshot().switch_cost, switch_cost);
         bench.requests(12, 10 * MS);
         bench.request();
         let begin = bench.now;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::admin::{Answer, Question};
 use super::admission::Seeker;
+use super::elsewhere::Elsewhere;
 use super::keeper::{Keeper, Tell};
 use super::options::Rights;
 use super::registry::{Registry, identity};
@@ -48,6 +49,8 @@ pub struct Answers {
     pub shared: bool,
     /// What they may do.
     pub rights: Rights,
+    /// Who else has a device of ours.
+    pub elsewhere: Elsewhere,
 }
 
 impl Answers {
@@ -81,6 +84,7 @@ impl Answers {
             }
             Question::Queue => {
                 let mut queue = self.admission.queue();
+                queue.others = self.elsewhere.others();
                 if let Some(uid) = self.sees_own_alone(asker) {
                     queue.hide_all_but(&uid.to_string());
                 }
@@ -165,9 +169,15 @@ impl Answers {
                     true => seeker.priority,
                     false => self.rights.allows(asker.uid, seeker.priority),
                 },
+                unseen: false,
                 ..seeker
             },
-            false => Seeker { user, ..seeker },
+            // A number of another pid namespace says nothing of processes here.
+            false => Seeker {
+                user,
+                unseen: asker.pid != Some(seeker.pid),
+                ..seeker
+            },
         }
     }
 
@@ -232,9 +242,11 @@ impl Answers {
             .look()
             .into_iter()
             .flatten()
-            .map(|(uuid, snapshot)| DeviceStatus {
-                uuid,
-                core: serde_json::to_value(snapshot).unwrap_or_default(),
+            .map(|view| DeviceStatus {
+                uuid: view.uuid,
+                under_mps: view.under_mps,
+                not_under_mps: view.not_under_mps,
+                core: serde_json::to_value(view.snapshot).unwrap_or_default(),
             })
             .collect();
         Status {
@@ -267,6 +279,7 @@ impl Answers {
                 last_trouble: self.desk.gauges.trouble(),
                 core: cores.first().map(|core| core.core.clone()),
                 devices: cores,
+                others: self.elsewhere.others(),
             },
             clients,
             ended: self.registry.ended(),

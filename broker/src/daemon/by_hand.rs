@@ -63,6 +63,7 @@ impl ByHand {
         let desk = Desk::to(notices, Arc::clone(&host));
         let setup = Setup {
             config,
+            listens: false,
             spin,
             host: Arc::clone(&host),
             registry: Arc::clone(&registry),

@@ -17,6 +17,7 @@ use weft_profiles::Gpu;
 use super::admission;
 use super::keeper::{Keeper, Tell};
 use super::memory::{self, Memory};
+use super::mps;
 use super::registry::{Entry, LONGEST_NOTE, Registry};
 use super::said::{LONGEST_LABEL, clean};
 use super::scheduler::{Desk, Notice};
@@ -87,6 +88,7 @@ pub fn start(
         accounts: signs.accounts,
         all_heard: true,
         looks: 0,
+        mps: mps::Look::default(),
         rounds: signs.rounds,
     };
     let thread = std::thread::Builder::new()
@@ -127,6 +129,8 @@ struct Control {
     all_heard: bool,
     /// Looks into the inbox so far.
     looks: u64,
+    /// Whether an MPS daemon is there, for clients whose driver does not tell of what they share.
+    mps: mps::Look,
     /// Counts how often the thread went round: others see by it that it lives.
     rounds: Arc<AtomicU64>,
 }
@@ -262,8 +266,11 @@ impl Control {
                 uuid,
                 memory,
                 driver,
+                mps,
             } => {
                 self.desk.tell(Notice::Device(client, uuid.clone()));
+                let mps = mps.unwrap_or_else(|| self.mps.runs());
+                self.desk.tell(Notice::Shares(client, mps));
                 self.memory.tell(memory::Tell::Device(client, uuid.clone(), memory));
                 let gpu = Gpu {
                     name: clean(&name, LONGEST_LABEL),

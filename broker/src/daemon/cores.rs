@@ -4,6 +4,9 @@
 //! good where it never says, it is with the device that was heard of first, so that on a machine with one device there is one core. Once there are several, who has not said yet is with
 //! nobody.
 //!
+//! Whether a device switches between processes says each client of itself ([`Cores::shares`]), since the driver tells it that: some may share a device under MPS and others not. Then it switches,
+//! so the costs of that count as soon as one client says so. The word of who came last and left stays until another is heard.
+//!
 //! What holds: a client is in one core at a time; a core hears of a client's coming, its words and its going in that order. A process that uses several devices attaches once for each, so it
 //! is several clients here.
 #![forbid(unsafe_code)]
@@ -30,10 +33,26 @@ struct One {
     core: Core,
 }
 
+/// What people see of a device.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Whose; `None`: nobody said yet.
+    pub uuid: Option<String>,
+    /// Its core's state.
+    pub snapshot: Snapshot,
+    /// Clients that share it under MPS.
+    pub under_mps: usize,
+    /// Clients that do not.
+    pub not_under_mps: usize,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Cores {
+    /// With what it costs a device to switch where one client at least does not share it under MPS.
     config: Config,
+    /// Whether clients' words count of that.
+    listens: bool,
     all: Vec<One>,
     /// Those who have said no device while there were several.
     nowhere: Core,
@@ -43,10 +62,12 @@ pub(super) struct Cores {
     said: HashMap<Client, String>,
     /// Those who wait for device memory: they are in no core, since they have no work, and nobody makes room for them.
     aside: HashSet<Client>,
+    /// Who has said whether it shares its device under MPS.
+    mps: HashMap<Client, bool>,
 }
 
 impl Cores {
-    pub(super) fn new(config: Config) -> Cores {
+    pub(super) fn new(config: Config, listens: bool) -> Cores {
         let first = One {
             uuid: None,
             core: Core::new(config.clone()),
@@ -55,9 +76,11 @@ impl Cores {
             all: vec![first],
             nowhere: Core::new(config.clone()),
             config,
+            listens,
             of: HashMap::new(),
             said: HashMap::new(),
             aside: HashSet::new(),
+            mps: HashMap::new(),
         }
     }
 
@@ -87,9 +110,46 @@ impl Cores {
         }
         if gone {
             self.aside.remove(&client);
-            self.of.remove(&client);
+            let at = self.of.remove(&client).flatten();
             self.said.remove(&client);
+            if self.mps.remove(&client).is_some() {
+                self.switches(now, at, out);
+            }
         }
+    }
+
+    /// A client says whether it shares its device under MPS.
+    pub(super) fn shares(&mut self, now: Ns, client: Client, mps: bool, out: &mut Vec<Decision>) {
+        let Some(at) = self.of.get(&client).copied() else {
+            return;
+        };
+        self.mps.insert(client, mps);
+        self.switches(now, at, out);
+    }
+
+    /// What it costs a device to switch, by what its clients say.
+    fn switches(&mut self, now: Ns, at: Option<usize>, out: &mut Vec<Decision>) {
+        let Some(at) = at.filter(|_| self.listens) else { return };
+        let cost = match self.words(at) {
+            (0, 0) => return,
+            (_, 0) => 0,
+            _ => self.config.switch_cost,
+        };
+        if let Some(one) = self.all.get_mut(at)
+            && one.core.config().switch_cost != cost
+        {
+            one.core.handle(now, Event::SwitchCost(cost), out);
+        }
+    }
+
+    /// How many of a device's clients share it under MPS, and how many do not.
+    fn words(&self, at: usize) -> (usize, usize) {
+        let of = |client: &Client| self.of.get(client).copied().flatten();
+        let words = self.mps.iter().filter(|(client, _)| of(client) == Some(at));
+        words.fold((0, 0), |(under, apart), (_, mps)| match mps {
+            true => (under + 1, apart),
+            false => (under, apart + 1),
+        })
     }
 
     /// The core that hears of a client.
@@ -180,8 +240,16 @@ impl Cores {
     }
 
     /// Each device's state; the first one's first.
-    pub(super) fn snapshots(&self) -> Vec<(Option<String>, Snapshot)> {
-        let each = self.all.iter().map(|one| (one.uuid.clone(), one.core.snapshot()));
+    pub(super) fn snapshots(&self) -> Vec<View> {
+        let each = self.all.iter().enumerate().map(|(at, one)| {
+            let (under_mps, not_under_mps) = self.words(at);
+            View {
+                uuid: one.uuid.clone(),
+                snapshot: one.core.snapshot(),
+                under_mps,
+                not_under_mps,
+            }
+        });
         each.collect()
     }
 }
@@ -208,7 +276,7 @@ impl Newcomer {
 /// Whose an event is; `None`: everybody's.
 fn whose(event: &Event) -> Option<Client> {
     Some(match event {
-        Event::Tick => return None,
+        Event::Tick | Event::SwitchCost(_) => return None,
         Event::Attached { client, .. }
         | Event::Launched { client, .. }
         | Event::Waits { client, .. }
@@ -241,7 +309,7 @@ mod tests {
     impl World {
         fn new() -> World {
             World {
-                cores: Cores::new(Config::default()),
+                cores: Cores::new(Config::default(), true),
                 out: Vec::new(),
                 modes: HashMap::new(),
             }
@@ -352,6 +420,49 @@ mod tests {
         assert_eq!(world.mode(2), Mode::Alone);
         world.tell(Event::Tick);
         assert_eq!(world.cores.snapshots().len(), 2);
+    }
+
+    #[test]
+    fn a_device_switches_as_soon_as_one_of_its_clients_says_so() {
+        let cost = |world: &World, at: usize| world.cores.snapshots()[at].snapshot.switch_cost;
+        let shares = |world: &mut World, client: u64, mps: bool| {
+            world.cores.shares(1, Client(client), mps, &mut world.out);
+            world.settle();
+        };
+        let sliced = Config::default().switch_cost;
+        let mut world = World::new();
+        world.comes(1, 0);
+        world.says(1, 0, "a");
+        assert_eq!(cost(&world, 0), sliced, "until anybody says otherwise");
+        shares(&mut world, 1, true);
+        assert_eq!(cost(&world, 0), 0);
+        // Another device is another matter.
+        world.comes(2, 5);
+        world.says(2, 5, "b");
+        shares(&mut world, 2, false);
+        assert_eq!((cost(&world, 0), cost(&world, 1)), (0, sliced));
+        // One that does not share under MPS makes the device switch, for all, as long as it is there.
+        world.comes(3, 5);
+        world.says(3, 5, "a");
+        assert_eq!(cost(&world, 0), 0, "it has said nothing yet");
+        shares(&mut world, 3, false);
+        assert_eq!(cost(&world, 0), sliced);
+        let views = world.cores.snapshots();
+        assert_eq!((views[0].under_mps, views[0].not_under_mps), (1, 1));
+        world.tell(Event::Gone(Client(3)));
+        assert_eq!(cost(&world, 0), 0);
+        // Who leaves last is believed until somebody else is heard.
+        world.tell(Event::Gone(Client(1)));
+        assert_eq!(cost(&world, 0), 0);
+        shares(&mut world, 9, false);
+        assert_eq!(cost(&world, 0), 0, "nobody known");
+        assert!(world.cores.mps.len() == 1, "of those who left nothing is kept");
+        // What the owner said stands.
+        let mut fixed = World::new();
+        fixed.cores = Cores::new(Config::default(), false);
+        fixed.comes(1, 0);
+        shares(&mut fixed, 1, true);
+        assert_eq!(cost(&fixed, 0), sliced);
     }
 
     #[test]

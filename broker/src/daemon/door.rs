@@ -15,6 +15,7 @@ use super::answers::Answers;
 use super::beside::{Beside, Most};
 use super::brought::Brought;
 use super::control::{Arrival, SETS_TOLD};
+use super::elsewhere::Elsewhere;
 use super::keeper::{Keeper, Tell};
 use super::options::Options;
 use super::registry::{Entry, Newcomer, Registry};
@@ -98,6 +99,8 @@ pub struct Door {
     pub brought: Arc<Brought>,
     /// Clients at once ([`most`]).
     pub most: usize,
+    /// Who else has a device of ours.
+    pub elsewhere: Elsewhere,
 }
 
 /// So many clients this process can have at once: where it may open few files only, not so many that one user could take all of them.
@@ -115,6 +118,7 @@ impl Door {
             if self.stop.load(Ordering::Acquire) {
                 return "asked to";
             }
+            self.elsewhere.tend(|| self.registry.devices().into_iter());
             if self.registry.count() > 0 || self.entering.count() > 0 {
                 alone_since = Instant::now();
             }
@@ -208,7 +212,8 @@ impl Door {
 
     fn welcome(&self, pending: Pending) {
         let mut hello = pending.hello.clone();
-        let pid = pending.pid.unwrap_or(hello.pid);
+        let pending_pid = pending.pid;
+        let pid = pending_pid.unwrap_or(hello.pid);
         let shared = self.options.door.is_shared();
         let (profile, loaded, trouble) = match shared {
             true => match self.brought(&hello, &pending) {
@@ -286,6 +291,10 @@ impl Door {
         }
         // A shared broker writes no user's files.
         let refines = options.refine && !hello.profiling && newcomer.profile.is_some();
+        let newcomer = match pending_pid {
+            Some(_) => newcomer,
+            None => newcomer.unseen(),
+        };
         let entry = Arc::new(match shared {
             true => newcomer.of(attached.uid, attached.house),
             false if refines => newcomer.refining(),

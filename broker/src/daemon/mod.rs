@@ -31,11 +31,13 @@ mod company;
 mod control;
 mod cores;
 mod door;
+mod elsewhere;
 mod houses;
 pub mod journal;
 mod keeper;
 mod lanes;
 mod memory;
+pub mod mps;
 pub mod options;
 pub mod places;
 mod rank;
@@ -79,6 +81,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         memory::start(memory::Settings::of(options), trace.another()).context("cannot start a thread")?;
     let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
+        listens: !options.switch_cost_said,
         spin: options.spin.decided(),
         host: Arc::clone(&host),
         registry: Arc::clone(&registry),
@@ -115,6 +118,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         signs.clone(),
     )?;
     let beat = beat::start(Arc::clone(&registry), Arc::clone(&signs.rounds)).context("cannot start a thread")?;
+    let elsewhere = elsewhere::Elsewhere::default();
     let answers = answers::Answers {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -129,6 +133,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         dilation: options.dilation,
         shared: options.door.is_shared(),
         rights: options.rights.clone(),
+        elsewhere: elsewhere.clone(),
     };
     let door = door::Door {
         host,
@@ -143,6 +148,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         asking: beside::Beside::new("weft-answer", listener.accounts()),
         brought: Arc::default(),
         most: door::most(),
+        elsewhere,
     };
     log::info!(
         "process {} at {}, policy {}",

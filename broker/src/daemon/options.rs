@@ -71,8 +71,10 @@ pub struct Options {
     pub door: Door,
     /// What they may do, if it is shared.
     pub rights: Rights,
-    /// How the core decides.
+    /// How the core decides. What it costs a device to switch is 0 where its clients share it under MPS, unless the owner said it.
     pub core: Config,
+    /// The owner said what it costs to switch: no client's word changes it.
+    pub switch_cost_said: bool,
     /// End when nobody was attached for so long.
     pub idle_exit: Option<Duration>,
     /// The longest a launch may wait at the gate.
@@ -95,6 +97,7 @@ impl Default for Options {
             door: Door::default(),
             rights: Rights::default(),
             core: Config::default(),
+            switch_cost_said: false,
             idle_exit: None,
             longest_wait: LONGEST_WAIT,
             spin: Spin::default(),

@@ -11,7 +11,7 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
-use super::admission;
+use super::admission::{self, Process};
 use super::said::clean;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
@@ -35,8 +35,10 @@ pub const LONGEST_NOTE: usize = 400;
 pub struct Entry {
     /// Its number.
     pub client: u64,
-    /// Its process, as the kernel says (else as it says itself).
+    /// Its process, as the kernel says (else as it says itself: [`Entry::process`]).
     pub pid: u32,
+    /// The number is that of another pid namespace, where the kernel gave us none: it means nothing here.
+    unseen: bool,
     /// The command line.
     pub command: String,
     /// What it called its profile.
@@ -139,6 +141,7 @@ impl Entry {
         Entry {
             client: newcomer.client,
             pid: newcomer.pid,
+            unseen: false,
             command: newcomer.command,
             profile: newcomer.profile,
             loaded: newcomer.loaded,
@@ -164,6 +167,24 @@ impl Entry {
     /// The same, whose profile follows what is sampled while it is served.
     pub fn refining(self) -> Entry {
         Entry { refines: true, ..self }
+    }
+
+    /// The same, whose process cannot be seen from here.
+    pub fn unseen(self) -> Entry {
+        Entry { unseen: true, ..self }
+    }
+
+    /// Its process, as far as it can be looked at.
+    pub fn process(&self) -> Process {
+        match self.unseen {
+            true => Process::unseen(self.pid),
+            false => Process::of(self.pid),
+        }
+    }
+
+    /// The UUID of the device that it uses, once known.
+    pub fn device_uuid(&self) -> Option<String> {
+        self.talk().device.as_ref().map(|gpu| gpu.uuid.clone())
     }
 
     /// The same, of this user and with this house.
@@ -288,7 +309,7 @@ impl Entry {
             left_behind: read(&counters.left_behind),
             left_failed: read(&counters.left_failed),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
-            stopped: admission::is_stopped(self.pid),
+            stopped: !self.unseen && admission::is_stopped(self.pid),
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),
             troubles: read(&counters.troubles),
@@ -297,6 +318,7 @@ impl Entry {
             memory_peak: read(&counters.memory_peak),
             managed: read(&counters.managed),
             managed_own: read(&counters.managed_own),
+            host_left: read(&counters.host_left),
             unmanaged: read(&counters.unmanaged),
             resident: read(&self.figures.resident),
             faulted: read(&self.figures.faulted),
@@ -414,6 +436,13 @@ impl Registry {
         let mut all: Vec<_> = self.clients.iter().map(|entry| Arc::clone(&entry)).collect();
         all.sort_by_key(|entry| entry.client);
         all
+    }
+
+    /// The device and the user of each that has a device, in no order.
+    pub fn devices(&self) -> Vec<(String, u32)> {
+        let each = self.clients.iter();
+        each.filter_map(|entry| Some((entry.device_uuid()?, entry.uid)))
+            .collect()
     }
 
     /// Shows each of them, in no order.

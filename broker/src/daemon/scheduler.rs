@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::company::Company;
-use super::cores::{Cores, Newcomer};
+use super::cores::{Cores, Newcomer, View};
 use super::houses::Houses;
 use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
@@ -22,7 +22,7 @@ use super::rota::Rota;
 use super::status::Ending;
 use super::trace::{Line, Trace};
 use super::waiting::{Scene, Wait, Waiting};
-use crate::core::{Client, Config, Core, Decision, Event, Snapshot};
+use crate::core::{Client, Config, Core, Decision, Event};
 use crate::protocol::Ns;
 use crate::protocol::lane::Mode;
 use crate::transport::server::Host;
@@ -42,14 +42,16 @@ pub enum Notice {
     Priority(u64, u8),
     /// The device it is about to use, by its UUID.
     Device(u64, String),
+    /// Whether it shares that device under MPS.
+    Shares(u64, bool),
     /// It waits for device memory, or does not any more.
     Waits(u64, bool),
     /// Its memory finds no room beside that of others, so that it takes turns of this length with its equals; or it does again.
     Crowded(u64, Option<Ns>),
     /// Its profile does not fit after all.
     Unprofiled(u64),
-    /// Somebody wants to see the cores, by their devices' UUIDs.
-    Look(Sender<Vec<(Option<String>, Snapshot)>>),
+    /// Somebody wants to see the cores.
+    Look(Sender<Vec<View>>),
     /// The broker ends.
     Stop,
 }
@@ -119,8 +121,8 @@ impl Desk {
         told
     }
 
-    /// The state of each device's core, by its UUID; that of the first device heard of comes first. `None` if the thread does not answer in time.
-    pub fn look(&self) -> Option<Vec<(Option<String>, Snapshot)>> {
+    /// The state of each device; that of the first one heard of comes first. `None` if the thread does not answer in time.
+    pub fn look(&self) -> Option<Vec<View>> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let (way, answer) = channel();
         self.tell(Notice::Look(way));
@@ -133,6 +135,8 @@ impl Desk {
 pub struct Setup {
     /// The core's settings.
     pub config: Config,
+    /// Whether clients' words count of what it costs to switch ([`Cores`]).
+    pub listens: bool,
     /// Whether it may spin.
     pub spin: bool,
     /// Board and doorbell.
@@ -229,7 +233,7 @@ impl Scheduler {
     pub(super) fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
-            cores: Cores::new(setup.config),
+            cores: Cores::new(setup.config, setup.listens),
             houses: Houses::new(Arc::clone(&setup.host)),
             host: setup.host,
             registry: setup.registry,
@@ -469,6 +473,9 @@ impl Scheduler {
                         lane.tell_row(row);
                     }
                 }
+            }
+            Notice::Shares(client, mps) => {
+                self.cores.shares(now, Client(client), mps, &mut self.decisions);
             }
             Notice::Waits(client, waits) => {
                 if let Some(lane) = self.lane(Client(client)) {

@@ -3,6 +3,7 @@
 //! Every figure is described where it is declared. Times are seconds or nanoseconds as their name says, sizes bytes.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,38 @@ pub struct BrokerStatus {
     /// The same of each device that a job has used.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
+    /// Other brokers that have one of these.
+    #[serde(default)]
+    pub others: Vec<OtherBroker>,
+}
+
+/// Another broker that has a device of ours: its jobs and ours do not meet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct OtherBroker {
+    /// The device's UUID, in hexadecimal.
+    pub device: String,
+    /// Its process, as the kernel says; `None`: in a pid namespace that cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its user, as the kernel says.
+    pub uid: Option<u32>,
+    /// Seconds since it was heard of.
+    pub since_s: f64,
+}
+
+impl fmt::Display for OtherBroker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {}: another broker has it, too (", self.device)?;
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}")?,
+            None => f.write_str("in another container")?,
+        }
+        if let Some(uid) = self.uid {
+            write!(f, " of user {uid}")?;
+        }
+        f.write_str(
+            "): its jobs and these do not meet; run one weft broker --shared, and bind /run/weft into containers",
+        )
+    }
 }
 
 /// A device's core.
@@ -81,6 +114,12 @@ pub struct BrokerStatus {
 pub struct DeviceStatus {
     /// As the driver says, in hexadecimal; `None`: no job has said its device yet.
     pub uuid: Option<String>,
+    /// Clients that say that they share it under MPS.
+    #[serde(default)]
+    pub under_mps: usize,
+    /// Clients that say that they do not. One is enough, and the device is taken to switch between processes.
+    #[serde(default)]
+    pub not_under_mps: usize,
     /// The core's own view.
     pub core: serde_json::Value,
 }
@@ -156,6 +195,9 @@ pub struct ClientStatus {
     pub memory_peak: u64,
     /// Of the memory held, what is managed, bytes.
     pub managed: u64,
+    /// Bytes of host memory that its control groups leave it, of a job whose memory is managed; 0: no limit that it sees. No more of its memory is ordered off the device.
+    #[serde(default)]
+    pub host_left: u64,
     /// Managed memory that the job took by itself, bytes; none of it is in the memory held.
     pub managed_own: u64,
     /// Allocations that stayed device memory though the job is managed.

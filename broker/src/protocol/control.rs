@@ -70,6 +70,8 @@ pub enum ToBroker {
         memory: u64,
         /// As `cuDriverGetVersion` says.
         driver: u32,
+        /// Whether the process shares the device under NVIDIA's multi-process service, as `CU_DEVICE_ATTRIBUTE_MPS_ENABLED` says; `None`: the driver does not know that attribute.
+        mps: Option<bool>,
     },
     /// A range of the client's memory came to be managed.
     Backed {
@@ -182,6 +184,8 @@ pub struct Wants {
     pub managed: bool,
     /// It has not begun, and its memory is whatever the broker says beside its admission ([`super::seat::Seat::backing`]): device memory, or managed where it would wait otherwise.
     pub either: bool,
+    /// Bytes of host memory that its control groups leave a job whose memory is or may come to be managed: what leaves the device is charged there. `None`: no limit, or it does not matter.
+    pub host: Option<u64>,
     /// It runs already, and may have (or has) so many bytes: its broker was started anew.
     pub runs: Option<u64>,
 }

@@ -27,7 +27,7 @@ use std::sync::atomic;
 
 /// The version of the whole protocol. A broker refuses a client of another version with [`control::Refusal::Version`] and the client
 /// then runs as without weft.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// How many priorities there are: 0 is the most important, 9 the least (FIKIT's ten queues).
 pub const PRIORITIES: usize = 10;

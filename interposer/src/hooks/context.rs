@@ -27,6 +27,9 @@ fn uses(device: CuDevice) {
     }
 }
 
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts of this process on the device are shared under MPS.
+const MPS_ENABLED: i32 = 133;
+
 fn describe(device: CuDevice) -> Device {
     let mut name = [0u8; 128];
     let mut uuid = [0u8; 16];
@@ -44,12 +47,17 @@ fn describe(device: CuDevice) -> Device {
     let _ = unsafe { real::cuDeviceTotalMem_v2(&mut memory, device) };
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { real::cuDriverGetVersion(&mut driver) };
+    let mut mps = 0;
+    // SAFETY: the out-parameter is valid.
+    let said = unsafe { real::cuDeviceGetAttribute(&mut mps, MPS_ENABLED, device) };
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     Device {
         name: String::from_utf8_lossy(name.get(..end).unwrap_or_default()).into_owned(),
         uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
         memory: memory as u64,
         driver: u32::try_from(driver).unwrap_or(0),
+        // A driver before CUDA 12.4 refuses the number.
+        mps: said.ok().then_some(mps != 0),
     }
 }
 
@@ -117,7 +125,7 @@ fn sight(device: CuDevice) -> Sight {
     Sight {
         uuid: about.uuid,
         total: about.memory,
-        manageable: memory::is_open() && memory::backing::supported(device),
+        manageable: memory::is_open() && memory::backing::supported(device) && memory::backing::tried(&about.name),
         devices: u32::try_from(count).unwrap_or(0).max(1),
     }
 }

@@ -18,8 +18,9 @@ mod attribute {
     pub const HOST_POINTER: u32 = 4;
     /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: libraries that hear 0 of `cuMemAlloc` memory take it for mapped memory and look for its handle
-    /// (NCCL 2.30 fails then). The handle itself is refused by the driver when it is asked for.
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: libraries that hear 0 of `cuMemAlloc` memory take it for mapped memory and look for its handle: NCCL 2.30 fails then, with one rank, too, as
+    /// PyTorch registers what it allocates (client `managed-nccl`). So it hears what it would of device memory. The handle itself is refused by the driver when it is asked for, and a library that
+    /// wants one then fails (UCX would do without one if it heard 0).
     pub const LEGACY_IPC: u32 = 10;
     /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;

@@ -110,6 +110,23 @@ pub fn supported(device: i32) -> bool {
     fine
 }
 
+/// Whether jobs that leave it open may come to managed memory on a device of this name: only where jobs that exceed the device together were tried. On some real drivers they hang for good in the kernel
+/// module (NVIDIA/open-gpu-kernel-modules, 1223 and others), and no wait of ours ends that. Who asks for managed memory by name gets it.
+pub fn tried(name: &str) -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let tried = TRIED.iter().any(|part| name.contains(part));
+    if !tried {
+        say_once(
+            &SAID,
+            "WEFT_BACKING=auto means device memory on this device: managed memory beyond a device was tried on the simulated one alone (managed asks for it)",
+        );
+    }
+    tried
+}
+
+/// Parts of the names of devices on which managed memory beyond the device was tried.
+const TRIED: [&str; 1] = ["(simulated)"];
+
 /// Takes managed memory.
 pub fn take(bytes: u64, origin: Origin) -> Taken {
     static NO_DEVICE: AtomicBool = AtomicBool::new(false);
@@ -244,4 +261,15 @@ pub fn pitch(width: u64, element: u32) -> Option<u64> {
         PITCH.store(unit, Ordering::Relaxed);
     }
     width.checked_next_multiple_of(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_open_stays_device_memory_on_drivers_that_were_not_tried() {
+        assert!(tried("NVIDIA A100-SXM4-40GB (simulated)"));
+        assert!(!tried("NVIDIA H200") && !tried(""));
+    }
 }

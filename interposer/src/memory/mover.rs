@@ -13,6 +13,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use weft_broker::host;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
 
@@ -59,6 +60,9 @@ const ROUND: Ns = 500_000_000;
 
 /// The thread's stack: it holds some lists and calls the driver.
 const STACK: usize = 256 * 1024;
+
+/// Between two looks at what is left of the host: some small files are read.
+const HOST_LOOKS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -179,8 +183,18 @@ struct Mover {
     touched: Option<Vec<u64>>,
     /// The broker does not know of the job's period yet.
     tells_again: bool,
+    /// When it was last looked at what is left of the host; 0: not yet.
+    looked_at_host: Ns,
+    /// A filter for system calls was there when the thread began, as in a container.
+    filtered: bool,
     /// In stage 1.
     learner: Option<Learner>,
+}
+
+/// Whether this thread has a filter for system calls. Where that cannot be asked it has one.
+fn is_filtered() -> bool {
+    use rustix::thread::{SecureComputingMode, secure_computing_mode};
+    secure_computing_mode() != Ok(SecureComputingMode::Disabled)
 }
 
 impl Mover {
@@ -197,6 +211,8 @@ impl Mover {
             told: 0,
             touched: None,
             tells_again: true,
+            looked_at_host: 0,
+            filtered: is_filtered(),
             learner: None,
         }
     }
@@ -214,6 +230,7 @@ impl Mover {
             let bell = errands.bell.load(Ordering::Acquire);
             self.look_round(errands);
             self.tell_touched();
+            self.tell_host();
             let nap = match Leave::take() {
                 None => CAPTURED,
                 Some(_leave) => {
@@ -224,6 +241,22 @@ impl Mover {
             };
             self.session.nap(&errands.bell, bell, nap);
         }
+    }
+
+    /// Tells what the job's control groups leave of the host, now and then: the broker orders nothing out beyond that.
+    fn tell_host(&mut self) {
+        let now = self.session.now();
+        if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
+            return;
+        }
+        self.looked_at_host = now;
+        // A job that has shut itself in since may not allow that files are opened.
+        if is_filtered() && !self.filtered {
+            return;
+        }
+        // 0 is no limit.
+        let left = host::left_of_groups().map_or(0, |left| left.max(1));
+        self.session.counters().host_left.store(left, Ordering::Relaxed);
     }
 
     /// Another broker, or contexts that are gone.

@@ -173,6 +173,8 @@ pub struct Device {
     pub memory: u64,
     /// As `cuDriverGetVersion` says.
     pub driver: u32,
+    /// Whether this process shares it under NVIDIA's multi-process service; `None`: the driver does not say.
+    pub mps: Option<bool>,
 }
 
 /// The session, once there is one. Never freed. Null as well where there are several: see [`devices`].
@@ -382,6 +384,9 @@ const GRAPH_TOLD: usize = 8192;
 pub fn device_seen(ordinal: i32, device: &Device) {
     trace::device_seen(device);
     if let Some(session) = devices::at(devices::of_device(ordinal)) {
+        if device.mps == Some(true) {
+            session.never_switches();
+        }
         tell(
             session,
             ToBroker::Device {
@@ -389,6 +394,7 @@ pub fn device_seen(ordinal: i32, device: &Device) {
                 uuid: device.uuid.clone(),
                 memory: device.memory,
                 driver: device.driver,
+                mps: device.mps,
             },
         );
     }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
+use weft_broker::host;
 use weft_broker::protocol::control::{ToBroker, Wants};
 use weft_broker::protocol::seat::{Seat, Standing};
 use weft_broker::protocol::{Ns, lane};
@@ -276,6 +277,7 @@ impl Session {
             user: settings.user.clone(),
             managed: memory::managed(),
             either: open,
+            host: (open || memory::managed()).then(host::left_of_groups).flatten(),
             runs: None,
         };
         let attached = self.attached();

@@ -51,6 +51,8 @@ pub struct Session {
     /// What kernels may well take that are charged much less, and whether there are any.
     pub longs: Costs,
     has_longs: AtomicBool,
+    /// The device does not switch between processes: what kernels may take at worst is nothing to go by.
+    never_switches: AtomicBool,
     /// Whether the job times its own kernels just now.
     pub tuning: Tuning,
     /// Predicted times of graphs, added up from their kernels'.
@@ -108,6 +110,7 @@ impl Session {
             costs: Costs::default(),
             longs: Costs::few(),
             has_longs: AtomicBool::new(false),
+            never_switches: AtomicBool::new(false),
             sums: Costs::few(),
             tuning: Tuning::default(),
             turn: Turn::default(),
@@ -163,7 +166,14 @@ impl Session {
         for (kernel, time) in times {
             self.longs.set(*kernel, *time);
         }
-        self.has_longs.store(true, Ordering::Release);
+        let matters = !self.never_switches.load(Ordering::Acquire);
+        self.has_longs.store(matters, Ordering::Release);
+    }
+
+    /// The device turned out to be shared under MPS. The broker could not know it when it told what kernels may take.
+    pub fn never_switches(&self) {
+        self.never_switches.store(true, Ordering::Release);
+        self.has_longs.store(false, Ordering::Release);
     }
 
     /// What a kernel of this cost may well take.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::Row;
 use crate::cli::libraries::{self, Driver};
-use crate::cli::{mps, probe, text};
+use crate::cli::{probe, text};
+use crate::daemon::mps;
 
 /// A driver that has not come up after so long hangs. The first start after boot takes a few seconds on real machines.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,14 +33,16 @@ pub fn rows(rows: &mut Vec<Row>) -> Option<Driver> {
         format!("{} (by {})", driver.path.display(), driver.by),
     ));
     match ask(&driver.path) {
-        Ok(told) => devices(&told, rows),
+        Ok(told) => {
+            devices(&told, rows);
+            rows.push(mps_row(&told.devices));
+        }
         Err(why) => rows.push(Row::fail(
             "driver version",
             why,
             "see whether nvidia-smi works; look into dmesg",
         )),
     }
-    rows.push(mps_row());
     Some(driver)
 }
 
@@ -159,12 +162,29 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
     serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
 }
 
-fn mps_row() -> Row {
-    match mps::runs() {
-        true => Row::ok(
+/// Under MPS several processes share a device without turns. The driver says it of each device; one before CUDA 12.4 does not, and then the daemon's process is looked for.
+fn mps_row(devices: &[probe::Device]) -> Row {
+    let under: Vec<String> = devices
+        .iter()
+        .enumerate()
+        .filter(|(_, device)| device.mps == Some(true))
+        .map(|(number, _)| number.to_string())
+        .collect();
+    let unknown = devices.iter().any(|device| device.mps.is_none());
+    match (under.len(), mps::runs()) {
+        (0, true) if unknown => Row::ok(
             "mps",
-            "the control daemon runs: jobs share the device without taking turns",
+            "the control daemon runs, and this driver does not say of devices whether it serves them: jobs are taken to share them without turns",
         ),
-        false => Row::ok("mps", "not running: the device gives its jobs turns"),
+        (0, true) => Row::ok(
+            "mps",
+            "a control daemon runs, but a job that starts as this command did would not use it: devices give their jobs turns",
+        ),
+        (0, false) => Row::ok("mps", "not running: devices give their jobs turns"),
+        (some, _) if some == devices.len() => Row::ok("mps", "jobs share the device without taking turns"),
+        _ => Row::ok(
+            "mps",
+            format!("jobs share device {} without taking turns", under.join(", ")),
+        ),
     }
 }

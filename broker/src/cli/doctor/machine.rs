@@ -1,6 +1,7 @@
 //! Rows about the machine: the sockets, the broker, the cores, the folder of profiles.
 #![forbid(unsafe_code)]
 
+use std::fs;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
@@ -9,6 +10,7 @@ use super::Row;
 use crate::cli::{outside, text};
 use crate::daemon::admin::{self, Answer, Question};
 use crate::daemon::places::Places;
+use crate::daemon::status::Status;
 use crate::daemon::store;
 use crate::protocol;
 use crate::transport::{self, path};
@@ -18,6 +20,11 @@ pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(sockets(places));
     rows.push(broker(places));
     rows.extend(dilation(places));
+    if let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) {
+        rows.extend(mps(&status));
+        rows.extend(elsewhere(&status));
+    }
+    rows.extend(private_mount(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
     rows.push(past_weft(places));
@@ -106,6 +113,81 @@ fn dilation(places: &Places) -> Option<Row> {
     })
 }
 
+/// Jobs of which some share a device under MPS and others not.
+fn mps(status: &Status) -> Vec<Row> {
+    let devices = status.broker.devices.iter();
+    let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
+    let rows = apart.map(|device| {
+        Row::warn(
+            "mps, jobs",
+            format!(
+                "{} of the jobs on {} share it under MPS, {} do not: they take turns, and the device counts as one that switches",
+                device.under_mps,
+                device.uuid.as_deref().unwrap_or("the device"),
+                device.not_under_mps
+            ),
+            "start all of them with one CUDA_MPS_PIPE_DIRECTORY, as one user, or none",
+        )
+    });
+    rows.collect()
+}
+
+/// Other brokers that have a device of this one's.
+fn elsewhere(status: &Status) -> Vec<Row> {
+    let others = status.broker.others.iter();
+    let rows = others.map(|other| {
+        Row::warn(
+            "other broker",
+            other.to_string(),
+            "jobs of two brokers get no gaps and no room from one another: have all of them use one socket",
+        )
+    });
+    rows.collect()
+}
+
+/// A socket that only this job, or this container, sees where it lies: Slurm's job_container/tmpfs gives each job a `/tmp` of its own.
+fn private_mount(places: &Places) -> Option<Row> {
+    let socket = places.directory();
+    let folder = nearest(&socket)?;
+    let own = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let machines = fs::read_to_string("/proc/1/mountinfo").ok()?;
+    is_private(&own, &machines, &folder).then(|| {
+        Row::warn(
+            "sockets, mount",
+            format!(
+                "{} is not the machine's {0}: this job has it for itself, and jobs elsewhere do not meet the broker there",
+                folder.display()
+            ),
+            "have one weft broker --shared started for the machine (a prolog, systemd), whose /run/weft all jobs see",
+        )
+    })
+}
+
+/// Whether a folder is another file system's here than for the first process, or another part of one.
+fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
+    match (mounted(own, folder), mounted(machines, folder)) {
+        (Some(here), Some(there)) => here != there,
+        _ => false,
+    }
+}
+
+/// What is mounted where a folder lies: the device, and which part of it (fields 3 and 4 of proc_pid_mountinfo(5)). Of several mounts at one place the last one counts.
+fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
+    let mut found: Option<(usize, (String, String))> = None;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ');
+        let (Some(device), Some(root), Some(at)) = (fields.nth(2), fields.next(), fields.next()) else {
+            continue;
+        };
+        // The kernel writes blanks as \040; weft's folders have none.
+        let depth = Path::new(at).components().count();
+        if folder.starts_with(at) && found.as_ref().is_none_or(|(deepest, _)| depth >= *deepest) {
+            found = Some((depth, (device.to_string(), root.to_string())));
+        }
+    }
+    found.map(|(_, what)| what)
+}
+
 fn cores() -> Row {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match cores {
@@ -180,4 +262,28 @@ fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
         .ancestors()
         .find(|parent| parent.is_dir())
         .map(Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_a_jobs_own_is_told_from_the_machines() {
+        let machines = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 / /run rw shared:5 - tmpfs tmpfs rw\n";
+        let tmp = Path::new("/tmp");
+        assert!(!is_private(machines, machines, tmp));
+        // What job_container/tmpfs does: a folder of the job's, bound over /tmp.
+        let job = format!("{machines}41 22 8:1 /var/spool/job7/.7 /tmp rw - ext4 /dev/sda1 rw\n");
+        assert!(is_private(&job, machines, tmp) && is_private(&job, machines, Path::new("/tmp/weft-1000")));
+        assert!(!is_private(&job, machines, Path::new("/run/weft-1000")));
+        assert!(
+            !is_private(&job, machines, Path::new("/tmpx")),
+            "a name that only begins alike"
+        );
+        // Two at one place: the later one is on top. What cannot be read is no finding.
+        let back = format!("{job}42 41 8:1 / /tmp rw - ext4 /dev/sda1 rw\n");
+        assert_eq!(mounted(&back, tmp), Some(("8:1".into(), "/".into())));
+        assert!(!is_private("", machines, tmp) && !is_private(&job, "nonsense\n", tmp));
+    }
 }

@@ -442,8 +442,9 @@ impl Planner {
                 return None;
             }
             let what = self.way_out(victim);
-            if what == What::Evict && self.totals.host >= self.config.host_limit {
-                // The host has no room for it. It is passed over until the next switch.
+            let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
+            if what == What::Evict && full {
+                // The host has no room for it, or the job's control group none. It is passed over until the next switch.
                 self.pass_over(victim);
                 continue;
             }

@@ -75,6 +75,9 @@ pub(super) struct Held {
     /// Around where it will be at the end of its turn. For the running client only.
     pub after: Order,
     pub pinned: bool,
+    /// Granules of host memory that its own take, and that they may take at most.
+    pub host: u64,
+    pub host_limit: Option<u64>,
     /// When it last ran, in the time that all clients ran together.
     pub ended: Ns,
     /// Counters of what was moved, in bytes.
@@ -90,6 +93,16 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Counts anew what its granules take of the host.
+    pub fn count_host(&mut self) {
+        self.host = self.slots.iter().map(Slot::on_host).sum();
+    }
+
+    /// Whether its own may take no more of the host.
+    pub fn host_is_full(&self) -> bool {
+        self.host_limit.is_some_and(|limit| self.host >= limit)
+    }
+
     /// The slot of a granule.
     pub fn slot(&self, granule: u64) -> Option<usize> {
         self.granules.binary_search(&granule).ok()

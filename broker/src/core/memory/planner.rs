@@ -89,6 +89,18 @@ impl Planner {
         self.config.host_limit = granules;
     }
 
+    /// Of the host so many granules of this client may lie there at most; `None`: as many as of all together. What lies there stays.
+    pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
+        if let Some(at) = self.index(client) {
+            self.clients[at].1.host_limit = granules;
+        }
+    }
+
+    /// Granules of the host that a client's take.
+    pub fn on_host_of(&self, client: Client) -> u64 {
+        self.index(client).map_or(0, |at| self.clients[at].1.host)
+    }
+
     /// What the link carries, as is known now. Whether it carries both ways at once stays as it was.
     pub fn carries(&mut self, link: Link) {
         self.config.link = Link {
@@ -180,6 +192,7 @@ impl Planner {
             self.totals.count(&held.slots[slot], u64::saturating_sub);
         }
         held.remove(range);
+        held.count_host();
         held.index();
         self.replan();
     }
@@ -199,6 +212,7 @@ impl Planner {
         for slot in &held.slots {
             self.totals.count(slot, u64::wrapping_add);
         }
+        held.count_host();
         if options.read_duplication {
             self.advise(at);
         }
@@ -327,10 +341,13 @@ impl Planner {
 
     /// Books one slot anew.
     pub(super) fn change(&mut self, client: usize, slot: usize, how: impl FnOnce(&mut Slot)) {
-        let slot = &mut self.clients[client].1.slots[slot];
+        let held = &mut self.clients[client].1;
+        let slot = &mut held.slots[slot];
         self.totals.count(slot, u64::saturating_sub);
+        let before = slot.on_host();
         how(slot);
         self.totals.count(slot, u64::wrapping_add);
+        held.host = (held.host + slot.on_host()).saturating_sub(before);
     }
 
     /// Granules beyond the capacity that lie on the device or are on their way to it: faults ask nobody.
@@ -386,7 +403,7 @@ impl Planner {
         let duplicate = self.options().read_duplication;
         let (mut moved, mut refused) = (0, 0);
         for slot in self.clients[at].1.slots_of(order.range) {
-            let room = self.config.host_limit > self.totals.host;
+            let room = self.config.host_limit > self.totals.host && !self.clients[at].1.host_is_full();
             self.change(at, slot, |slot| {
                 let fits = match order.what {
                     What::Prefetch | What::Populate => slot.moving == Moving::In,
@@ -561,8 +578,10 @@ impl Planner {
     #[cfg(test)]
     pub(super) fn recounted(&self) -> Totals {
         let mut totals = Totals::default();
-        for slot in self.clients.iter().flat_map(|(_, held)| &held.slots) {
-            totals.count(slot, u64::wrapping_add);
+        for (_, held) in &self.clients {
+            let host = held.slots.iter().map(Slot::on_host).sum::<u64>();
+            assert_eq!(held.host, host, "each client's part of the host");
+            held.slots.iter().for_each(|slot| totals.count(slot, u64::wrapping_add));
         }
         totals
     }

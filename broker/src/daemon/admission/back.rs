@@ -69,6 +69,7 @@ impl Book {
                 absent: absent.collect(),
                 still: Default::default(),
                 told: 0,
+                cramped: None,
             };
             book.next = book.next.max(job.0);
             book.gangs.insert(job, gang);

@@ -10,6 +10,7 @@ use rustix::thread::futex;
 use super::again::Ended;
 use super::back::Absent;
 use super::devices::Said;
+use super::either::{self, cramped};
 use super::growing::Grower;
 use super::known::Known;
 use super::learnt::{Learnt, Took};
@@ -81,9 +82,18 @@ pub struct Gang {
     pub still: Still,
     /// Lines that it was told while it waited.
     pub told: u32,
+    /// It left open what its memory is, and has device memory since its control group leaves it so many bytes of the host alone.
+    pub cramped: Option<u64>,
 }
 
 impl Gang {
+    /// Says a line to its processes.
+    fn says(&self, line: &str) {
+        for member in self.members.values() {
+            let _ = member.sender.send(ToClient::Said(line.to_string()));
+        }
+    }
+
     /// Whether none of its processes is there or may come back.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.absent.is_empty()
@@ -225,7 +235,7 @@ impl Book {
         let member = Member {
             entry: Arc::clone(entry),
             sender: sender.clone(),
-            process: Process::of(entry.pid),
+            process: entry.process(),
             seated: Seated::default(),
             blur: Blur::default(),
         };
@@ -293,7 +303,11 @@ impl Book {
             absent: Vec::new(),
             still: Still::default(),
             told: 0,
+            cramped: cramped(wants, ask.need.peak).filter(|_| wants.either),
         };
+        if let Some(left) = cramped(wants, gang.asked).filter(|_| wants.managed) {
+            gang.says(&either::warning(left, gang.asked));
+        }
         self.gangs.insert(job, gang);
         self.clients.insert(entry.client, job);
         match wants.runs {
@@ -335,7 +349,8 @@ impl Book {
                 // Where nothing is known of what a turn touches: all of it.
                 working_set: peak.min(wants.total),
             },
-            false if wants.either => Backing::Either {
+            // What is pushed off the device is charged to the job's control group, all of it at worst.
+            false if wants.either && cramped(wants, peak).is_none() => Backing::Either {
                 working_set: peak.min(wants.total),
             },
             false => Backing::Device,
@@ -483,7 +498,9 @@ impl Book {
                     }
                 }
                 Decision::Refuse { job, why } => {
-                    self.turns_away(job, &format!("this job can never run here: {why}"));
+                    let cramped = self.gangs.get(&job).and_then(|gang| gang.cramped);
+                    let cramped = cramped.map_or(String::new(), either::reason);
+                    self.turns_away(job, &format!("this job can never run here: {why}{cramped}"));
                 }
                 Decision::Grant { job, .. } => self.has_grown(job, true),
                 Decision::Deny { job, bytes, free } => {

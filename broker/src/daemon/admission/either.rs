@@ -4,9 +4,32 @@
 #![forbid(unsafe_code)]
 
 use super::book::Book;
+use super::report::size;
 use super::{Desk, newcomers};
 use crate::core::admission::{Backing, Decision, Event, Job};
-use crate::protocol::control::ToClient;
+use crate::protocol::control::{ToClient, Wants};
+
+/// What a job's control groups leave it of the host, if that is less than all of its managed memory: others may push all of it off the device.
+pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
+    wants.host.filter(|left| *left < peak)
+}
+
+/// Why a job that left it open has device memory, as the end of a line.
+pub fn reason(left: u64) -> String {
+    format!(
+        "; on managed memory it would exceed its control group, which leaves {} of host memory",
+        size(left)
+    )
+}
+
+/// What a job is told that wants managed memory whatever comes.
+pub fn warning(left: u64, peak: u64) -> String {
+    format!(
+        "its control group leaves {} of host memory, its managed memory is {}: what others push off the device is charged there, and the kernel ends who exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
+        size(left),
+        size(peak)
+    )
+}
 
 impl Desk {
     /// A client left open what its memory is, and has begun on device memory.

@@ -65,7 +65,7 @@ pub use known::FILE as KNOWN;
 pub use learnt::Took;
 pub use look::Look;
 pub use places::{Offer, Place, Seeker};
-pub use process::is_stopped;
+pub use process::{Process, is_stopped};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use book::Book;
@@ -301,10 +301,7 @@ impl Desk {
     }
 }
 
-/// What managed jobs may take of the host together: nine tenths of what is available when the broker starts, so that the rest of the machine lives on.
+/// What managed jobs may take of the host together: nine tenths of what is available when the broker starts, so that the rest of the machine lives on. What each job's control group leaves it says itself.
 fn host_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib * 1024 / 10 * 9)
+    crate::host::of_system() / 10 * 9
 }

@@ -27,6 +27,9 @@ const EACH: usize = 128;
 pub struct Seeker {
     /// Its process, which the job will be.
     pub pid: u32,
+    /// That number is not the one that the process has here: nothing is to be learnt by it. Said by the broker alone.
+    #[serde(skip)]
+    pub unseen: bool,
     /// What its processes will have in common.
     pub gang: String,
     /// Who shares fairly with whom.
@@ -168,7 +171,10 @@ impl Book {
         }
         self.promised.push(Promise {
             gang: seeker.gang.clone(),
-            process: Process::of(seeker.pid),
+            process: match seeker.unseen {
+                true => Process::unseen(seeker.pid),
+                false => Process::of(seeker.pid),
+            },
             until: now.saturating_add(PATIENCE),
             ask: candidate.ask,
             device: uuid.clone(),

@@ -21,6 +21,11 @@ impl Process {
         }
     }
 
+    /// One that cannot be looked at: its number is of another pid namespace, where ours may be somebody else's.
+    pub fn unseen(pid: u32) -> Process {
+        Process { pid, start: None }
+    }
+
     /// Whether it runs. One that ended and whom nobody has waited for does not: it holds no memory. `None`: it cannot be looked at.
     pub fn runs(&self) -> Option<bool> {
         let start = self.start?;

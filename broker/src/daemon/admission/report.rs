@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
+use super::either;
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::core::admission::{Admission, Class, DeviceId, Job, Lack};
 use crate::daemon::clock;
@@ -93,6 +94,8 @@ impl Book {
                 }
                 (None, None) => "its turn has not come".to_string(),
             };
+            let cramped = self.gangs.get(&row.ask.job).and_then(|gang| gang.cramped);
+            let reason = reason + &cramped.map_or(String::new(), either::reason);
             let device = row.ask.devices.first().and_then(|id| self.devices.get(id.0 as usize));
             WaitingRow {
                 position: row.position as u64,
@@ -113,6 +116,7 @@ impl Book {
             }
         });
         Queue {
+            others: Vec::new(),
             policy: self.config.policy.to_string(),
             devices: devices.collect(),
             running: running.collect(),
@@ -146,6 +150,7 @@ pub fn foresee(machine: &Admission, queue: &mut Queue) {
     }
 }
 
-fn size(bytes: u64) -> String {
+/// Bytes as people read them.
+pub fn size(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30))
 }

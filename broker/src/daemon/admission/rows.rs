@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::status::OtherBroker;
+
 /// Everything.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
@@ -31,6 +33,9 @@ pub struct Queue {
     /// Processes that ended of late and whose part of the memory others can have since, the latest first.
     #[serde(default)]
     pub freed: Vec<FreedRow>,
+    /// Other brokers that have one of the devices.
+    #[serde(default)]
+    pub others: Vec<OtherBroker>,
 }
 
 impl Queue {

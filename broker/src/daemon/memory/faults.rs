@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::granules::granules;
 use super::thread::Thread;
+use crate::core::Client;
 use crate::core::memory::{GRANULE, Range, What};
 use crate::daemon::clock;
 use crate::daemon::trace::Memory;
@@ -84,7 +85,23 @@ impl Thread {
         let Some(planner) = &mut self.planner else { return };
         // What lies there already is not spare any more, and belongs to the plan.
         let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
-        planner.host_may_take(host::available().saturating_add(lies) / GRANULE);
+        planner.host_may_take(host::of_system().saturating_add(lies) / GRANULE);
+    }
+
+    /// Tells the planner what of each client may lie on the host, where its side said something new: nine tenths of what its control groups leave, the rest is for what the job takes by itself, and what
+    /// lies there already.
+    pub(super) fn limit(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        for (client, known) in &mut self.clients {
+            let left = known.entry.lane.counters.host_left.load(Ordering::Relaxed);
+            if known.ranges.is_empty() || known.host_left == Some(left) {
+                continue;
+            }
+            known.host_left = Some(left);
+            let client = Client(*client);
+            let limit = (left > 0).then(|| left / 10 * 9 / GRANULE + planner.on_host_of(client));
+            planner.client_may_take(client, limit);
+        }
     }
 
     /// Writes down what has changed, where there is a trace.

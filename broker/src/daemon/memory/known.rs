@@ -73,6 +73,8 @@ pub(super) struct Known {
     /// When, and at how many launches, what it touches was counted last; where there is no forecast.
     pub counted: Option<Instant>,
     pub launched: u64,
+    /// What its control groups leave of the host, as it said when the planner was told; `None`: the planner was not.
+    pub host_left: Option<u64>,
     /// What the trace has of it.
     pub drawn: trace::Memory,
 }
@@ -102,6 +104,7 @@ impl Known {
             confirming: HashMap::new(),
             counted: None,
             launched: 0,
+            host_left: None,
             drawn: trace::Memory::default(),
             entry,
         }

@@ -30,7 +30,7 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
         .saturating_mul(contexts as u64)
         .saturating_add(plain)
         .saturating_add(bytes / RESERVE);
-    Config::new(bytes.saturating_sub(beside), crate::host::available(), link(dilation))
+    Config::new(bytes.saturating_sub(beside), crate::host::of_system(), link(dilation))
 }
 
 /// Granules that such a device has room for beside them, at most. The driver fills it all, and where the books on what lies there had less room, they would take what came first for gone, then what is

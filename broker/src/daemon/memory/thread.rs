@@ -117,6 +117,7 @@ impl Thread {
             let positions = self.positions();
             self.hear();
             self.touches(positions, Instant::now());
+            self.limit();
             self.order();
             self.show();
             self.draw();
@@ -382,6 +383,7 @@ impl Thread {
             }
             self.residency.room(holds(*bytes, contexts, plain));
             planner.join(Client(*client));
+            known.host_left = None;
             planner.pin(Client(*client), known.pinned);
             let set = known.working_set(self.settings.turn);
             // What was told before keeps its place.

@@ -188,6 +188,8 @@ pub struct Counters {
     pub memory_waited: AtomicU64,
     /// Launches whose memory did not come in time: it came by demand.
     pub memory_waits_expired: AtomicU64,
+    /// Bytes of host memory that the control groups of a managed job leave it, as its side looked last; 0: no limit, or not looked yet.
+    pub host_left: AtomicU64,
     /// Managed memory that the job took by itself, bytes. None of it counts as device memory: the
     /// driver moves it away where others want the room.
     pub managed_own: AtomicU64,

@@ -28,6 +28,7 @@
 mod account;
 mod attach;
 mod callers;
+mod claim;
 mod house;
 mod listener;
 mod messages;
@@ -36,6 +37,7 @@ mod question;
 pub use account::{Accounts, thread_time};
 pub use attach::{Attached, Life, Pending};
 pub use callers::Connection;
+pub use claim::{Claim, Who};
 pub use house::{Host, House};
 pub use listener::{CONNECTIONS_OF_A_GUEST, Door, Incoming, Listener};
 pub use messages::{FromClient, Inbox, News, ToTheClient};

@@ -112,6 +112,11 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     broker.sender.send(ToClient::MayTake(vec![(8, 90_000)])).expect("sent");
     until("it is told what one may take", || session.long(8, 800) == 90_000);
     assert_eq!(session.long(7, 700), 700);
+    // Under MPS that is nothing to go by, whether its driver or the broker speaks first.
+    session.never_switches();
+    assert_eq!(session.long(8, 800), 800);
+    session.know_long(&[(8, 70_000)]);
+    assert_eq!(session.long(8, 800), 800);
     broker.sender.send(ToClient::ForgetCosts).expect("sent");
     until("it forgets", || session.sums.get(71) == Some(40_000));
     assert_eq!(session.long(8, 20_000), 20_000);

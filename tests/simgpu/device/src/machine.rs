@@ -62,6 +62,12 @@ const FIRST: [u8; 16] = *b"\x5e\x1f\x6d\x75\x00\x00\x40\x00\x80\x00weft\x00\x01"
 impl Device {
     fn whole(gpu: usize, memory: Option<u64>) -> Device {
         let mut uuid = FIRST;
+        // Machines that one runs side by side in folders of their own are different ones; a UUID has 42 bits to spare beside its version and variant.
+        let seed = std::env::var_os("SIMGPU_SOCKET").map_or(0, |socket| seed(socket.as_encoded_bytes()));
+        let [a, b, c, d, e, f, ..] = seed.to_le_bytes();
+        (uuid[4], uuid[5], uuid[7], uuid[9]) = (a, b, c, d);
+        uuid[6] |= e & 0x0f;
+        uuid[8] |= f & 0x3f;
         let step = u8::try_from(gpu).unwrap_or(u8::MAX);
         // Also the first byte, so that a prefix tells devices apart, as it does real ones.
         uuid[0] = uuid[0].wrapping_add(step.wrapping_mul(0x11));
@@ -133,6 +139,15 @@ impl Device {
             all.push(("SIMGPU_LOG", self.at(Path::new(&log)).to_string_lossy().into_owned()));
         }
         all
+    }
+}
+
+/// Tells sockets apart (FNV-1a); 0 of none.
+fn seed(socket: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    match socket {
+        [] => 0,
+        _ => socket.iter().fold(0xcbf2_9ce4_8422_2325, step),
     }
 }
 
@@ -227,6 +242,12 @@ mod tests {
             Path::new("/x/device.sock.1")
         );
         assert_ne!(two[0].whole.pci, two[1].whole.pci);
+    }
+
+    #[test]
+    fn machines_with_sockets_of_their_own_are_different_ones() {
+        assert_eq!(seed(b""), 0);
+        assert_ne!(seed(b"/a/device.sock"), seed(b"/b/device.sock"));
     }
 
     #[test]

@@ -63,6 +63,7 @@ fn messages() -> Vec<ToBroker> {
             uuid: "11".repeat(16),
             memory: 8 * GB,
             driver: 13000,
+            mps: Some(false),
         },
         ToBroker::Backed {
             start: 1 << 40,

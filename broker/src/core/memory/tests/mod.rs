@@ -429,6 +429,24 @@ fn the_host_is_not_filled_beyond_its_limit() {
 }
 
 #[test]
+fn no_more_of_a_client_is_moved_out_than_its_control_group_leaves() {
+    for limit in [Some(15), Some(0), None] {
+        let mut world = World::new(
+            config(60, Options::default()),
+            vec![sweep(40, 200, Access::ReadWrite); 3],
+        );
+        world.planner.client_may_take(Client(1), limit);
+        world.rounds(6, 8_000);
+        let on_host = world.planner.on_host_of(Client(1));
+        match limit {
+            Some(limit) => assert!(on_host <= limit, "{on_host} of {limit}"),
+            None => assert!(on_host > 15, "without a limit more goes: {on_host}"),
+        }
+        assert_eq!(world.planner.recounted(), world.planner.totals());
+    }
+}
+
+#[test]
 fn what_was_freed_or_left_is_forgotten() {
     let mut world = World::new(
         config(60, Options::default()),

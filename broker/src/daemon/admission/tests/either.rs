@@ -110,3 +110,47 @@ fn who_waits_is_told_with_its_admission() {
     broker.desk.gone(full.client);
     assert_eq!(seat(&open), (Standing::Admitted, false, 6 * GB));
 }
+
+#[test]
+fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_says_why() {
+    let mut broker = Broker::begin(None);
+    let first = open(&mut broker, 1, "a", 6 * GB);
+    let grouped = |broker: &mut Broker, pid: u32, gang: &str, memory: u64, host: u64| {
+        let entry = broker.newcomer(pid, format!("job {gang}"));
+        let said = Wants {
+            host: Some(host),
+            ..wants(gang, memory)
+        };
+        broker.desk.wants(&entry, &ToTheClient::nobody(), said);
+        entry
+    };
+    let roomy = grouped(&mut broker, 2, "b", 4 * GB, 4 * GB);
+    assert_eq!(
+        seat(&roomy),
+        (Standing::Admitted, true, 0),
+        "all of it may lie on the host"
+    );
+    let cramped = grouped(&mut broker, 3, "c", 4 * GB, 4 * GB - 1);
+    assert_eq!(standing(&cramped), Standing::Waits);
+    let [row] = &broker.desk.queue().waiting[..] else {
+        panic!("one waits")
+    };
+    assert!(
+        row.reason.contains("device memory") && row.reason.contains("its control group, which leaves"),
+        "{}",
+        row.reason
+    );
+    // As a job on device memory it begins when there is room.
+    broker.desk.gone(first.client);
+    assert_eq!(seat(&cramped), (Standing::Admitted, false, 4 * GB));
+    // Whoever asks for managed memory has it, and is warned.
+    let entry = broker.newcomer(4, "job d".into());
+    let asked = Wants {
+        host: Some(GB),
+        managed: true,
+        either: false,
+        ..wants("d", 4 * GB)
+    };
+    broker.desk.wants(&entry, &ToTheClient::nobody(), asked);
+    assert!(seat(&entry).1);
+}

@@ -4,6 +4,9 @@
 //! `deviceQuery` and the programming guide say of both. Deliberately off: multicast and fabric handles, which need several GPUs.
 #![forbid(unsafe_code)]
 
+use std::sync::OnceLock;
+
+use simgpu_device::config::{Config, Sharing};
 use simgpu_device::machine::Device;
 use simgpu_device::model::model;
 
@@ -30,8 +33,24 @@ pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Bytes of constant memory.
 pub(crate) const CONSTANT: u32 = 65536;
 
+/// Whether this process shares the device under MPS: by its own environment, as that of a real one names its daemon's pipe.
+fn mps() -> bool {
+    static MPS: OnceLock<bool> = OnceLock::new();
+    *MPS.get_or_init(|| Config::from_environment().is_ok_and(|config| config.device.mode == Sharing::Mps))
+}
+
+/// The last attribute that a driver of another age knows (`SIMGPU_ATTRIBUTES`).
+fn last() -> i32 {
+    static LAST: OnceLock<i32> = OnceLock::new();
+    let said = || std::env::var("SIMGPU_ATTRIBUTES").ok()?.parse().ok();
+    *LAST.get_or_init(|| said().unwrap_or(i32::MAX))
+}
+
 /// The value of an attribute; `None` for numbers that the header of 13.2 does not name.
 pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
+    if attribute > last() {
+        return None;
+    }
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     let model = model();
     let hopper = i32::from(model.clusters > 0);
@@ -144,7 +163,7 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         130 => 0,
         131 => -1,
         132 => 0,
-        133 => i32::from(std::env::var("SIMGPU_MODE").is_ok_and(|mode| mode == "mps")),
+        133 => i32::from(mps()),
         134 => 0,
         135..=138 => 0,
         139 => model.pci.0.cast_signed(), // PCI identity

@@ -1,7 +1,25 @@
 //! Whether NVIDIA's multi-process service runs: under it several processes share the device without taking turns.
+//!
+//! Asked only for clients whose driver does not say it (before CUDA 12.4). That a daemon is there does not tell whom it serves, and one in another container is not seen.
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::time::{Duration, Instant};
+
+/// How long a look holds. It reads as many files as there are processes.
+const HOLDS: Duration = Duration::from_secs(10);
+
+/// The last look.
+#[derive(Debug, Default)]
+pub struct Look(Option<(Instant, bool)>);
+
+impl Look {
+    /// [`runs`], or what it was a moment ago.
+    pub fn runs(&mut self) -> bool {
+        let fresh = self.0.filter(|(at, _)| at.elapsed() < HOLDS);
+        fresh.unwrap_or_else(|| *self.0.insert((Instant::now(), runs()))).1
+    }
+}
 
 /// The service's programs.
 const DAEMONS: [&[u8]; 2] = [b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server"];
