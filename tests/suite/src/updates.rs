@@ -55,7 +55,7 @@ impl Updates<'_> {
             // SAFETY: the out pointer is a local; there are no flags.
             check("cuGraphCreate", unsafe { create(graph, 0) })?;
             // Of the kernel's arguments the number of elements is 0: it touches no memory.
-            let mut values = [0u64, 0, value as u64];
+            let mut values = [0u64, value as u64, 0];
             let [a, b, c] = &mut values;
             let mut arguments: [*mut c_void; 3] = [
                 std::ptr::from_mut(a).cast(),

@@ -172,6 +172,9 @@ fn mps_row(devices: &[probe::Device]) -> Row {
         .collect();
     let unknown = devices.iter().any(|device| device.mps.is_none());
     match (under.len(), mps::runs()) {
+        (0, true) if devices.is_empty() => {
+            Row::ok("mps", "the control daemon runs, and there is no device for it to serve")
+        }
         (0, true) if unknown => Row::ok(
             "mps",
             "the control daemon runs, and this driver does not say of devices whether it serves them: jobs are taken to share them without turns",
