@@ -56,6 +56,15 @@ def play(runner, chosen, keep=False, before_verdict=lambda: None, skipped=0):
     return show.verdict(runner, absent + len(chosen), failed, skipped)
 
 
+def play_named(runner, named, options, what="case"):
+    """Plays those of `named`, pairs as for `play`, with one of `options.words` in their name, all if there are none. The exit code: 2 where no `what` is called so."""
+    chosen = [(name, function) for name, function in named if not options.words or any(word in name for word in options.words)]
+    if not chosen:
+        print(f"{runner}: no {what} is called so: {', '.join(options.words)}", file=sys.stderr)
+        return 2
+    return play(runner, chosen, options.keep)
+
+
 class Cases:
     """The cases of a runner that play in a scene, in the order in which they stand there."""
 

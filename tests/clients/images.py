@@ -178,12 +178,8 @@ def main():
         print(f"images: {wrong}", file=sys.stderr)
         return 1
     root = paths.site_packages("torch")
-    named = [(str(path.relative_to(root)), path) for path in libraries()]
-    chosen = [(name, of(path)) for name, path in named if not given.words or any(word in name for word in given.words)]
-    if not chosen:
-        print(f"images: no library is called so: {', '.join(given.words)}", file=sys.stderr)
-        return 2
-    return cases.play("images", chosen, given.keep)
+    named = [(str(path.relative_to(root)), of(path)) for path in libraries()]
+    return cases.play_named("images", named, given, what="library")
 
 
 if __name__ == "__main__":

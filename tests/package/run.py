@@ -173,12 +173,7 @@ def without_the_package_nothing_runs_on_debian_11(folder):
 
 
 def main():
-    options = cases.parser(__doc__, policy=False).parse_args()
-    chosen = [(name, function) for name, function in RUN if not options.words or any(word in name for word in options.words)]
-    if not chosen:
-        print(f"package: no case is called so: {', '.join(options.words)}", file=sys.stderr)
-        return 2
-    return cases.play("package", chosen, options.keep)
+    return cases.play_named("package", RUN, cases.parser(__doc__, policy=False).parse_args())
 
 
 if __name__ == "__main__":

@@ -146,11 +146,17 @@ def symbols(phase):
         raise Failure(f"{library} exports no function of the driver API")
 
 
+def bundled(name):
+    """The program; Skip where it did not travel."""
+    program = paths.TARGET / "release" / name
+    if not program.exists():
+        raise Skip(f"{name} is not in the bundle")
+    return program
+
+
 def graph_updates(phase):
     """What an update of a graph of 1,500 kernels costs, and an update with a launch and a wait, with weft and without, in turn."""
-    program = paths.TARGET / "release" / "weft-bench-launch"
-    if not program.exists():
-        raise Skip("weft-bench-launch is not in the bundle")
+    program = bundled("weft-bench-launch")
     folder = phase.place("updates")
     device = phase.device(folder)
     parts = QUICK_UPDATE_PARTS if phase.quick else UPDATE_PARTS
@@ -237,9 +243,7 @@ def blocking(phase):
 
 def exits(phase):
     """A filler that begins, works and ends, again and again: does each end well, with a driver that is taken down under weft's threads?"""
-    program = paths.TARGET / "release" / "weft-test-client"
-    if not program.exists():
-        raise Skip("weft-test-client is not in the bundle")
+    program = bundled("weft-test-client")
     folder = phase.place("exits")
     device = phase.device(folder)
     bad, tried = [], 0
