@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_broker::core::admission::{
+use weft_admission::{
     Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
 };
 
