@@ -30,8 +30,6 @@ pub enum Event {
     Weight(User, u32),
     /// A job wants in. One that is known already has asked; the second time changes nothing.
     Asks(Ask),
-    /// A job wants in that is the same work as another one that ended for want of memory: it keeps that one's age, where that is so and was not kept before (the module `again` says when).
-    AsksAgain(Ask, Job),
     /// A job runs already with this share (bytes, contexts included): the broker was started anew. A fact, whether it fits or not.
     Holds(Ask, DeviceId, u64),
     /// A running job turns out to have so many bytes beyond its share. A fact as well.
@@ -49,8 +47,6 @@ pub enum Event {
     GrowsInTime(Job, u64),
     /// It waits no longer for what it wanted more.
     GrowsNoMore(Job),
-    /// It waited for more for as long as it meant to and has none: it is told so.
-    GrowsInVain(Job),
     /// Another priority.
     Priority(Job, u8),
     /// A job is suspended. If it waits it is not let in meanwhile; if it was let in and took nothing yet, it waits again, at the place that it had.

@@ -226,7 +226,7 @@ impl Admission {
         {
             let Growing { job, bytes, .. } = self.growing.remove(at);
             let decision = self.grows(job, bytes);
-            self.answers(decision, out);
+            out.push(decision);
         }
     }
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::again::Tries;
 use super::config::Config;
 use super::need::{Device, Job};
 use super::people::People;
@@ -23,8 +22,6 @@ pub struct Kept {
     running: Vec<Running>,
     people: People,
     plain: Plain,
-    #[serde(default)]
-    tries: Tries,
     now: Ns,
     numbers: u64,
 }
@@ -38,7 +35,6 @@ impl Admission {
             running: self.running.values().cloned().collect(),
             people: self.people.clone(),
             plain: self.plain.clone(),
-            tries: self.tries.clone(),
             now: self.now,
             numbers: self.numbers,
         }
@@ -60,7 +56,6 @@ impl Admission {
         machine.waiting.retain(|waiter| known.insert(waiter.ask.job));
         machine.people = kept.people;
         machine.plain = kept.plain;
-        machine.tries = kept.tries;
         machine.now = kept.now;
         machine.numbers = kept.numbers;
         machine

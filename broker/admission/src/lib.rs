@@ -38,13 +38,11 @@
 //! * A device whose contexts were never measured takes jobs one by one, so that what their contexts take is known before the next one is let in.
 //! * Who runs and wants more waits for it only while somebody runs beside it who does not wait himself; of jobs that would all wait for one another the last gets no for an answer. Meanwhile nobody
 //!   begins on the device who would make that wait longer, but for no longer than [`Config::guard`] in an hour of one user's ([`growing`]).
-//! * Who needs nearly a whole device, said less, died of that and asks again keeps what it waited, once ([`again`]).
 //! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has its turn when it goes on.
 //! * A job that leaves its backing open is on managed memory only where its own would not be let in now, and is never moved from one to the other ([`either`]).
 //! * Only a job that could not run on an empty device either is refused.
 #![forbid(unsafe_code)]
 
-mod again;
 mod config;
 mod either;
 mod event;

@@ -264,7 +264,6 @@ impl Admission {
             views.push(WaiterView {
                 ask: waiter.ask.clone(),
                 came: waiter.came,
-                before: waiter.before.as_ref().map_or(0, |before| before.waited),
                 position: place + 1,
                 lack,
                 free,

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::again::{Before, Tries};
 use super::config::Config;
 use super::event::{Ask, Decision, Event, Never};
 use super::growing::Growing;
@@ -39,9 +38,6 @@ pub(super) struct Waiter {
     /// It is suspended and is not let in.
     #[serde(default)]
     pub away: bool,
-    /// What it has of a first try.
-    #[serde(default)]
-    pub before: Option<Before>,
 }
 
 /// A job that was admitted.
@@ -59,11 +55,6 @@ pub(super) struct Running {
     #[serde(default)]
     pub turn: Ns,
     pub present: u32,
-    #[serde(default)]
-    pub before: Option<Before>,
-    /// When it was told last that there is no more memory for it.
-    #[serde(default)]
-    pub denied: Option<Ns>,
 }
 
 impl Running {
@@ -82,10 +73,8 @@ impl Running {
 pub struct WaiterView {
     /// What it asked.
     pub ask: Ask,
-    /// When; so much sooner as it waited before (see `before`).
+    /// When.
     pub came: Ns,
-    /// How long it waited when it was started first and outgrew what it had said, if that counts.
-    pub before: Ns,
     /// 1 is who goes next.
     pub position: usize,
     /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its turn.
@@ -141,8 +130,6 @@ pub struct Admission {
     pub(super) growing: Vec<Growing>,
     /// What was reckoned of those who run, while nothing of that changes.
     pub(super) reckoned: OnceCell<Reckoned>,
-    /// Who ended for want of memory.
-    pub(super) tries: Tries,
     pub(super) now: Ns,
     pub(super) numbers: u64,
 }
@@ -159,7 +146,6 @@ impl Admission {
             plain: Plain::default(),
             growing: Vec::new(),
             reckoned: OnceCell::new(),
-            tries: Tries::default(),
             now: 0,
             numbers: 0,
         }
@@ -177,8 +163,7 @@ impl Admission {
         match event {
             Event::Device(device) => self.measured(device),
             Event::Weight(user, weight) => self.people.weigh(user, weight),
-            Event::Asks(ask) => self.asks(ask, None, out),
-            Event::AsksAgain(ask, first) => self.asks(ask, Some(first), out),
+            Event::Asks(ask) => self.asks(ask, out),
             Event::Holds(ask, device, share) => self.holds(ask, device, share),
             Event::Has(job, bytes) => {
                 if let Some(running) = self.running.get_mut(&job) {
@@ -195,20 +180,16 @@ impl Admission {
             Event::Grows(job, bytes) => {
                 // Who asks for more is served from what is free now; what is freed by nobody cannot be given.
                 let decision = self.grows(job, bytes);
-                self.answers(decision, out);
+                out.push(decision);
                 return;
             }
             Event::GrowsInTime(job, bytes) => {
                 if let Some(decision) = self.grows_in_time(job, bytes) {
-                    self.answers(decision, out);
+                    out.push(decision);
                     return;
                 }
             }
             Event::GrowsNoMore(job) => self.growing.retain(|growing| growing.job != job),
-            Event::GrowsInVain(job) => {
-                self.growing.retain(|growing| growing.job != job);
-                self.denied(job);
-            }
             Event::Priority(job, priority) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
                     waiter.ask.priority = priority;
@@ -316,7 +297,7 @@ impl Admission {
         self.now = self.now.max(now);
     }
 
-    fn asks(&mut self, ask: Ask, first: Option<Job>, out: &mut Vec<Decision>) {
+    fn asks(&mut self, ask: Ask, out: &mut Vec<Decision>) {
         if self.running.contains_key(&ask.job) || self.waits(ask.job) {
             return;
         }
@@ -329,20 +310,14 @@ impl Admission {
         let handicap = self.config.handicap(own.count(), self.people.weight(ask.user));
         let turn = self.now.saturating_add(handicap);
         self.plain.comes(self.numbers, &ask, turn);
-        let (before, turn) = match first.and_then(|first| self.takes_age(&ask, first)) {
-            Some((before, turn)) => (Some(before), turn),
-            None => (None, turn),
-        };
-        let waited = before.as_ref().map_or(0, |before| before.waited);
         self.waiting.push(Waiter {
             turn,
             ask,
-            came: self.now.saturating_sub(waited),
+            came: self.now,
             number: self.numbers,
             present: 1,
             promise: None,
             away: false,
-            before,
         });
     }
 
@@ -358,7 +333,6 @@ impl Admission {
                 present: running.present,
                 promise: None,
                 away: true,
-                before: running.before,
             };
             self.waiting.insert(at, waiter);
         } else if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
@@ -386,8 +360,6 @@ impl Admission {
                     came: self.now,
                     turn: self.now,
                     present: 1,
-                    before: None,
-                    denied: None,
                     ask: ask.clone(),
                 };
                 self.running.insert(ask.job, running);
@@ -441,7 +413,6 @@ impl Admission {
     fn ends(&mut self, job: Job) {
         self.growing.retain(|growing| growing.job != job);
         if let Some(running) = self.running.remove(&job) {
-            self.remembers(&running);
             self.plain.ends(running.number, self.now);
         }
         self.withdraw(job);
@@ -538,14 +509,6 @@ impl Admission {
         })
     }
 
-    /// Says what came of who wants more.
-    pub(super) fn answers(&mut self, decision: Decision, out: &mut Vec<Decision>) {
-        if let Decision::Deny { job, .. } = decision {
-            self.denied(job);
-        }
-        out.push(decision);
-    }
-
     /// From when on nobody passes it.
     pub(super) fn due(&self, waiter: &Waiter) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
@@ -554,9 +517,7 @@ impl Admission {
             Some(began) => began.saturating_add(self.leeway(waiter).min(patience)),
             None => Ns::MAX,
         };
-        let due = waiter.came.saturating_add(patience).max(plain).min(latest);
-        let before = waiter.before.as_ref().and_then(|before| before.due);
-        before.map_or(due, |before| due.min(before))
+        waiter.came.saturating_add(patience).max(plain).min(latest)
     }
 
     /// From when on it could be due: plain order has begun it.
@@ -593,8 +554,6 @@ impl Admission {
             came: waiter.came,
             turn: waiter.turn,
             present: waiter.present,
-            before: waiter.before,
-            denied: None,
             ask: waiter.ask,
         };
         self.plain.begins(running.number, self.now);

@@ -39,7 +39,6 @@ impl Book {
         book.machine = Admission::go_on(config, page.machine);
         book.devices = page.devices;
         book.users = page.users;
-        book.ended = page.ended;
         book.weights = page.weights;
         book.next = page.next;
         book.sums = page.sums;

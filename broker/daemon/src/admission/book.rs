@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
-use super::again::Ended;
 use super::back::Absent;
 use super::devices::Said;
 use super::either::{self, cramped};
@@ -133,8 +132,6 @@ pub struct Book {
     pub door: Vec<Newcomer>,
     /// Who runs and waits for more.
     pub growers: Vec<Grower>,
-    /// Who ended for want of memory, the latest last.
-    pub ended: Vec<Ended>,
     /// Who ended of late, the latest last.
     pub freed: VecDeque<FreedRow>,
     /// Places of jobs that have not come yet.
@@ -188,7 +185,6 @@ impl Book {
             unseen: BTreeMap::new(),
             door: Vec::new(),
             growers: Vec::new(),
-            ended: Vec::new(),
             freed: VecDeque::new(),
             promised: Vec::new(),
             next: 0,
@@ -316,10 +312,7 @@ impl Book {
                 self.seat(entry.client, share);
             }
             None => {
-                match family {
-                    Some(_) => self.tell(Event::Asks(ask)),
-                    None => self.asks(ask, &wants.user, &entry.command),
-                }
+                self.tell(Event::Asks(ask));
                 let waits = self.machine.waits(job);
                 if let Some(gang) = self.gangs.get_mut(&job) {
                     gang.waited = waits;
@@ -438,6 +431,21 @@ impl Book {
         self.lists(&reading.memory);
         for (uuid, free) in &reading.free {
             self.sees(uuid, *free, reading.at);
+        }
+    }
+
+    /// One process less of a job.
+    pub fn leaves(&mut self, job: Job) {
+        if self.gangs.get(&job).is_some_and(|gang| !gang.is_empty()) {
+            return self.tell(Event::Leaves(job));
+        }
+        let since = self.machine.since(job);
+        let took = self.gangs.remove(&job).and_then(|gang| Some((gang.took?, gang.stated)));
+        self.tell(Event::Ends(job));
+        if let (Some((mut took, false)), Some(since)) = (took, since) {
+            took.ran = clock::now().saturating_sub(since);
+            self.learnt.add(took);
+            self.known.took(self.learnt.all());
         }
     }
 
@@ -579,7 +587,6 @@ impl Book {
         ledger.put(Some(&Page {
             devices: self.devices.clone(),
             users: self.users.clone(),
-            ended: self.ended.clone(),
             weights: self.weights.clone(),
             jobs: self.gangs.iter().map(kept).collect(),
             next: self.next,

@@ -172,7 +172,7 @@ impl Book {
         let grower = self.growers.remove(at);
         self.sums[DENIED] += 1;
         self.notes_denial(grower.job);
-        self.tell(Event::GrowsInVain(grower.job));
+        self.tell(Event::GrowsNoMore(grower.job));
         self.answer(client, None);
         self.carry_out();
     }

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::again::Ended;
 use super::process::{self, Process};
 use weft_admission::{DeviceId, Job, Kept};
 
@@ -53,9 +52,6 @@ pub struct Page {
     pub users: Vec<String>,
     /// Users with a weight of their own.
     pub weights: BTreeMap<String, u32>,
-    /// Who ended for want of memory and may ask again.
-    #[serde(default)]
-    pub ended: Vec<Ended>,
     /// What is known of each job beyond what the machine knows.
     pub jobs: Vec<KeptJob>,
     /// The last number given to a job.
@@ -110,7 +106,6 @@ impl Page {
             devices: Vec::new(),
             users: Vec::new(),
             weights: BTreeMap::new(),
-            ended: Vec::new(),
             jobs: Vec::new(),
             next: 0,
             sums: [0; 4],

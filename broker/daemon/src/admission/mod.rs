@@ -2,7 +2,6 @@
 //!
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
 //! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
-//! * [`again`]: who was started before and died for want of memory;
 //! * [`either`]: jobs that leave open what their memory is;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
@@ -34,7 +33,6 @@ use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 use weft_protocol::seat::Standing;
 
-mod again;
 mod back;
 mod book;
 mod devices;

@@ -109,7 +109,6 @@ impl Book {
                 needs: row.needs,
                 duration: Class::of(row.ask.need.expected).name().to_string(),
                 waited_s: seconds(now.saturating_sub(row.came)),
-                before_s: seconds(row.before),
                 reason,
                 begins_s: None,
                 guess: row.ask.devices.iter().copied().any(guesses),

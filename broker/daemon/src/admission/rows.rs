@@ -165,9 +165,6 @@ pub struct WaitingRow {
     pub duration: String,
     /// Seconds that it has waited.
     pub waited_s: f64,
-    /// Of these, those that it waited when it was started before, outgrew what it had said and got no memory for it.
-    #[serde(default)]
-    pub before_s: f64,
     /// Why.
     pub reason: String,
     /// Seconds until it is expected to begin, if anything is expected.
