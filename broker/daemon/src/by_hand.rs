@@ -12,9 +12,10 @@ use weft_profiles::Profile;
 
 use super::door::first_orders;
 use super::keeper::Keeper;
+use super::mailbox::{Desk, Notice};
 use super::memory::Memory;
 use super::registry::{Entry, Newcomer, Registry};
-use super::scheduler::{Desk, Notice, Scheduler, Setup};
+use super::scheduler::{Scheduler, Setup};
 use super::trace::Trace;
 use crate::server::Host;
 use weft_protocol::Ns;

@@ -16,11 +16,11 @@ use weft_profiles::Gpu;
 
 use super::admission;
 use super::keeper::{Keeper, Tell};
+use super::mailbox::{Desk, Notice};
 use super::memory::{self, Memory};
 use super::mps;
 use super::registry::{Entry, LONGEST_NOTE, Registry};
 use super::said::{LONGEST_LABEL, clean};
-use super::scheduler::{Desk, Notice};
 use super::status::Ending;
 use crate::server::{Accounts, FromClient, Inbox, Life, News, ToTheClient, thread_time};
 use weft_protocol::Ns;

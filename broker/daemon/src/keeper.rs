@@ -17,9 +17,9 @@ use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
 use super::lanes::Seen;
+use super::mailbox::Gauges;
 use super::refining::{Outcome, Refining};
 use super::registry::Entry;
-use super::scheduler::Gauges;
 use super::status::Sampled;
 use super::store;
 

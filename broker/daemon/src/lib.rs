@@ -2,7 +2,7 @@
 //!
 //! Threads, and who touches what:
 //! * [`door`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
-//! * [`scheduler`] reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
+//! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
 //! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait that it lives;
 //! * [`admission`] says who may take device memory (told by the control thread);
 //! * [`keeper`] turns samples into profiles on the disk.
@@ -36,6 +36,7 @@ mod houses;
 pub mod journal;
 mod keeper;
 mod lanes;
+mod mailbox;
 mod memory;
 pub mod mps;
 pub mod options;
@@ -169,7 +170,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     // Before the scheduler, which waits for the trace's last line.
     memory.tell(memory::Tell::Stop);
     let _ = memory_thread.join();
-    desk.tell(scheduler::Notice::Stop);
+    desk.tell(mailbox::Notice::Stop);
     let _ = scheduler_thread.join();
     signs.stop.store(true, Ordering::Release);
     let _ = control_thread.join();

@@ -40,9 +40,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use self::thread::Thread;
+use super::mailbox::Desk;
 use super::options::Options;
 use super::registry::Entry;
-use super::scheduler::Desk;
 use super::trace::Trace;
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;

@@ -16,7 +16,7 @@ use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
 use super::{Settings, Tell};
-use crate::scheduler::{Desk, Notice};
+use crate::mailbox::{Desk, Notice};
 use crate::trace::Trace;
 use weft_paging::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
 use weft_protocol::Ns;
