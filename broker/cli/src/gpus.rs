@@ -42,14 +42,8 @@ struct Found {
 impl Found {
     /// As `cuDeviceGetUuid` says it.
     fn hex(&self) -> String {
-        hex(&self.part)
+        text::uuid_digits(&self.part)
     }
-}
-
-/// The digits of a UUID.
-pub(super) fn hex(uuid: &str) -> String {
-    let digits = uuid.split_once('-').map_or(uuid, |(_, digits)| digits);
-    digits.replace('-', "").to_ascii_lowercase()
 }
 
 /// What `CUDA_VISIBLE_DEVICES` is to be; `None`: as it is.
@@ -263,7 +257,7 @@ mod tests {
             devices: shown
                 .iter()
                 .map(|uuid| Device {
-                    uuid: hex(uuid),
+                    uuid: text::uuid_digits(uuid),
                     memory: 8,
                     ..Device::default()
                 })

@@ -147,7 +147,7 @@ fn memory() -> Result<ExitCode> {
             .iter()
             .flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
         let told: Vec<(String, u64, u64)> = parts
-            .map(|part| (super::gpus::hex(&part.uuid), part.free, part.memory))
+            .map(|part| (super::text::uuid_digits(&part.uuid), part.free, part.memory))
             .collect();
         println!("{}", serde_json::to_string(&told)?);
     }

@@ -23,6 +23,12 @@ pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> Str
     Ok(())
 }
 
+/// The hexadecimal digits of a UUID as NVML writes it, in lower case.
+pub fn uuid_digits(uuid: &str) -> String {
+    let digits = uuid.split_once('-').map_or(uuid, |(_, digits)| digits);
+    digits.replace('-', "").to_ascii_lowercase()
+}
+
 /// A table whose columns are as wide as their widest cell. Numbers stand to the right, words to the left.
 #[derive(Debug, Default)]
 pub struct Table {
