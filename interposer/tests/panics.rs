@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use support::{Said, run, stage, under_weft};
-use weft_broker::protocol::lane::{Mode, flags};
-use weft_broker::transport::server::{Attached, Host, Incoming, Listener};
+use weft_daemon::server::{Attached, Host, Incoming, Listener};
+use weft_protocol::lane::{Mode, flags};
 
 /// What the client does of each.
 const TIMES: i64 = 20;
@@ -34,7 +34,7 @@ fn worked(place: &str, mode: Mode, flags: u32) -> (Said, Attached) {
         let broker = loop {
             assert!(begin.elapsed() < PATIENCE, "nobody came");
             if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).unwrap() {
-                let orders = |lane: &weft_broker::protocol::lane::Lane| {
+                let orders = |lane: &weft_protocol::lane::Lane| {
                     lane.orders.longest_wait.store(1_000_000, Ordering::Relaxed);
                     lane.orders.unknown_cost.store(200_000, Ordering::Relaxed);
                     lane.orders.credit.store(i64::MAX / 2, Ordering::Relaxed);

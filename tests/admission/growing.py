@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 from stage import BOUND, case
 
@@ -25,50 +24,6 @@ def who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
         scene.ends(job)
     assert "none" not in scene.events("neighbour")
     assert scene.queue()["denied"] >= 1
-
-
-@case
-def who_outgrew_itself_keeps_what_it_waited(scene):
-    """A large job that says too little, waits, and dies of it: started again with more it has waited for as long already; once, and nobody else."""
-    holder = scene.holder("holder", "6GiB")
-
-    def large(says, user):
-        # The same command line each time.
-        job = scene.job("large", "5GiB", "2GiB", weft=["--memory", says], user=user, stay=False)
-        scene.waits(job)
-        return job
-
-    def seen(job):
-        return next(row for row in scene.queue()["waiting"] if row["pid"] == job.pid)
-
-    def before(says, user):
-        job = large(says, user)
-        row = seen(job)
-        job.kill()
-        scene.until("nobody waits", lambda: scene.waiting() == [])
-        return row["before_s"]
-
-    first = large("5GiB", "bob")
-    time.sleep(1.0)
-    scene.ends(holder)
-    scene.until("it has its first memory", lambda: scene.has("large", "took"))
-    beside = scene.holder("beside", "1.5GiB")
-    scene.go("large")
-    scene.finish(first)
-    assert scene.events("large") == ["asks", "begun", "took", "none", "ended"], scene.events("large")
-    assert before("7GiB", "dan") == 0, "it is another user's"
-    again = large("7GiB", "bob")
-    row = seen(again)
-    assert row["waited_s"] >= row["before_s"] >= 1.0, row
-    # Over a broker that is killed, too.
-    scene.broker.kill()
-    scene.broker.start()
-    scene.until("it is back", lambda: scene.queue()["waiting"][0]["clients"])
-    assert seen(again)["before_s"] == row["before_s"], (row, seen(again))
-    again.kill()
-    scene.until("nobody waits", lambda: scene.waiting() == [])
-    assert before("7GiB", "bob") == 0, "it has had it"
-    scene.ends(beside)
 
 
 @case

@@ -20,7 +20,7 @@ ANN, BEA, CID = 61001, 61002, 61003
 UUID = "a0b1c2d3" * 4
 GB = 1 << 30
 TOTAL = 80 * GB
-BOOK = "daemon::admission::tests"
+BOOK = "admission::tests"
 ADMITTED = 2
 
 
@@ -37,7 +37,7 @@ def user(uid):
 
 
 def seat(client, share):
-    """Where a client's seat lies in its lane, found by what it may have (broker/src/protocol/seat.rs: standing, answers, share); None where it has no such share."""
+    """Where a client's seat lies in its lane, found by what it may have (broker/protocol/src/seat.rs: standing, answers, share); None where it has no such share."""
     at = client.lane[:].find(struct.pack("Q", share)) - 8
     return at if at >= 0 and struct.unpack_from("I", client.lane, at)[0] == ADMITTED else None
 
@@ -138,7 +138,7 @@ def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
     scene.runs("again")
     scene.job(CID, "cid", 8 * GB)
     scene.runs("cid")
-    rust("weft-broker", f"{BOOK}::shared::a_lie_about_a_device_ends_with_its_broker", f"{BOOK}::shared::where_nvml_tells_a_job_says_no_more_than_how_much_of_it_cuda_has")
+    rust("weft-daemon", f"{BOOK}::shared::a_lie_about_a_device_ends_with_its_broker", f"{BOOK}::shared::where_nvml_tells_a_job_says_no_more_than_how_much_of_it_cuda_has")
 
 
 @finding("correctness-10", scene=Shared)
@@ -153,7 +153,7 @@ def who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene):
     # As soon as the idle one ends it has all that it wants, and two GiB are left beside it.
     scene.job(BEA, "bea", GB)
     scene.runs("bea")
-    rust("weft-broker", "core::admission::growing::tests::who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer", "core::admission::growing::tests::who_leaves_him_who_grows_what_he_waits_for_begins")
+    rust("weft-admission", "growing::tests::who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer", "growing::tests::who_leaves_him_who_grows_what_he_waits_for_begins")
 
 
 @finding("correctness-11", scene=Shared)
@@ -179,7 +179,7 @@ def one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene
     scene.job(CID, "cid", 8 * GB)
     scene.runs("cid")
     tests = ("a_change_that_does_not_end_keeps_nobody_from_seeing", "where_nvml_tells_a_look_is_only_the_reason_to_ask_it", "what_one_user_says_of_strangers_keeps_no_other_user_out_for_long")
-    rust("weft-broker", *(f"{BOOK}::shared::{test}" for test in tests))
+    rust("weft-daemon", *(f"{BOOK}::shared::{test}" for test in tests))
 
 
 @finding("correctness-7", scene=Shared)
@@ -198,23 +198,23 @@ def devices_that_are_made_up_are_bounded(scene):
     scene.until("all of them were", lambda: any("the last word" in note for row in wire.ask(scene.socket, "status")["status"]["clients"] for note in row["notes"]))
     assert len(scene.queue()["devices"]) <= 17, len(scene.queue()["devices"])
     tests = ("tests::shared::devices_are_bounded_and_those_where_nobody_is_are_forgotten", "tests::shared::what_is_written_is_never_more_than_what_is_read", "known::tests::what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay")
-    rust("weft-broker", *(f"daemon::admission::{test}" for test in tests))
+    rust("weft-daemon", *(f"admission::{test}" for test in tests))
 
 
 @finding("correctness-22", scene=Shared)
 def jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever(_):
-    rust("weft-broker", f"{BOOK}::jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever")
+    rust("weft-daemon", f"{BOOK}::jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever")
 
 
 @finding("correctness-25", scene=Shared)
 def a_look_of_tomorrow_is_one_of_now(_):
-    rust("weft-broker", f"{BOOK}::shared::a_look_of_tomorrow_is_one_of_now")
+    rust("weft-daemon", f"{BOOK}::shared::a_look_of_tomorrow_is_one_of_now")
 
 
 @finding("correctness-17", scene=Shared)
 def an_event_looks_at_all_who_run_a_few_times_however_many_wait(_):
     tests = ("an_event_reckons_a_few_times_however_many_wait", "what_is_reckoned_once_is_what_each_look_would_see")
-    rust("weft-broker", *(f"core::admission::reckoned::tests::{test}" for test in tests))
+    rust("weft-admission", *(f"reckoned::tests::{test}" for test in tests))
 
 
 @finding("users-B6", scene=Shared)
@@ -239,7 +239,7 @@ def who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene):
     scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("holder", "filler"))
     assert row("service")["waits_for_memory_s"] is None
     del service
-    rust("weft-broker", "daemon::cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
+    rust("weft-daemon", "cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
 
 
 @finding("users-B7", scene=Shared)
@@ -278,4 +278,4 @@ def what_is_learnt_in_private_is_not_shown_to_all(scene):
         mode = stat.S_IMODE(file.stat().st_mode)
         assert mode == 0o600, f"{file.name} has mode {mode:o}"
     assert json.loads(private.read_text())["contexts"] == {UUID: 5}
-    rust("weft-broker", "daemon::admission::known::tests::what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing")
+    rust("weft-daemon", "admission::known::tests::what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing")

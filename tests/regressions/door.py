@@ -209,10 +209,10 @@ def closing_counting_and_beating_hold_where_no_kernel_helps(_):
     from stage import rust
 
     rust(
-        "weft-broker",
-        "daemon::beat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
-        "transport::server::callers::tests::a_close_that_hangs_holds_up_its_own_user_alone_and_counts_until_it_is_done",
-        "transport::server::listener::tests::on_a_kernel_that_cannot_a_descriptor_whose_close_hangs_holds_up_nobody",
+        "weft-daemon",
+        "beat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
+        "server::callers::tests::a_close_that_hangs_holds_up_its_own_user_alone_and_counts_until_it_is_done",
+        "server::listener::tests::on_a_kernel_that_cannot_a_descriptor_whose_close_hangs_holds_up_nobody",
     )
 
 

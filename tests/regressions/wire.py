@@ -1,6 +1,6 @@
 """A client of the broker that speaks the packets of the rendezvous socket by itself, as an unfriendly program would.
 
-Packets are those of broker/src/transport/wire.rs (a header, then postcard), messages those of broker/src/protocol/control.rs. A shared
+Packets are those of broker/protocol/src/transport/wire.rs (a header, then postcard), messages those of broker/protocol/src/control.rs. A shared
 broker alone takes all of them: a private one's control channel is another. Nothing here is checked before it is sent; that is the point.
 
   client = wire.Client(socket, command="job")     a Hello

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// Bytes of a granule: the planner's.
 pub const GRANULE: u64 = 2 << 20;

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use weft_broker::host;
-use weft_broker::protocol::amount;
+use weft_protocol::amount;
+use weft_protocol::host;
 
 use super::ranges::{Origin, Range};
 use super::{advice, capacity, pool, ranges};

@@ -13,9 +13,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use weft_broker::host;
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::errands::{Errand, Errands, Outcome, Taker, What};
+use weft_protocol::Ns;
+use weft_protocol::errands::{Errand, Errands, Outcome, Taker, What};
+use weft_protocol::host;
 
 use super::advice::{self, Again, HOST};
 use super::learn::Learner;

@@ -16,8 +16,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::control::GranuleUse;
+use weft_protocol::Ns;
+use weft_protocol::control::GranuleUse;
 
 /// Steps in a row that are looked for: fewer would take two layers for each other, more find a period later.
 const WINDOW: usize = 12;
@@ -272,7 +272,7 @@ impl Sequence {
 
 #[cfg(test)]
 mod tests {
-    use weft_broker::protocol::control::Access;
+    use weft_protocol::control::Access;
 
     use super::*;
 

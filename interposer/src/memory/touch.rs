@@ -13,11 +13,11 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::control::{GRANULE, GranuleUse};
 use weft_profiles::working_set::{
     Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, Touched, WorkingSets,
 };
+use weft_protocol::Ns;
+use weft_protocol::control::{GRANULE, GranuleUse};
 
 use super::observe::{self, Windows};
 use super::sequence::{Forecast, Sequence};

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 use super::left::Left;
 use super::line::{Line, Weight};

@@ -1,7 +1,7 @@
 //! What is left behind, whatever it is.
 #![forbid(unsafe_code)]
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 use super::fill::Ready;
 use super::held::{self, Held};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 use crate::abi::{CuContext, CuResult, CuStream};
 

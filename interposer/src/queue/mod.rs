@@ -33,7 +33,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once, OnceLock};
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 pub use self::fill::Fill;
 pub use self::harmless::harmless;

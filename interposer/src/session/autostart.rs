@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use rustix::fs::{FlockOperation, flock};
-use weft_broker::transport::path;
+use weft_protocol::transport::path;
 
 /// Seconds after which a broker without clients ends.
 const IDLE_EXIT: &CStr = c"30";
@@ -28,7 +28,7 @@ pub enum Failure {
     /// No program called weft was found beside the library.
     NoProgram,
     /// The folder of the socket is not usable.
-    Folder(weft_broker::transport::Error),
+    Folder(weft_protocol::transport::Error),
     /// The system refused.
     System(std::io::Error),
 }

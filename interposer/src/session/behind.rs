@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use rustix::time::Timespec;
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Mode, flags};
+use weft_protocol::Ns;
+use weft_protocol::lane::{Mode, flags};
 
 use super::copies::DEVICE_BANDWIDTH;
 use super::sampler::Look;

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::time::{ClockId, clock_gettime};
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// The line is drawn over at least this time: an interruption between two readings (some us) then bends it by less than 1 in 10,000.
 const SHORTEST_SPAN: Ns = 20_000_000;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
+use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
 use super::gate::Want;
 use super::state::{Session, own_stream};

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// Entries for kernels. A big model has some thousand kernel identities; 256 KiB.
 const ENTRIES: usize = 1 << 14;

@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use weft_broker::transport;
+use weft_protocol::transport;
 
 use super::settings::Settings;
 use super::state::Session;

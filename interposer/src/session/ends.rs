@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::Mode;
+use weft_protocol::Ns;
+use weft_protocol::lane::Mode;
 
 use super::busy::{Ended, Left};
 use super::state::{Session, own_stream};

@@ -16,9 +16,9 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex::{self, Flags};
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::credit::Leave;
-use weft_broker::protocol::lane::{Kind, Mode, bells};
+use weft_protocol::Ns;
+use weft_protocol::credit::Leave;
+use weft_protocol::lane::{Kind, Mode, bells};
 
 use super::state::Session;
 use super::streams::Place;
@@ -60,7 +60,7 @@ const ASK: Ns = 2_000;
 /// What is to go through.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_broker::protocol::lane::HOST_COPY) or `DEVICE_COPY`.
+    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_protocol::lane::HOST_COPY) or `DEVICE_COPY`.
     pub kernel: u64,
     /// Predicted time.
     pub cost: Ns,

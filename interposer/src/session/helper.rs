@@ -15,13 +15,13 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex::{self, Flags};
-use weft_broker::protocol::VERSION;
-use weft_broker::protocol::control::{Hello, Refusal, ToBroker, ToClient};
-use weft_broker::protocol::fit;
-use weft_broker::protocol::lane::Mode;
-use weft_broker::transport::client::{self, Attached, Channel};
-use weft_broker::transport::path;
-use weft_broker::transport::{Error, HANDSHAKE};
+use weft_protocol::VERSION;
+use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
+use weft_protocol::fit;
+use weft_protocol::lane::Mode;
+use weft_protocol::transport::client::{self, Attached, Channel};
+use weft_protocol::transport::path;
+use weft_protocol::transport::{Error, HANDSHAKE};
 
 use super::settings::Purpose;
 use super::state::Session;

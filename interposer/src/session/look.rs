@@ -1,13 +1,13 @@
 //! How the broker learns what contexts and strangers take of a device: clients look at what is free.
 //!
 //! A look tells something only if nobody took or gave back memory meanwhile. So each change of what the job holds is made known before the driver is called and after it
-//! was counted ([`Moves`](weft_broker::protocol::seat::Moves)); a look beside a change of the job's own is left out, and the broker asks to look again where another job's
+//! was counted ([`Moves`](weft_protocol::seat::Moves)); a look beside a change of the job's own is left out, and the broker asks to look again where another job's
 //! was beside it. The clock is the system's own: these times are compared between processes.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::control::ToBroker;
+use weft_protocol::Ns;
+use weft_protocol::control::ToBroker;
 
 use super::clock;
 use super::state::Session;

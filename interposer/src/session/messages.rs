@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weft_broker::protocol::control::ToBroker;
+use weft_protocol::control::ToBroker;
 
 /// Messages kept. A model's kernels are told once each, some thousand in its first second.
 const LONGEST: usize = 4096;

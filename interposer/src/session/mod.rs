@@ -65,12 +65,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::thread::futex;
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::control::ToBroker;
-use weft_broker::protocol::errands::Errands;
-use weft_broker::protocol::lane::{self, Counters};
 use weft_kernel_id::KernelId;
 use weft_profiles::working_set::KernelWorkingSet;
+use weft_protocol::Ns;
+use weft_protocol::control::ToBroker;
+use weft_protocol::errands::Errands;
+use weft_protocol::lane::{self, Counters};
 
 use self::settings::{Purpose, Settings};
 use self::state::Session;
@@ -233,7 +233,7 @@ fn begin() {
             let session: &'static Session = Box::leak(Box::new(session));
             devices::begin(session);
             SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
-            helper::start(session, weft_broker::transport::path::socket());
+            helper::start(session, weft_protocol::transport::path::socket());
             crate::queue::start();
         }
         Err(why) => log::warn!("this job runs as without weft: {why}"),

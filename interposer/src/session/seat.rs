@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
-use weft_broker::host;
-use weft_broker::protocol::control::{ToBroker, Wants};
-use weft_broker::protocol::seat::{Seat, Standing};
-use weft_broker::protocol::{Ns, lane};
+use weft_protocol::control::{ToBroker, Wants};
+use weft_protocol::host;
+use weft_protocol::seat::{Seat, Standing};
+use weft_protocol::{Ns, lane};
 
 use super::look::Changes;
 use super::state::Session;

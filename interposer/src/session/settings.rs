@@ -3,7 +3,7 @@
 //! A complaint is one line that says what is wrong, where, and what to do; the job runs on with what is said there.
 #![forbid(unsafe_code)]
 
-use weft_broker::protocol::{Ns, PRIORITIES, amount};
+use weft_protocol::{Ns, PRIORITIES, amount};
 
 use crate::memory::Backing;
 use crate::memory::learn::Source;

@@ -9,7 +9,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 use super::driver::{Context, Driver, Event, Reached};
 use super::streams::{Place, Streams};

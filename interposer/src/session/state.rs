@@ -6,10 +6,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::board::Board;
-use weft_broker::protocol::lane::{DILATION_ONE, Kind, Lane, Mode, Record, flags};
-use weft_broker::transport::{self, map::Place as Mapping};
+use weft_protocol::Ns;
+use weft_protocol::board::Board;
+use weft_protocol::lane::{DILATION_ONE, Kind, Lane, Mode, Record, flags};
+use weft_protocol::transport::{self, map::Place as Mapping};
 
 use super::bell::Bell;
 use super::busy::Busy;

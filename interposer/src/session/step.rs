@@ -1,7 +1,7 @@
 //! What is left to do after a launch.
 #![forbid(unsafe_code)]
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 use super::streams::Place;
 

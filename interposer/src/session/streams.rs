@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32 a priority). A job with more has the accounts of streams taken that have nothing on its way;
 /// where all have, the rest share the last account.

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// A tuner times new code within this time: Triton warms up for 25 ms and times for 100 ms, cuBLAS and XLA are done sooner.
 const AFTER_LOAD: Ns = 250_000_000;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 use super::clock;
 

@@ -48,15 +48,15 @@ pub struct Bench {
 /// Settings of the core's to try.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tuning {
-    /// [`weft_broker::core::Config::risk`].
+    /// [`weft_scheduler::Config::risk`].
     pub risk: Option<f64>,
-    /// [`weft_broker::core::Config::minimum_share`].
+    /// [`weft_scheduler::Config::minimum_share`].
     pub minimum_share: Option<f64>,
     /// [`Hosts::queue`].
     pub queue: Option<usize>,
     /// [`Hosts::gate_spin`].
     pub gate_spin: Option<Ns>,
-    /// Without [`weft_broker::core::Config::grace`].
+    /// Without [`weft_scheduler::Config::grace`].
     pub no_grace: bool,
     /// Without [`Hosts::stirs`].
     pub no_stir: bool,
@@ -267,7 +267,7 @@ pub fn profile(run: &Run) -> Profile {
     for launch in launches(&run.pieces).collect::<Vec<_>>().windows(2) {
         let ((this, end), (next, _)) = (launch[0], launch[1]);
         aggregator.launched(this.kernel, 1);
-        if !weft_broker::protocol::lane::is_transfer(this.kernel) {
+        if !weft_protocol::lane::is_transfer(this.kernel) {
             aggregator.sampled(this.kernel, end - this.start, Some(next.start.saturating_sub(end)));
         }
     }

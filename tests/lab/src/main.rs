@@ -294,7 +294,7 @@ fn the_set(options: &Options) -> Result<Verdict> {
             Some(foresight::of(&format!("{}-{mode}", model.name), trace))
         })
         .collect();
-    let speed: Vec<Speed> = weft_broker::core::PolicyName::ALL
+    let speed: Vec<Speed> = weft_scheduler::PolicyName::ALL
         .iter()
         .filter(|_| wants("core"))
         .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use simgpu_engine::{Mode, Settings};
-use weft_broker::core::{Config, PolicyName};
+use weft_scheduler::{Config, PolicyName};
 
 use crate::policy::{Count, Nvshare, Xsched};
 use crate::world::Control;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use weft_broker::core::{Client, Config, Core, Decision, Event, PolicyName};
+use weft_scheduler::{Client, Config, Core, Decision, Event, PolicyName};
 
 use crate::{Ns, US};
 

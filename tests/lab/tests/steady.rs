@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use weft_broker::core::PolicyName;
 use weft_lab::speed::Crowd;
+use weft_scheduler::PolicyName;
 
 /// The system's allocator, counting by thread.
 struct Counting;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use weft_broker::core::PolicyName;
+use weft_scheduler::PolicyName;
 
 use crate::check::Broken;
 use crate::scenario::Scenario;

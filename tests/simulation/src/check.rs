@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use weft_broker::core::{Client, ClientView, Core, Decision, Event, Mode, Ns, PolicyName, Snapshot};
+use weft_scheduler::{Client, ClientView, Core, Decision, Event, Mode, Ns, PolicyName, Snapshot};
 
 use crate::process::{Life, Process};
 use crate::scenario::MS;
@@ -413,8 +413,8 @@ fn modes(core: &Core, snapshot: &Snapshot) -> Check {
 mod tests {
     use std::sync::Arc;
 
-    use weft_broker::core::Config;
     use weft_profiles::Aggregator;
+    use weft_scheduler::Config;
 
     use super::*;
 

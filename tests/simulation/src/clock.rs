@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use weft_broker::core::Ns;
+use weft_scheduler::Ns;
 
 /// A run begins at this time, so that a clock can jump back.
 pub(crate) const BEGIN: Ns = 100_000_000_000;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use weft_broker::core::Ns;
+use weft_scheduler::Ns;
 
 #[derive(Debug, Clone, Copy)]
 struct Work {

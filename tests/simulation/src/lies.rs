@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::lane::{Kind, Lane, Orders, Reports};
+use weft_protocol::lane::{Kind, Lane, Orders, Reports};
 
 use crate::chance::Chance;
 use crate::process::Process;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use weft_broker::core::PolicyName;
+use weft_scheduler::PolicyName;
 use weft_simulation::campaign::{self, Failure, Sums};
 use weft_simulation::{Manner, Scenario};
 

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_broker::core::{Client, Mode, Ns};
-use weft_broker::protocol::lane::{Kind, Lane, Record, bells, flags};
-use weft_broker::transport::map::SharedLane;
-use weft_broker::transport::server::Host;
+use weft_daemon::server::Host;
+use weft_protocol::lane::{Kind, Lane, Record, bells, flags};
+use weft_protocol::transport::map::SharedLane;
+use weft_scheduler::{Client, Mode, Ns};
 
 use crate::chance::Chance;
 use crate::device::Stream;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use weft_broker::core::{Client, Decision, Mode, Ns, PolicyName};
+use weft_scheduler::{Client, Decision, Mode, Ns, PolicyName};
 
 use crate::check::name;
 use crate::scenario::{MS, Op, Scenario, Trouble, US};

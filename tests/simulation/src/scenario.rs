@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_broker::core::{Config, Ns, PolicyName};
 use weft_profiles::{Aggregator, Profile};
+use weft_scheduler::{Config, Ns, PolicyName};
 
 use crate::chance::Chance;
 

@@ -12,8 +12,8 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_broker::core::{Mode, Ns};
-use weft_broker::protocol::lane::{HOST_COPY, Kind};
+use weft_protocol::lane::{HOST_COPY, Kind};
+use weft_scheduler::{Mode, Ns};
 
 use crate::process::Process;
 use crate::scenario::{Op, US};

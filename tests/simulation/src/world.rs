@@ -14,10 +14,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_broker::core::{Client, Decision, Event, Mode, Ns};
-use weft_broker::daemon::by_hand::{ByHand, Ending, Guest, Moment, Visitors, Wait};
-use weft_broker::transport::map::SharedLane;
-use weft_broker::transport::server::Host;
+use weft_daemon::by_hand::{ByHand, Ending, Guest, Moment, Visitors, Wait};
+use weft_daemon::server::Host;
+use weft_protocol::transport::map::SharedLane;
+use weft_scheduler::{Client, Decision, Event, Mode, Ns};
 
 use crate::chance::Chance;
 use crate::check::{Books, Broken, name};

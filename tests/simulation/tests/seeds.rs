@@ -1,7 +1,7 @@
 //! A short fixed set of seeds, and every seed that once failed. Hours of others: `weft-simulation --minutes 60`.
 #![forbid(unsafe_code)]
 
-use weft_broker::core::PolicyName;
+use weft_scheduler::PolicyName;
 use weft_simulation::SHORT_OF_ROOM;
 use weft_simulation::campaign::{self, Sums};
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in all, and what is not seen from here (events on the
 /// device, colder caches, another core's work) is several times as much: on the simulated GPU, on two cores, `scripts/bench profiling` found a job

@@ -3,8 +3,8 @@
 //! Never waits for the device: what it has not passed is asked for later.
 #![forbid(unsafe_code)]
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Kind, RECORDS};
+use weft_protocol::Ns;
+use weft_protocol::lane::{Kind, RECORDS};
 
 use super::super::driver::{Context, Driver, Event, Reached};
 use super::super::state::Session;

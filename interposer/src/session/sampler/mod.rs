@@ -19,8 +19,8 @@ mod window;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::Kind;
+use weft_protocol::Ns;
+use weft_protocol::lane::Kind;
 
 use self::budget::{Pause, Work};
 use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};

@@ -8,8 +8,8 @@
 //! * While the device waits for the host, it also waits for what the sampler does there. That is not the job's: it is taken off the gap.
 #![forbid(unsafe_code)]
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::NO_GAP;
+use weft_protocol::Ns;
+use weft_protocol::lane::NO_GAP;
 
 /// A launch of a window. Device times count from the window's first event, in device nanoseconds; host times are wall nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weft_broker::protocol::board::Board;
-use weft_broker::protocol::control::{Refusal, ToBroker, ToClient};
-use weft_broker::protocol::lane::{Mode, Reader};
-use weft_broker::transport::server::{Attached, Host, Incoming, Listener};
+use weft_daemon::server::{Attached, Host, Incoming, Listener};
 use weft_kernel_id::KernelId;
+use weft_protocol::board::Board;
+use weft_protocol::control::{Refusal, ToBroker, ToClient};
+use weft_protocol::lane::{Mode, Reader};
 
 use super::super::settings::Settings;
 use super::super::state::Session;

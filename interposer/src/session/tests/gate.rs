@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use weft_broker::protocol::credit::Lease;
-use weft_broker::protocol::lane::{Kind, Mode, flags};
+use weft_protocol::credit::Lease;
+use weft_protocol::lane::{Kind, Mode, flags};
 
 use super::super::gate::Want;
 use super::super::{StreamOp, Synced, clock, peers};

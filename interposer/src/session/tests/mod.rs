@@ -11,9 +11,9 @@ mod trace;
 
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Kind, Mode, Reader, Record};
-use weft_broker::transport::map::{SharedBoard, SharedLane};
+use weft_protocol::Ns;
+use weft_protocol::lane::{Kind, Mode, Reader, Record};
+use weft_protocol::transport::map::{SharedBoard, SharedLane};
 
 use super::settings::Settings;
 use super::state::Session;

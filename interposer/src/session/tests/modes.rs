@@ -4,7 +4,7 @@
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, bells};
+use weft_protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
 use super::super::{SESSION, StreamOp, Synced, devices, in_child, session};
 use super::{attached, kernel, launch};

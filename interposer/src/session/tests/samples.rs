@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
+use weft_protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
 
 use super::super::clock::played::{self, Played};
 use super::super::state::Session;

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use rustix::thread::futex::{self, Flags};
-use weft_broker::protocol::Ns;
-use weft_broker::protocol::control::ToBroker;
-use weft_broker::protocol::lane::Mode;
+use weft_protocol::Ns;
+use weft_protocol::control::ToBroker;
+use weft_protocol::lane::Mode;
 
 use super::{attached, until};
 use crate::session::seat::{Beat, LATE};

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use rustix::time::{ClockId, clock_gettime};
-use weft_broker::protocol::Ns;
+use weft_protocol::Ns;
 
 /// What the system had counted for the thread when the job went on after its last recorded call.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use weft_broker::core::admission::{Config, Policy};
+use weft_admission::{Config, Policy};
 
 use super::least;
 use super::mix::{Mix, ODD, S};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_broker::core::admission::{
+use weft_admission::{
     Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
 };
 
@@ -271,12 +271,7 @@ impl World<'_> {
             },
             devices: Vec::new(),
         };
-        // Who died comes again as the same work: the core knows whether it keeps its age.
-        let died = self.outcome.fates.get(at).is_some_and(|fate| fate.by_itself > 0);
-        self.tell(match died {
-            true => Event::AsksAgain(ask, Number(at as u64)),
-            false => Event::Asks(ask),
-        });
+        self.tell(Event::Asks(ask));
         self.expect(at, job);
     }
 

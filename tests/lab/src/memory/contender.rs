@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_broker::core::memory::{Options, Overlap, Victims};
+use weft_paging::{Options, Overlap, Victims};
 
 use super::machine::service::Rule;
 use crate::{MS, Ns};

@@ -2,7 +2,7 @@
 //!
 //! One job runs at a time. A kernel uses its regions block by block, its time spread over them by size; at a block that is not there it faults, or, where the planner says that the block is on its
 //! way, waits for it as a launch behind its prefetch's event does. Everything that moves goes through the simulated GPU's page ledger; what is to move when is decided by the broker's own planner
-//! ([`weft_broker::core::memory`]), told what the daemon would tell it. An order takes effect [`ORDER_LATENCY`] after it was given.
+//! ([`weft_paging`]), told what the daemon would tell it. An order takes effect [`ORDER_LATENCY`] after it was given.
 //!
 //! What holds: the same workload, contender and setting give the same figures to the last digit. What is not modelled: the host's side of launches, switches of context (the same for all),
 //! kernels of two jobs side by side.
@@ -12,11 +12,9 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
 use simgpu_engine::memory::{BLOCK, MemorySettings, Pager, Range, Ticket};
-use weft_broker::core::Client;
-use weft_broker::core::memory::{
-    self as plan, Config, Link, Order, OrderId, Outcome, Place, Planner, Turn, Use, What, WorkingSet,
-};
+use weft_paging::{self as plan, Config, Link, Order, OrderId, Outcome, Place, Planner, Turn, Use, What, WorkingSet};
 use weft_profiles::working_set::Access;
+use weft_scheduler::Client;
 
 use super::contender::{Contender, Length};
 use super::workload::{Job, Workload};

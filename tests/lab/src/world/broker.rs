@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use weft_broker::core::{Client, Config, Core, Decision, Event, Mode, Snapshot};
-use weft_broker::daemon::by_hand::{Scene, Wait, Waiting};
+use weft_daemon::by_hand::{Scene, Wait, Waiting};
+use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 
 use super::gate::Bell;
 use super::{What, World};

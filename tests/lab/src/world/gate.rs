@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weft_broker::core::{Client, Event, Mode};
-use weft_broker::protocol::credit::{Lease, Leave};
-use weft_broker::protocol::lane::HOST_COPY;
 use weft_profiles::Profile;
+use weft_protocol::credit::{Lease, Leave};
+use weft_protocol::lane::HOST_COPY;
+use weft_scheduler::{Client, Event, Mode};
 
 use super::process::{Queued, Synced};
 use super::stand::{Held, Stand};

@@ -4,7 +4,7 @@
 //!
 //! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the device.
 //! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the daemon's: when it looks, what it tells the core,
-//!   when its orders arrive. Both follow `interposer/src/session` and `broker/src/daemon` step by step; the core is the real one.
+//!   when its orders arrive. Both follow `interposer/src/session` and `broker/daemon/src` step by step; the core is the real one.
 //!
 //! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by side.
 #![forbid(unsafe_code)]
@@ -21,8 +21,8 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use simgpu_engine::{Engine, Output, Settings};
-use weft_broker::core::{Config, Snapshot};
 use weft_profiles::Profile;
+use weft_scheduler::{Config, Snapshot};
 
 use crate::job::Job;
 use crate::policy::{JobView, Policy};

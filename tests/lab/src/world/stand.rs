@@ -1,7 +1,7 @@
 //! How each job stands between wanting to launch and having launched, written down as it changes. `crate::why` reads it.
 #![forbid(unsafe_code)]
 
-use weft_broker::core::Mode;
+use weft_scheduler::Mode;
 
 use super::World;
 use super::gate::Waiting;

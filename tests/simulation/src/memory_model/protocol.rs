@@ -2,15 +2,15 @@
 
 use super::atomic;
 
-#[path = "../../../../broker/src/protocol/board.rs"]
+#[path = "../../../../broker/protocol/src/board.rs"]
 pub mod board;
-#[path = "../../../../broker/src/protocol/credit.rs"]
+#[path = "../../../../broker/protocol/src/credit.rs"]
 pub mod credit;
-#[path = "../../../../broker/src/protocol/errands.rs"]
+#[path = "../../../../broker/protocol/src/errands.rs"]
 pub mod errands;
-#[path = "../../../../broker/src/protocol/lane/mod.rs"]
+#[path = "../../../../broker/protocol/src/lane/mod.rs"]
 pub mod lane;
-#[path = "../../../../broker/src/protocol/seat.rs"]
+#[path = "../../../../broker/protocol/src/seat.rs"]
 pub mod seat;
 
 pub const VERSION: u32 = 1;

@@ -138,7 +138,7 @@ impl World {
     }
 
     /// All decisions of a turn are carried out.
-    pub(super) fn after_turn(&mut self, core: &weft_broker::core::Core) {
+    pub(super) fn after_turn(&mut self, core: &weft_scheduler::Core) {
         if self.outcome.broken.is_some() {
             return;
         }
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// Nobody waits longer than the minimum share of everybody, and what stood in its way, allow.
-    pub(super) fn progress(&mut self, core: &weft_broker::core::Core) {
+    pub(super) fn progress(&mut self, core: &weft_scheduler::Core) {
         let config = core.config();
         let share = config.minimum_share;
         #[cfg(test)]
@@ -193,7 +193,7 @@ impl World {
         };
         // Who found a gap does not starve for a while.
         let fed = match config.policy {
-            weft_broker::core::PolicyName::Weft => config.starving_after,
+            weft_scheduler::PolicyName::Weft => config.starving_after,
             _ => 0,
         };
         let mut limit: Ns = self.excuse + 20 * MS + fed;

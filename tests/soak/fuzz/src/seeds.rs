@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_broker::daemon::admission::fuzzed as admission;
-use weft_broker::protocol::control::{Access, GranuleUse, ToBroker, Wants};
-use weft_broker::protocol::lane::{Kind, Lane, NO_GAP, Record};
-use weft_broker::transport::fuzzed as transport;
+use weft_daemon::admission::fuzzed as admission;
+use weft_protocol::control::{Access, GranuleUse, ToBroker, Wants};
+use weft_protocol::lane::{Kind, Lane, NO_GAP, Record};
+use weft_daemon::server::fuzzed as transport;
 use weft_kernel_id::KernelId;
 use weft_profiles::{Profile, codec, trace};
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use weft_broker::core::{Client, Config};
-use weft_broker::daemon::admission::fuzzed::{self as admission, Room};
-use weft_broker::daemon::by_hand::{ByHand, Ending, Guest, Visitors};
-use weft_broker::protocol::lane::{Lane, RECORDS, Reader};
-use weft_broker::transport::fuzzed::{self as transport, Read};
-use weft_broker::transport::map::SharedLane;
+use weft_scheduler::{Client, Config};
+use weft_daemon::admission::fuzzed::{self as admission, Room};
+use weft_daemon::by_hand::{ByHand, Ending, Guest, Visitors};
+use weft_protocol::lane::{Lane, RECORDS, Reader};
+use weft_daemon::server::fuzzed::{self as transport, Read};
+use weft_protocol::transport::map::SharedLane;
 use weft_profiles::{codec, trace};
 
 /// See the table of the program.
@@ -96,7 +96,7 @@ fn desk(data: &[u8]) {
     thread_local!(static ROOM: RefCell<Option<Room>> = RefCell::new(Room::open()));
     ROOM.with_borrow_mut(|room| {
         let Some(room) = room else { return };
-        let header = transport::message(weft_broker::protocol::control::ToBroker::NoMore);
+        let header = transport::message(weft_protocol::control::ToBroker::NoMore);
         for (who, piece) in pieces(data).take(24) {
             let packet = [&header[..17], piece].concat();
             if let Read::Message(message) = transport::read(&packet) {

@@ -20,7 +20,7 @@ use crate::memory::contender::Side;
 use crate::memory::workload::Workload;
 use crate::random::Random;
 use crate::{MS, Ns, US};
-use weft_broker::core::memory::Turn;
+use weft_paging::Turn;
 
 /// XSched's in-flight window, the default of its sources.
 const WINDOW: usize = 16;
@@ -28,12 +28,12 @@ const WINDOW: usize = 16;
 /// What weft lets be on the device beside the holder: the broker's default.
 const DELAY_BOUND: Ns = 500 * US;
 
-/// What the daemon asks of the planner for the length of turns (`broker/src/daemon/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least, nobody away for longer than 500 ms.
+/// What the daemon asks of the planner for the length of turns (`broker/daemon/src/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least, nobody away for longer than 500 ms.
 const BUSY: f64 = 0.65;
 const LEAST: Ns = 20 * MS;
 const AWAY: Ns = 500 * MS;
 
-/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as in the daemon (`broker/src/daemon/memory/room.rs`).
+/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as in the daemon (`broker/daemon/src/memory/room.rs`).
 const RESERVE: u64 = 64;
 
 /// Requests that nobody counts: memory finds its place.

@@ -1,0 +1,56 @@
+//! When each waiter is expected to begin: the same machine, played on with jobs that end as expected.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::event::{Decision, Event};
+use super::need::{DeviceId, Job};
+use super::state::Admission;
+use weft_protocol::Ns;
+
+/// Steps of the play: each job of 200 waiting and some running ends once and is due once. Who is beyond that has no expected begin.
+const STEPS: usize = 2_000;
+
+/// What is expected for a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expectation {
+    /// When it begins.
+    pub begin: Ns,
+    /// Where.
+    pub device: DeviceId,
+}
+
+impl Admission {
+    /// What is expected for each waiter, if jobs run as long as is expected and nobody else comes. Slow path: for people.
+    pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
+        let mut play = self.clone();
+        // When they go on is nobody's guess.
+        play.waiting.retain(|waiter| !waiter.away);
+        let mut expected = BTreeMap::new();
+        let mut decisions = Vec::new();
+        for _ in 0..STEPS {
+            if play.waiting.is_empty() {
+                break;
+            }
+            let end = play
+                .running
+                .iter()
+                .map(|(job, running)| (running.end(play.now), *job))
+                .min();
+            let wake = play.next_wake();
+            let (at, event) = match (end, wake) {
+                (Some((end, _)), Some(wake)) if wake < end => (wake, Event::Tick),
+                (Some((end, job)), _) => (end, Event::Ends(job)),
+                (None, Some(wake)) => (wake, Event::Tick),
+                (None, None) => break,
+            };
+            play.handle(at, event, &mut decisions);
+            for decision in decisions.drain(..) {
+                if let Decision::Admit { job, device, .. } = decision {
+                    expected.insert(job, Expectation { begin: at, device });
+                }
+            }
+        }
+        expected
+    }
+}

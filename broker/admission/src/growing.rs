@@ -1,0 +1,404 @@
+//! Jobs that run and want more than their share, and what a measured device means for those who run there.
+//!
+//! Who asks for more than is free may wait for it ([`super::Event::GrowsInTime`]): a neighbour may end. It does not wait for what cannot come: what exceeds the device beside its own share, and what
+//! only jobs hold that wait themselves, for they may wait for this one.
+//!
+//! Meanwhile it keeps out who has not begun and is no more important, but only who would make its wait longer: it may have its memory as soon as a neighbour ends whose end is enough, or when
+//! those have ended that are expected to end first, and whoever leaves it that in each of these cases begins. It does so for [`super::Config::guard`] in an hour, all jobs of its user together, and only time counts in
+//! which somebody waits; then it waits on, has what is free before others, and is in nobody's way. One that asks again when its user's time is used up ([`WORTH`]) is so from the beginning.
+#![forbid(unsafe_code)]
+
+use super::event::Decision;
+use super::load::Load;
+use super::model::{Growing, Room, Running, Waiter};
+use super::need::{Device, DeviceId, Job, Need, User};
+use super::state::Admission;
+use weft_protocol::Ns;
+
+/// What was used of a user's time is forgotten within this.
+const WITHIN: Ns = 3_600_000_000_000;
+
+/// One that begins to wait keeps others out only if this part of its user's time is left: not for moments, again and again.
+const WORTH: Ns = 10;
+
+impl Admission {
+    /// A device is there, or is known better.
+    pub(super) fn measured(&mut self, device: Device) {
+        let before = self.devices.insert(device.id, device);
+        let was = before.map_or(device.context, |before| before.context);
+        for running in self.running.values_mut().filter(|running| running.device == device.id) {
+            let contexts = |each: u64| each.saturating_mul(u64::from(running.ask.need.processes));
+            let share = running.share.saturating_add(contexts(device.context));
+            running.share = share.saturating_sub(contexts(was));
+        }
+    }
+
+    /// Whether this waiter may begin there: nobody is about to show what a context takes, and nobody who runs there and waits for more would wait longer for that.
+    pub(super) fn open_to(&self, waiter: &Waiter, device: &Device, need: &Need) -> bool {
+        let Some(carried) = self.carried(device.id) else {
+            return false;
+        };
+        if !device.measured && carried.load != Load::default() {
+            return false;
+        }
+        let fixed = need.fixed(device);
+        carried.rooms.iter().all(|room| {
+            let both = room.load.with(need, fixed);
+            waiter.ask.priority < room.priority || both.fits(device, carried.elsewhere, &self.config).is_ok()
+        })
+    }
+
+    /// What a device would carry with each that waits there for more and keeps out others, once it had that, in each of the ways in which it may come to have it.
+    pub(super) fn rooms(&self, device: DeviceId, elsewhere: u64) -> Vec<Room> {
+        let (mut rooms, waits) = (Vec::new(), |job: &Job| self.growing.iter().any(|it| it.job == *job));
+        let Some(about) = self.devices.get(&device) else {
+            return rooms;
+        };
+        for growing in self.growing.iter().filter(|growing| growing.guards) {
+            let Some(own) = self.running.get(&growing.job).filter(|own| own.device == device) else {
+                continue;
+            };
+            let has = |load: Load| Load {
+                fixed: load.fixed.saturating_add(growing.bytes),
+                ..load
+            };
+            let mut enough = |load: Load| {
+                let load = has(load);
+                let fits = load.fits(about, elsewhere, &self.config).is_ok();
+                if fits {
+                    let priority = own.ask.priority;
+                    rooms.push(Room { priority, load });
+                }
+                fits
+            };
+            let here = self.running.iter().filter(|(_, running)| running.device == device);
+            let (stay, mut leave): (Vec<_>, Vec<_>) =
+                here.map(|(job, it)| (waits(job), it)).partition(|(waits, _)| *waits);
+            leave.sort_unstable_by_key(|(_, running)| (running.end(self.now), running.number));
+            let with = |load: Load, running: &Running| load.with(&running.ask.need, running.share);
+            let stay = stay.iter().fold(Load::default(), |load, (_, it)| with(load, it));
+            // What is left when the first so many have ended.
+            let mut after = vec![stay];
+            for (_, running) in leave.iter().rev() {
+                after.extend(after.last().map(|load| with(*load, running)));
+            }
+            after.reverse();
+            if let Some(at) = after
+                .iter()
+                .skip(1)
+                .position(|load| has(*load).fits(about, elsewhere, &self.config).is_ok())
+            {
+                enough(after.get(at + 1).copied().unwrap_or(stay));
+            }
+            // Each that may end before all others.
+            let mut before = Load::default();
+            for ((_, running), rest) in leave.iter().zip(after.iter().skip(1)) {
+                enough(before.and(rest));
+                before = with(before, running);
+            }
+        }
+        rooms
+    }
+
+    /// Time went by: those who kept others out meanwhile have used up so much of it.
+    pub(super) fn guards_pass(&mut self, time: Ns) {
+        if time == 0 {
+            return;
+        }
+        let guard = self.config.guard;
+        let waited_for = self.waiting.iter().any(|waiter| !waiter.away);
+        let mut users: Vec<User> = match waited_for {
+            true => self.guards().map(|(_, user)| user).collect(),
+            false => Vec::new(),
+        };
+        users.sort_unstable();
+        users.dedup();
+        self.people.guard(time, (guard, WITHIN), &users);
+        let over: Vec<Job> = self
+            .guards()
+            .filter(|(_, user)| self.people.may_guard(*user, guard) == 0)
+            .map(|(job, _)| job)
+            .collect();
+        for growing in self.growing.iter_mut().filter(|growing| over.contains(&growing.job)) {
+            growing.guards = false;
+        }
+    }
+
+    /// When somebody's time to keep others out is used up.
+    pub(super) fn guards_until(&self) -> Option<Ns> {
+        let left = self
+            .guards()
+            .map(|(_, user)| self.people.may_guard(user, self.config.guard));
+        left.min().map(|left| self.now.saturating_add(left.max(1)))
+    }
+
+    /// Those who keep others out, and whose they are.
+    fn guards(&self) -> impl Iterator<Item = (Job, User)> {
+        let guards = self.growing.iter().filter(|growing| growing.guards);
+        guards.filter_map(|growing| Some((growing.job, self.running.get(&growing.job)?.ask.user)))
+    }
+
+    /// Gives it more, or lets it wait (`None`) if that can come.
+    pub(super) fn grows_in_time(&mut self, job: Job, bytes: u64) -> Option<Decision> {
+        // Who asks anew goes on as it was.
+        let guarded = self.growing.iter().any(|growing| growing.job == job && growing.guards);
+        self.growing.retain(|growing| growing.job != job);
+        let device = self.running.get(&job).map(|running| running.device);
+        let there = |other: &Growing| self.running.get(&other.job).map(|running| running.device) == device;
+        // Who asked before has what is free first.
+        let first = !self.growing.iter().any(there);
+        if !self.may_come(job, bytes) {
+            return Some(self.grows(job, bytes));
+        }
+        if first {
+            let decision = self.grows(job, bytes);
+            if matches!(decision, Decision::Grant { .. }) {
+                return Some(decision);
+            }
+        }
+        let guard = self.config.guard;
+        let left = self
+            .running
+            .get(&job)
+            .map(|it| self.people.may_guard(it.ask.user, guard));
+        let guards = left.is_some_and(|left| left > guard / WORTH || guarded && left > 0);
+        self.growing.push(Growing { job, bytes, guards });
+        // Nor does it wait where somebody who waits already would then wait for ever.
+        if self.growing.iter().all(|it| self.may_come(it.job, it.bytes)) {
+            return None;
+        }
+        self.growing.pop();
+        Some(self.grows(job, bytes))
+    }
+
+    /// Whether so much may come to be free for it.
+    fn may_come(&self, job: Job, bytes: u64) -> bool {
+        let Some(own) = self.running.get(&job) else {
+            return false;
+        };
+        let Some(device) = self.devices.get(&own.device) else {
+            return false;
+        };
+        let waits = |other: &Job| self.growing.iter().any(|growing| growing.job == *other);
+        // What is left if all who may end do.
+        let left = self.load_of(own.device, |running| running.ask.job == job || waits(&running.ask.job));
+        let beside = self.running.values().filter(|running| running.device == own.device);
+        let ends = beside.filter(|running| running.ask.job != job && !waits(&running.ask.job));
+        let load = Load {
+            fixed: left.fixed.saturating_add(bytes),
+            ..left
+        };
+        ends.count() > 0 && load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
+    }
+
+    /// Gives those who wait for more what is free now, who asked first first, and says no to those for whom nothing can come any more.
+    pub(super) fn serve_growing(&mut self, out: &mut Vec<Decision>) {
+        let mut blocked = Vec::new();
+        for Growing { job, bytes, .. } in self.growing.clone() {
+            let device = self.running.get(&job).map(|running| running.device);
+            if blocked.contains(&device) {
+                continue;
+            }
+            match self.grows(job, bytes) {
+                granted @ Decision::Grant { .. } => {
+                    self.growing.retain(|growing| growing.job != job);
+                    out.push(granted);
+                }
+                _ => blocked.push(device),
+            }
+        }
+        // Nobody is left beside them who may end: the one that asked last hears so, and may end or give something back.
+        while let Some(at) = self
+            .growing
+            .iter()
+            .rposition(|growing| !self.may_come(growing.job, growing.bytes))
+        {
+            let Growing { job, bytes, .. } = self.growing.remove(at);
+            let decision = self.grows(job, bytes);
+            out.push(decision);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Config;
+    use super::super::event::{Ask, Event};
+    use super::super::need::{DeviceId, Need, User};
+    use super::*;
+
+    const GB: u64 = 1 << 30;
+
+    fn machine(device: Device) -> Admission {
+        let mut machine = Admission::new(Config::default());
+        machine.handle(0, Event::Device(device), &mut Vec::new());
+        machine
+    }
+
+    fn tell(machine: &mut Admission, event: Event) -> Vec<Decision> {
+        let mut out = Vec::new();
+        machine.handle(1, event, &mut out);
+        out
+    }
+
+    fn asks(machine: &mut Admission, job: u64, peak: u64) -> bool {
+        let ask = Ask {
+            job: Job(job),
+            user: User(0),
+            priority: 5,
+            need: Need::plain(peak, 60_000_000_000),
+            devices: vec![DeviceId(0)],
+        };
+        tell(machine, Event::Asks(ask));
+        machine.share(Job(job)).is_some()
+    }
+
+    fn granted(out: &[Decision]) -> Vec<u64> {
+        let grant = |decision: &Decision| match decision {
+            Decision::Grant { job, .. } => Some(job.0),
+            _ => None,
+        };
+        out.iter().filter_map(grant).collect()
+    }
+
+    fn denied(out: &[Decision]) -> Vec<u64> {
+        let deny = |decision: &Decision| match decision {
+            Decision::Deny { job, .. } => Some(job.0),
+            _ => None,
+        };
+        out.iter().filter_map(deny).collect()
+    }
+
+    #[test]
+    fn who_wants_more_has_it_when_a_neighbour_ends_and_before_who_has_not_begun() {
+        let mut machine = machine(Device::new(DeviceId(0), 8 * GB));
+        assert!(asks(&mut machine, 1, 3 * GB) && asks(&mut machine, 2, 3 * GB));
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 5 * GB)), []);
+        assert!(
+            !asks(&mut machine, 3, GB),
+            "two are free, and somebody who runs needs them and what the other one has"
+        );
+        // It runs and waits for nobody, so what is free it has; what is not, not: both would wait for each other.
+        assert_eq!(granted(&tell(&mut machine, Event::Grows(Job(2), GB))), [2]);
+        assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(2), 2 * GB))), [2]);
+        let out = tell(&mut machine, Event::Ends(Job(2)));
+        assert_eq!(granted(&out), [1]);
+        assert!(machine.waits(Job(3)), "{out:?}");
+        assert_eq!(machine.share(Job(1)), Some((DeviceId(0), 8 * GB)));
+        tell(&mut machine, Event::Ends(Job(1)));
+        assert!(machine.share(Job(3)).is_some());
+    }
+
+    #[test]
+    fn who_leaves_him_who_grows_what_he_waits_for_begins() {
+        let mut machine = machine(Device::new(DeviceId(0), 16 * GB));
+        assert!(asks(&mut machine, 1, 2 * GB) && asks(&mut machine, 2, 3 * GB) && asks(&mut machine, 3, 6 * GB));
+        // Five are free. Either end is enough for him: with that of 2 there are 8, one more than he wants, with that of 3 four more.
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
+        assert!(
+            !asks(&mut machine, 4, 2 * GB),
+            "2 may end first, and then it would be too little"
+        );
+        tell(&mut machine, Event::Ends(Job(4)));
+        assert!(asks(&mut machine, 4, GB));
+        assert!(!asks(&mut machine, 5, GB));
+        assert_eq!(granted(&tell(&mut machine, Event::Ends(Job(2)))), [1]);
+        // A more important one goes first.
+        tell(&mut machine, Event::Ends(Job(5)));
+        tell(&mut machine, Event::Ends(Job(4)));
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
+        assert!(!asks(&mut machine, 6, GB));
+        tell(&mut machine, Event::Priority(Job(6), 4));
+        assert!(machine.share(Job(6)).is_some());
+    }
+
+    #[test]
+    fn who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer() {
+        const S: Ns = 1_000_000_000;
+        let mut machine = machine(Device::new(DeviceId(0), 80 * GB));
+        let asks = |machine: &mut Admission, now: Ns, job: u64, user: u32, peak: u64| {
+            let ask = Ask {
+                job: Job(job),
+                user: User(user),
+                priority: 5,
+                need: Need::plain(peak, 60 * S),
+                devices: vec![DeviceId(0)],
+            };
+            machine.handle(now, Event::Asks(ask), &mut Vec::new());
+            machine.share(Job(job)).is_some()
+        };
+        assert!(asks(&mut machine, 0, 1, 1, GB) && asks(&mut machine, 0, 2, 1, GB));
+        let grows = |machine: &mut Admission, now: Ns| {
+            let mut out = Vec::new();
+            machine.handle(now, Event::GrowsInTime(Job(2), 79 * GB), &mut out);
+            assert_eq!(out, []);
+        };
+        grows(&mut machine, S);
+        // Nobody waits for a while: that does not count.
+        assert!(!asks(&mut machine, 1_000 * S, 3, 2, GB));
+        // He asks again, as often as he likes.
+        for now in 1_001..1_059 {
+            grows(&mut machine, now * S);
+            assert!(machine.waits(Job(3)), "after {now} s");
+        }
+        assert_eq!(machine.next_wake(), Some(1_060 * S));
+        machine.handle(1_060 * S, Event::Tick, &mut Vec::new());
+        assert!(machine.share(Job(3)).is_some(), "77 GiB are free");
+        // Another job of the same user, an hour later but for a moment: it waits, and is in nobody's way.
+        grows(&mut machine, 1_061 * S);
+        assert!(asks(&mut machine, 1_062 * S, 4, 2, GB));
+        // It is forgotten in time.
+        grows(&mut machine, 4_800 * S);
+        assert!(!asks(&mut machine, 4_801 * S, 5, 2, GB));
+    }
+
+    #[test]
+    fn what_cannot_come_is_not_waited_for() {
+        let mut machine = machine(Device::new(DeviceId(0), 8 * GB));
+        assert!(asks(&mut machine, 1, 3 * GB));
+        assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(1), 6 * GB))), [1]);
+        assert!(asks(&mut machine, 2, 3 * GB));
+        assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(1), 6 * GB))), [1]);
+        // Three of whom two wait, as long as the third one's end suffices for either.
+        assert!(asks(&mut machine, 3, GB));
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 3 * GB)), []);
+        assert_eq!(
+            denied(&tell(&mut machine, Event::GrowsInTime(Job(2), 2 * GB))),
+            [2],
+            "the first one would wait for it"
+        );
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 3 * GB / 2)), []);
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(2), 3 * GB / 2)), []);
+        assert_eq!(granted(&tell(&mut machine, Event::Ends(Job(3)))), [1]);
+        assert_eq!(granted(&tell(&mut machine, Event::Ends(Job(1)))), [2]);
+        assert_eq!(tell(&mut machine, Event::Ends(Job(2))), []);
+        // Who gives up keeps nobody out.
+        assert!(asks(&mut machine, 4, 4 * GB) && asks(&mut machine, 5, 3 * GB));
+        assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(4), 4 * GB)), []);
+        assert!(!asks(&mut machine, 6, GB / 2));
+        tell(&mut machine, Event::GrowsNoMore(Job(4)));
+        assert!(machine.share(Job(6)).is_some());
+    }
+
+    #[test]
+    fn contexts_that_were_never_measured_are_tried_one_by_one() {
+        let cold = Device {
+            measured: false,
+            ..Device::new(DeviceId(0), 8 * GB)
+        };
+        let mut machine = machine(cold);
+        assert!(asks(&mut machine, 1, 4 * GB));
+        assert!(!asks(&mut machine, 2, 4 * GB) && !asks(&mut machine, 3, 3 * GB));
+        let warm = Device {
+            context: GB / 4,
+            measured: true,
+            ..cold
+        };
+        tell(&mut machine, Event::Device(warm));
+        assert_eq!(machine.share(Job(1)), Some((DeviceId(0), 4 * GB + GB / 4)));
+        assert!(machine.share(Job(2)).is_none() && machine.share(Job(3)).is_some());
+        // Known better, by less this time.
+        tell(&mut machine, Event::Device(Device { context: 0, ..warm }));
+        assert_eq!(machine.share(Job(1)), Some((DeviceId(0), 4 * GB)));
+    }
+}

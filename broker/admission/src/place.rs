@@ -1,0 +1,280 @@
+//! On which device a job that may use several is put before it begins. A pure rule over what is admitted, what waits and what was promised to jobs placed a moment ago.
+//!
+//! 1. A device on which it would be admitted at once, by the policy in force, comes before one where it would wait; of those where it would wait, the one where it is expected to begin
+//!    soonest ([`Admission::forecast`]).
+//! 2. Of those where it begins at once: where least is left beside it (best fit: large rooms stay for large jobs). Where nobody said what it takes it may grow, so it goes where most
+//!    is left.
+//! 3. Of equal ones the first.
+//!
+//! A job whose backing is open goes where it begins at once on device memory, before it goes where it would on managed memory.
+//! A job that could run on none, empty as they may be, is refused with the figures.
+#![forbid(unsafe_code)]
+
+use super::event::{Ask, Decision, Event, Never};
+use super::need::{Backing, Device, DeviceId, Job};
+use super::state::Admission;
+use weft_protocol::Ns;
+
+/// The job that is placed, and those that were promised a place: numbers that no job has.
+const PLACED: u64 = u64::MAX;
+
+/// Where a job goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// The device.
+    pub device: DeviceId,
+    /// When it is expected to begin; `None`: nothing is expected.
+    pub begin: Option<Ns>,
+    /// Bytes that are left beside it, if it begins at once.
+    pub left: Option<u64>,
+    /// It would begin at once on managed memory, since its own does not fit.
+    pub beyond: bool,
+}
+
+/// A job to be placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// What it asks for; its number does not matter.
+    pub ask: Ask,
+    /// Whether somebody said what it takes.
+    pub stated: bool,
+}
+
+impl Admission {
+    /// Where a job fits best. `promised` are jobs that were placed and have not come yet; `foreign` is what others hold of devices, where it was measured just now.
+    pub fn best_place(
+        &self,
+        now: Ns,
+        candidate: &Candidate,
+        promised: &[(Ask, DeviceId)],
+        foreign: &[(DeviceId, u64)],
+    ) -> Result<Placement, Never> {
+        let mut play = self.clone();
+        let mut out = Vec::new();
+        for (device, foreign) in foreign {
+            let about = play.devices().find(|about| about.id == *device).copied();
+            if let Some(about) = about {
+                let foreign = *foreign;
+                play.handle(now, Event::Device(Device { foreign, ..about }), &mut out);
+            }
+        }
+        for (number, (ask, device)) in (1..).zip(promised) {
+            let Some(about) = play.devices().find(|about| about.id == *device).copied() else {
+                continue;
+            };
+            let job = Job(PLACED - number);
+            let share = ask.need.fixed(&about);
+            play.handle(now, Event::Holds(Ask { job, ..ask.clone() }, *device, share), &mut out);
+        }
+        let ask = Ask {
+            job: Job(PLACED),
+            ..candidate.ask.clone()
+        };
+        let mut anywhere = play.clone();
+        out.clear();
+        anywhere.handle(now, Event::Asks(ask.clone()), &mut out);
+        for decision in out.drain(..) {
+            if let Decision::Refuse { job, why } = decision
+                && job == ask.job
+            {
+                return Err(why);
+            }
+        }
+        let allowed: Vec<Device> = play.allowed(&ask).copied().collect();
+        let found = allowed.iter().filter_map(|device| play.try_at(now, &ask, device));
+        // What may grow wants the most room, what is known the least.
+        let room = |left: u64| if candidate.stated { left } else { u64::MAX - left };
+        let rank = |it: &Placement| match it.left {
+            Some(left) => (false, Ns::from(it.beyond), room(left), it.device),
+            None => (true, it.begin.unwrap_or(Ns::MAX), 0, it.device),
+        };
+        found.min_by_key(rank).ok_or(Never::NoDevice)
+    }
+
+    /// What comes of asking for this device alone; `None`: it can never run there.
+    fn try_at(&self, now: Ns, ask: &Ask, device: &Device) -> Option<Placement> {
+        let mut play = self.clone();
+        let ask = Ask {
+            devices: vec![device.id],
+            ..ask.clone()
+        };
+        let (job, device, backing) = (ask.job, device.id, ask.need.backing);
+        let mut out = Vec::new();
+        play.handle(now, Event::Asks(ask), &mut out);
+        for decision in &out {
+            match decision {
+                Decision::Refuse { job: refused, .. } if *refused == job => return None,
+                Decision::Admit { job: admitted, .. } if *admitted == job => {
+                    let about = play.devices().find(|about| about.id == device)?;
+                    return Some(Placement {
+                        device,
+                        begin: Some(now),
+                        left: Some(play.load(device).free(about)),
+                        beyond: play.is_managed(job) && matches!(backing, Backing::Either { .. }),
+                    });
+                }
+                _ => {}
+            }
+        }
+        Some(Placement {
+            device,
+            begin: play.forecast().get(&job).map(|expected| expected.begin),
+            left: None,
+            beyond: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Config;
+    use super::super::need::{Need, User};
+    use super::*;
+    use proptest::prelude::*;
+
+    const GB: u64 = 1 << 30;
+    const MINUTE: Ns = 60_000_000_000;
+
+    fn machine(sizes: &[u64]) -> Admission {
+        let mut machine = Admission::new(Config::default());
+        for (number, size) in (0..).zip(sizes) {
+            machine.handle(0, Event::Device(Device::new(DeviceId(number), *size)), &mut Vec::new());
+        }
+        machine
+    }
+
+    fn ask(job: u64, peak: u64, minutes: u64, devices: &[u32]) -> Ask {
+        Ask {
+            job: Job(job),
+            user: User(0),
+            priority: 5,
+            need: Need::plain(peak, minutes * MINUTE),
+            devices: devices.iter().map(|device| DeviceId(*device)).collect(),
+        }
+    }
+
+    fn job(peak: u64) -> Candidate {
+        Candidate {
+            ask: ask(0, peak, 10, &[]),
+            stated: true,
+        }
+    }
+
+    fn runs(machine: &mut Admission, number: u64, peak: u64, minutes: u64, device: u32) {
+        let mut out = Vec::new();
+        machine.handle(0, Event::Asks(ask(number, peak, minutes, &[device])), &mut out);
+        assert!(matches!(out.as_slice(), [Decision::Admit { .. }]), "{out:?}");
+    }
+
+    fn at(machine: &Admission, job: &Candidate) -> DeviceId {
+        machine.best_place(0, job, &[], &[]).expect("a place").device
+    }
+
+    #[test]
+    fn the_least_room_that_suffices() {
+        let mut machine = machine(&[40 * GB, 16 * GB]);
+        assert_eq!(at(&machine, &job(10 * GB)), DeviceId(1));
+        assert_eq!(at(&machine, &job(20 * GB)), DeviceId(0));
+        runs(&mut machine, 1, 10 * GB, 10, 1);
+        assert_eq!(
+            at(&machine, &job(10 * GB)),
+            DeviceId(0),
+            "there is none left on the other"
+        );
+        assert_eq!(at(&machine, &job(6 * GB)), DeviceId(1));
+    }
+
+    #[test]
+    fn what_may_grow_goes_where_most_is_left() {
+        let mut machine = machine(&[40 * GB, 16 * GB]);
+        let unknown = Candidate {
+            stated: false,
+            ..job(GB)
+        };
+        assert_eq!(at(&machine, &unknown), DeviceId(0));
+        runs(&mut machine, 1, 30 * GB, 10, 0);
+        assert_eq!(at(&machine, &unknown), DeviceId(1));
+    }
+
+    #[test]
+    fn where_it_waits_least() {
+        let mut machine = machine(&[40 * GB, 40 * GB]);
+        runs(&mut machine, 1, 35 * GB, 60, 0);
+        runs(&mut machine, 2, 35 * GB, 20, 1);
+        let placed = machine.best_place(0, &job(10 * GB), &[], &[]).expect("a place");
+        assert_eq!(
+            (placed.device, placed.begin, placed.left),
+            (DeviceId(1), Some(20 * MINUTE), None)
+        );
+    }
+
+    #[test]
+    fn a_promise_counts_and_so_do_strangers() {
+        let machine = machine(&[16 * GB, 16 * GB]);
+        let promised = [(ask(0, 10 * GB, 10, &[]), DeviceId(0))];
+        let second = machine.best_place(0, &job(10 * GB), &promised, &[]).expect("a place");
+        assert_eq!(second.device, DeviceId(1));
+        let foreign = [(DeviceId(1), 12 * GB)];
+        assert_eq!(
+            machine
+                .best_place(0, &job(10 * GB), &[], &foreign)
+                .expect("a place")
+                .device,
+            DeviceId(0)
+        );
+        assert_eq!(machine.count(), (0, 0), "nothing was changed");
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_refused_with_the_figures() {
+        let machine = machine(&[16 * GB, 8 * GB]);
+        let refused = machine.best_place(0, &job(17 * GB), &[], &[]);
+        let memory = 16 * GB;
+        assert!(
+            matches!(refused, Err(Never::Device { memory: most, .. }) if most == memory),
+            "{refused:?}"
+        );
+        let chosen = Candidate {
+            ask: ask(0, 12 * GB, 1, &[1]),
+            stated: true,
+        };
+        assert!(
+            machine.best_place(0, &chosen, &[], &[]).is_err(),
+            "it may not use the larger one"
+        );
+        assert_eq!(
+            super::super::state::Admission::new(Config::default()).best_place(0, &job(GB), &[], &[]),
+            Err(Never::NoDevice)
+        );
+    }
+
+    proptest! {
+        /// Whoever is placed one after another, each a promise to the next: what is said to fit at once fits, and no other device had fitted better.
+        #[test]
+        fn promises_never_exceed_a_device(sizes in prop::collection::vec(1..64u64, 1..5), jobs in prop::collection::vec(1..32u64, 1..12)) {
+            let sizes: Vec<u64> = sizes.into_iter().map(|size| size * GB).collect();
+            let machine = machine(&sizes);
+            let mut promised: Vec<(Ask, DeviceId)> = Vec::new();
+            let mut free = sizes.clone();
+            for peak in jobs {
+                let candidate = job(peak * GB);
+                let placed = machine.best_place(0, &candidate, &promised, &[]);
+                let best = free.iter().filter_map(|free| free.checked_sub(peak * GB)).min();
+                match placed {
+                    Err(_) => prop_assert!(sizes.iter().all(|size| *size < peak * GB)),
+                    Ok(placed) => {
+                        prop_assert_eq!(placed.left, best);
+                        let at = placed.device.0 as usize;
+                        if let Some(left) = placed.left {
+                            prop_assert_eq!(free[at] - peak * GB, left);
+                            free[at] = left;
+                            promised.push((candidate.ask, placed.device));
+                        } else {
+                            prop_assert!(sizes[at] >= peak * GB);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

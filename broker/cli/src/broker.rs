@@ -1,0 +1,284 @@
+//! `weft broker`: the broker itself, in the foreground or detached.
+#![deny(unsafe_code)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{people, start, text};
+use weft_daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
+use weft_daemon::places::Places;
+use weft_daemon::server::Door;
+use weft_daemon::{admin, journal};
+use weft_scheduler::{Config, PolicyName};
+
+/// Run this user's broker (weft run starts one by itself), or one for all users of the machine
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How the GPU is shared
+    #[arg(long, default_value_t, value_name = "weft|fikit|exclusive|timeslice")]
+    pub policy: PolicyName,
+    /// Leave the terminal; the log goes to a file beside the socket
+    #[arg(long)]
+    pub background: bool,
+    /// End when no client was attached for so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>)]
+    pub idle_exit: Option<u64>,
+    /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared /run/weft/broker.sock)
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Serve all users of the machine: jobs find it before their users' own brokers. Everybody may look; only a job's user, this broker's user and root may change it
+    #[arg(long)]
+    pub shared: bool,
+    /// Serve this group alone
+    #[arg(long, value_name = "GROUP", requires = "shared", value_parser = people::group)]
+    pub group: Option<u32>,
+    /// A user counts for so many others (1 to 100) where memory is waited for; may be said of several
+    #[arg(long, value_name = "USER=WEIGHT", requires = "shared", value_parser = weight)]
+    pub weight_of: Vec<(u32, u32)>,
+    /// The most important priority that a user's jobs may have (0 to 9); of whom nothing is said 5, root and this broker's user 0
+    #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = priority)]
+    pub priority_of: Vec<(u32, u8)>,
+    /// The most predicted work of others that may stand in the holder's way
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
+    pub delay_bound: Option<u64>,
+    /// The longest a launch may wait at the gate; it then goes through and is counted
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
+    pub longest_wait: Option<u64>,
+    /// Turn length of the timeslice policy
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
+    pub turn: Option<u64>,
+    /// How long a job may be away while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
+    pub away: Option<u64>,
+    /// What it costs the device to go from one process to another; default 100, and 0 on a device that its jobs share under MPS
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
+    pub switch_cost: Option<u64>,
+    /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
+    pub dilation: f64,
+    /// Whether the scheduler may spin while a filler waits and a gap is near; auto does where there are more than two cores
+    #[arg(long, value_enum, default_value_t)]
+    pub spin: Spin,
+    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow, and their profiles when they have ended (a shared broker writes none)
+    #[arg(long)]
+    pub refine: bool,
+    /// In which order jobs get device memory that is not there for all: weft, fifo, exclusive, best-fit or shortest
+    #[arg(long, default_value_t, value_name = "ORDER")]
+    pub admission: weft_admission::Policy,
+    /// Write decisions and records to a file, a JSON value a line
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Do not say where it runs
+    #[arg(long, short, hide = true)]
+    pub quiet: bool,
+    /// The second half of --background
+    #[arg(long, hide = true, conflicts_with = "background")]
+    pub detached: bool,
+}
+
+/// How long `--background` waits for the broker's first answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A log longer than this begins anew with the next broker.
+const LONGEST_LOG: u64 = 1 << 20;
+
+/// Runs it, or starts it and returns.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let places = match &args.socket {
+        Some(socket) => Places::at(std::path::absolute(socket).context("the socket's path")?),
+        None if args.shared => Places::shared(),
+        None => Places::own(),
+    };
+    let prepared = match args.shared {
+        true => places.prepare_shared(),
+        false => places.prepare(),
+    };
+    prepared.with_context(|| format!("the broker's directory {}", places.directory().display()))?;
+    if args.background {
+        return background(&args, &places);
+    }
+    if args.detached {
+        // A session of its own: no signal of the terminal it was started from reaches it.
+        let _ = rustix::process::setsid();
+        let _ = std::env::set_current_dir("/");
+    }
+    let _journal = journal::begin();
+    weft_daemon::run(&places, &options(&args))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn weight(text: &str) -> Result<(u32, u32), String> {
+    people::figure(text, 1, 100)
+}
+
+fn priority(text: &str) -> Result<(u32, u8), String> {
+    people::figure(text, 0, 9)
+}
+
+/// How many times slower than a real device a simulated one is.
+pub fn dilation(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
+        _ => Err(format!("{text} is not a factor of 1 to 1000")),
+    }
+}
+
+fn options(args: &Args) -> Options {
+    let mut core = Config {
+        policy: args.policy,
+        ..Config::default()
+    }
+    .scaled(args.dilation);
+    if let Some(us) = args.switch_cost {
+        core.switch_cost = us.saturating_mul(1_000);
+    }
+    if let Some(us) = args.delay_bound {
+        core.delay_bound = us.saturating_mul(1_000);
+    }
+    if let Some(us) = args.turn {
+        core.turn = us.saturating_mul(1_000);
+    }
+    if let Some(ms) = args.away {
+        core.away = ms.saturating_mul(1_000_000);
+    }
+    Options {
+        door: match args.shared {
+            true => Door::Shared { group: args.group },
+            false => Door::Private,
+        },
+        rights: Rights {
+            weights: args.weight_of.iter().copied().collect(),
+            priorities: args.priority_of.iter().copied().collect(),
+        },
+        core,
+        switch_cost_said: args.switch_cost.is_some(),
+        idle_exit: args.idle_exit.map(Duration::from_secs),
+        longest_wait: args
+            .longest_wait
+            .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
+        spin: args.spin,
+        refine: args.refine,
+        admission: args.admission,
+        dilation: args.dilation,
+        trace: args.trace.clone(),
+    }
+}
+
+fn background(args: &Args, places: &Places) -> Result<ExitCode> {
+    if admin::pings(places) {
+        return runs_already(args, places);
+    }
+    // Of many that want to start one at once, one does; the others wait for its answer.
+    let _turn = start::turn(places)?;
+    if admin::pings(places) {
+        return runs_already(args, places);
+    }
+    if fs::metadata(places.log()).is_ok_and(|meta| meta.len() > LONGEST_LOG) {
+        let _ = fs::remove_file(places.log());
+    }
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(places.log())
+        .with_context(|| format!("cannot write {}", places.log().display()))?;
+    let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command
+        .args(["broker", "--detached", "--socket"])
+        .arg(places.socket())
+        .args(["--policy", args.policy.as_str(), "--spin", args.spin.name()])
+        .args(["--admission", args.admission.name()])
+        .args(["--dilation", &args.dilation.to_string()]);
+    for (flag, value) in [
+        ("--idle-exit", args.idle_exit),
+        ("--delay-bound", args.delay_bound),
+        ("--longest-wait", args.longest_wait),
+        ("--turn", args.turn),
+        ("--away", args.away),
+        ("--switch-cost", args.switch_cost),
+    ] {
+        if let Some(value) = value {
+            command.arg(flag).arg(value.to_string());
+        }
+    }
+    if args.refine {
+        command.arg("--refine");
+    }
+    if args.shared {
+        command.arg("--shared");
+    }
+    if let Some(group) = args.group {
+        command.arg("--group").arg(group.to_string());
+    }
+    for (uid, weight) in &args.weight_of {
+        command.arg("--weight-of").arg(format!("{uid}={weight}"));
+    }
+    for (uid, priority) in &args.priority_of {
+        command.arg("--priority-of").arg(format!("{uid}={priority}"));
+    }
+    if let Some(trace) = &args.trace {
+        // The broker works in /.
+        command.arg("--trace").arg(std::path::absolute(trace)?);
+    }
+    seal();
+    let mut child = command
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share the log")?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start the broker")?;
+    let deadline = Instant::now() + PATIENCE;
+    while !admin::pings(places) {
+        if let Some(status) = child.try_wait().context("cannot wait for the broker")? {
+            if admin::pings(places) {
+                // Somebody else's broker came first.
+                return runs_already(args, places);
+            }
+            bail!("the broker ended ({status}); its log is {}", places.log().display());
+        }
+        if Instant::now() > deadline {
+            bail!("the broker did not come up; its log is {}", places.log().display());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    if !args.quiet {
+        eprintln!("weft: broker {} at {}", child.id(), places.socket().display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A job that only wants a broker (`--quiet`) has one. Who types this wants his own, with what he
+/// said of it, and that one does not run.
+fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
+    if args.quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!(
+        "a broker already runs at {}, and nothing of it was changed; stop it (weft stop), or give this one another place with --socket",
+        places.socket().display()
+    )
+}
+
+/// Lets no descriptor that this process happened to inherit live on in the broker: a pipe held open there would keep
+/// its reader waiting for ever.
+#[allow(unsafe_code)]
+fn seal() {
+    const ABOVE_STDERR: libc::c_uint = 3;
+    // By the system call: the function came with glibc 2.34, and a program that needs it starts on no older one.
+    // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still uses changes; an older kernel refuses, which is fine.
+    let _ = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            ABOVE_STDERR,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+}

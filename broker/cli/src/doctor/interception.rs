@@ -1,0 +1,108 @@
+//! Rows about weft's own library: whether it is there and whether a process under it really meets it on every way to the driver.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+use super::Row;
+use super::device::answer;
+use crate::environment::{self, Wishes};
+use crate::libraries::{self, Driver};
+use crate::probe;
+use weft_daemon::places::Places;
+
+/// Adds them.
+pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
+    let Some(weft) = libraries::find_weft() else {
+        rows.push(Row::fail(
+            "libweft",
+            "libweft.so is not beside the weft command",
+            "put both in one folder, or name it with WEFT_LIBRARY",
+        ));
+        return;
+    };
+    let glibc = libraries::glibc_of(&weft).map_or(String::new(), |(major, minor)| {
+        format!(", for glibc {major}.{minor} or newer, in containers too")
+    });
+    rows.push(Row::ok("libweft", format!("{}{glibc}", weft.display())));
+    let Some(driver) = driver else {
+        return;
+    };
+    let mut environment = match environment::assemble(places, &Wishes::default()) {
+        Ok(environment) => environment,
+        Err(error) => {
+            rows.push(Row::fail(
+                "interception",
+                format!("{error:#}"),
+                "see the rows about sockets",
+            ));
+            return;
+        }
+    };
+    // The probe is no job: it looks, it does not attach, and starts no broker.
+    environment.set.push(("WEFT_AUTOSTART", "0".into()));
+    environment.set.retain(|(name, _)| *name != "WEFT_SOCKET");
+    environment
+        .set
+        .push(("WEFT_SOCKET", places.directory().join("no-broker-for-the-probe").into()));
+    environment.set.push(("WEFT_LOG", "off".into()));
+    let asked = std::fs::read_link("/proc/self/exe")
+        .map_err(|error| error.to_string())
+        .and_then(|program| {
+            let mut command = Command::new(program);
+            command
+                .args(["probe", "--ways"])
+                .arg(&driver.path)
+                .envs(environment.set.iter().cloned());
+            answer(&mut command)
+        });
+    environment.tidy();
+    let ways: probe::Ways = match asked {
+        Ok(ways) => ways,
+        Err(why) => {
+            rows.push(Row::fail(
+                "interception",
+                why,
+                "run the job without weft and report this",
+            ));
+            return;
+        }
+    };
+    for way in &ways.ways {
+        let what = format!("interception: {}", way.way);
+        rows.push(match &way.library {
+            Some(path) if libraries::same_file(path, &weft) => Row::ok(&what, "reaches weft"),
+            Some(path) => Row::fail(
+                &what,
+                format!("reaches {} past weft", path.display()),
+                "a launch on this way is not seen; is LD_PRELOAD honoured (static or set-user-id program)?",
+            ),
+            None => Row::fail(&what, "reaches nothing", "the function is not found on this way"),
+        });
+    }
+    rows.push(match ways.init {
+        Some(0) => Row::ok("cuInit through weft", "works"),
+        Some(code) => Row::fail(
+            "cuInit through weft",
+            format!("says {code}"),
+            "if it works without weft (row driver version), report this",
+        ),
+        None => Row::fail("cuInit through weft", "was not found", "the preload did not happen"),
+    });
+    if let Some(beyond) = &ways.beyond {
+        rows.push(if beyond.is_empty() {
+            Row::ok("symbol table", "knows every function of this driver")
+        } else {
+            let some: Vec<&str> = beyond.iter().take(5).map(String::as_str).collect();
+            let more = if beyond.len() > some.len() { ", ..." } else { "" };
+            Row::warn(
+                "symbol table",
+                format!(
+                    "lacks {} functions of this driver: {}{more}",
+                    beyond.len(),
+                    some.join(", ")
+                ),
+                "calls of these pass weft by; should a job launch through one of them, weft does not see it",
+            )
+        });
+    }
+}

@@ -1,0 +1,286 @@
+//! Rows about the machine: the sockets, the broker, the cores, the folder of profiles.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::Row;
+use crate::{outside, text};
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+use weft_daemon::status::Status;
+use weft_daemon::store;
+use weft_protocol::VERSION;
+use weft_protocol::transport::{self, path};
+
+/// Adds them.
+pub fn rows(places: &Places, rows: &mut Vec<Row>) {
+    rows.push(sockets(places));
+    rows.push(broker(places));
+    rows.extend(dilation(places));
+    if let Ok(Answer::Status(status)) = admin::ask(places, &Question::Status) {
+        rows.extend(mps(&status));
+        rows.extend(elsewhere(&status));
+    }
+    rows.extend(private_mount(places));
+    rows.push(cores());
+    rows.push(profiles(&store::folder()));
+    rows.push(past_weft(places));
+}
+
+fn sockets(places: &Places) -> Row {
+    let directory = places.directory();
+    let shown = directory.display().to_string();
+    if places.is_shared() {
+        // It is another user's by intent. What counts is that nobody but root can have put it
+        // there.
+        return match path::trusted(places.socket()) {
+            Ok(owner) => Row::ok(
+                "sockets",
+                format!("{shown} (of the broker of all users, user {owner}'s)"),
+            ),
+            Err(error) => Row::fail("sockets", error.to_string(), "jobs will not attach to a broker there"),
+        };
+    }
+    match path::check_folder(places.socket(), false) {
+        Ok(()) => Row::ok("sockets", shown),
+        Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
+            Some(true) => Row::ok("sockets", format!("{shown} (not there yet; it will be made)")),
+            _ => Row::fail(
+                "sockets",
+                format!("{shown} is not there and cannot be made"),
+                "set WEFT_SOCKET to a path in a folder of your own",
+            ),
+        },
+        Err(error) => Row::fail("sockets", error.to_string(), "weft will not put its socket there"),
+    }
+}
+
+fn broker(places: &Places) -> Row {
+    match admin::ask(places, &Question::Ping) {
+        Ok(Answer::Pong { pid, protocol, version }) if protocol == VERSION => Row::ok(
+            "broker",
+            format!(
+                "process {pid}, version {version}, protocol {protocol}, at {}",
+                places.socket().display()
+            ),
+        ),
+        Ok(Answer::Pong { pid, protocol, .. }) => Row::fail(
+            "broker",
+            format!("process {pid} speaks protocol {protocol}, this weft {}", VERSION),
+            "weft stop, then start your jobs again",
+        ),
+        Ok(_) => Row::fail("broker", "gives an answer to another question", "weft stop"),
+        Err(error) if error.is_nobody() => Row::ok("broker", "none runs; weft run starts one"),
+        Err(error) => Row::fail(
+            "broker",
+            format!("{error:#}"),
+            "end it; jobs go on as without weft meanwhile",
+        ),
+    }
+}
+
+/// A simulated GPU that is slower than it pretends: a broker that does not know of it takes each of
+/// its kernels for a long one, and protects nobody.
+fn dilation(places: &Places) -> Option<Row> {
+    let said = std::env::var("SIMGPU_DILATION").ok()?;
+    let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
+    let start = format!("weft stop; weft broker --background --dilation {device}");
+    Some(match admin::ask(places, &Question::Status) {
+        Ok(Answer::Status(status)) if (status.broker.dilation - device).abs() < 1e-3 * device => {
+            Row::ok("dilation", format!("{device}, of device and broker"))
+        }
+        Ok(Answer::Status(status)) => Row::warn(
+            "dilation",
+            format!(
+                "the simulated GPU is {device} times slower (SIMGPU_DILATION), and the broker counts with {}: it protects nobody",
+                status.broker.dilation
+            ),
+            &start,
+        ),
+        _ => Row::warn(
+            "dilation",
+            format!(
+                "the simulated GPU is {device} times slower (SIMGPU_DILATION); a broker that weft run starts does not know it"
+            ),
+            format!("weft broker --background --dilation {device}"),
+        ),
+    })
+}
+
+/// Jobs of which some share a device under MPS and others not.
+fn mps(status: &Status) -> Vec<Row> {
+    let devices = status.broker.devices.iter();
+    let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
+    let rows = apart.map(|device| {
+        Row::warn(
+            "mps, jobs",
+            format!(
+                "{} of the jobs on {} share it under MPS, {} do not: they take turns, and the device counts as one that switches",
+                device.under_mps,
+                device.uuid.as_deref().unwrap_or("the device"),
+                device.not_under_mps
+            ),
+            "start all of them with one CUDA_MPS_PIPE_DIRECTORY, as one user, or none",
+        )
+    });
+    rows.collect()
+}
+
+/// Other brokers that have a device of this one's.
+fn elsewhere(status: &Status) -> Vec<Row> {
+    let others = status.broker.others.iter();
+    let rows = others.map(|other| {
+        Row::warn(
+            "other broker",
+            other.to_string(),
+            "jobs of two brokers get no gaps and no room from one another: have all of them use one socket",
+        )
+    });
+    rows.collect()
+}
+
+/// A socket that only this job, or this container, sees where it lies: Slurm's job_container/tmpfs gives each job a `/tmp` of its own.
+fn private_mount(places: &Places) -> Option<Row> {
+    let socket = places.directory();
+    let folder = nearest(&socket)?;
+    let own = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let machines = fs::read_to_string("/proc/1/mountinfo").ok()?;
+    is_private(&own, &machines, &folder).then(|| {
+        Row::warn(
+            "sockets, mount",
+            format!(
+                "{} is not the machine's {0}: this job has it for itself, and jobs elsewhere do not meet the broker there",
+                folder.display()
+            ),
+            "have one weft broker --shared started for the machine (a prolog, systemd), whose /run/weft all jobs see",
+        )
+    })
+}
+
+/// Whether a folder is another file system's here than for the first process, or another part of one.
+fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
+    match (mounted(own, folder), mounted(machines, folder)) {
+        (Some(here), Some(there)) => here != there,
+        _ => false,
+    }
+}
+
+/// What is mounted where a folder lies: the device, and which part of it (fields 3 and 4 of proc_pid_mountinfo(5)). Of several mounts at one place the last one counts.
+fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
+    let mut found: Option<(usize, (String, String))> = None;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ');
+        let (Some(device), Some(root), Some(at)) = (fields.nth(2), fields.next(), fields.next()) else {
+            continue;
+        };
+        // The kernel writes blanks as \040; weft's folders have none.
+        let depth = Path::new(at).components().count();
+        if folder.starts_with(at) && found.as_ref().is_none_or(|(deepest, _)| depth >= *deepest) {
+            found = Some((depth, (device.to_string(), root.to_string())));
+        }
+    }
+    found.map(|(_, what)| what)
+}
+
+fn cores() -> Row {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match cores {
+        0..4 => Row::warn(
+            "cores",
+            cores.to_string(),
+            "jobs and broker take each other's core: filling gaps shorter than about 0.2 ms will not pay",
+        ),
+        _ => Row::ok("cores", cores.to_string()),
+    }
+}
+
+fn profiles(directory: &Path) -> Row {
+    if directory.as_os_str().is_empty() {
+        return Row::warn(
+            "profiles",
+            "there is no place for them: neither WEFT_PROFILE_DIR nor HOME is set",
+            "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+        );
+    }
+    let shown = directory.display();
+    let there = directory.is_dir();
+    let can = match there {
+        true => writable(directory),
+        false => nearest(directory).is_some_and(|parent| writable(&parent)),
+    };
+    match (there, can) {
+        (true, true) => {
+            let count = weft_profiles::Store::at(directory)
+                .names()
+                .map_or(0, |names| names.len());
+            Row::ok("profiles", format!("{shown} ({count})"))
+        }
+        (false, true) => Row::ok("profiles", format!("{shown} (not there yet; it will be made)")),
+        (_, false) => Row::warn(
+            "profiles",
+            format!("{shown} cannot be written"),
+            "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+        ),
+    }
+}
+
+fn past_weft(places: &Places) -> Row {
+    let attached = match admin::ask(places, &Question::Status) {
+        Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
+        _ => Vec::new(),
+    };
+    let outside: Vec<String> = outside::processes(&attached)
+        .into_iter()
+        .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
+        .collect();
+    match outside.is_empty() {
+        true => Row::ok("past weft", "no process of yours has opened the driver past weft"),
+        false => Row::warn(
+            "past weft",
+            format!(
+                "opened the driver and are no jobs of this broker: {}",
+                outside.join(", ")
+            ),
+            "start them with weft run; a library that opens the driver by its path, from a scope or namespace of its own, stays unseen",
+        ),
+    }
+}
+
+fn writable(directory: &Path) -> bool {
+    access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}
+
+/// The nearest folder above that exists.
+fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
+    directory
+        .ancestors()
+        .find(|parent| parent.is_dir())
+        .map(Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_a_jobs_own_is_told_from_the_machines() {
+        let machines = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 / /run rw shared:5 - tmpfs tmpfs rw\n";
+        let tmp = Path::new("/tmp");
+        assert!(!is_private(machines, machines, tmp));
+        // What job_container/tmpfs does: a folder of the job's, bound over /tmp.
+        let job = format!("{machines}41 22 8:1 /var/spool/job7/.7 /tmp rw - ext4 /dev/sda1 rw\n");
+        assert!(is_private(&job, machines, tmp) && is_private(&job, machines, Path::new("/tmp/weft-1000")));
+        assert!(!is_private(&job, machines, Path::new("/run/weft-1000")));
+        assert!(
+            !is_private(&job, machines, Path::new("/tmpx")),
+            "a name that only begins alike"
+        );
+        // Two at one place: the later one is on top. What cannot be read is no finding.
+        let back = format!("{job}42 41 8:1 / /tmp rw - ext4 /dev/sda1 rw\n");
+        assert_eq!(mounted(&back, tmp), Some(("8:1".into(), "/".into())));
+        assert!(!is_private("", machines, tmp) && !is_private(&job, "nonsense\n", tmp));
+    }
+}

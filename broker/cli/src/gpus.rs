@@ -1,0 +1,328 @@
+//! `weft run --gpu`: which device a job gets that lets weft choose.
+//!
+//! What devices there are says NVML, what of them a set `CUDA_VISIBLE_DEVICES` leaves says the driver itself, both in a process of their own that may hang or crash (`probe`). Which of them
+//! fits best says the broker. The job gets the device by its UUID in `CUDA_VISIBLE_DEVICES` and knows nothing of it.
+//!
+//! What holds: a job never gets a device that the variable did not leave it; where nothing can be asked it runs as it would have run.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsStr;
+
+use super::doctor::device;
+use super::environment::{Backing, Environment, Wishes};
+use super::probe::{Driver, Part};
+use super::{libraries, text};
+use weft_admission::Class;
+use weft_daemon::admin::{self, Answer, Error, Question};
+use weft_daemon::admission::{Offer, Seeker};
+use weft_daemon::places::Places;
+use weft_daemon::store;
+use weft_protocol::amount;
+use weft_protocol::host;
+
+/// Why a job gets none.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// What was typed names no device.
+    Usage(String),
+    /// It fits on none; the figures.
+    Refused(String),
+}
+
+/// A device that a job may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    /// The number that NVML gives the GPU.
+    gpu: usize,
+    part: String,
+    memory: u64,
+    free: Option<u64>,
+}
+
+impl Found {
+    /// As `cuDeviceGetUuid` says it.
+    fn hex(&self) -> String {
+        text::uuid_digits(&self.part)
+    }
+}
+
+/// What `CUDA_VISIBLE_DEVICES` is to be; `None`: as it is.
+pub fn choose(
+    places: &Places,
+    wanted: &str,
+    wishes: &Wishes,
+    environment: &Environment,
+) -> Result<Option<String>, Trouble> {
+    let weft = libraries::find_weft();
+    let Some(driver) = libraries::find_driver(weft.as_deref()) else {
+        return Ok(None);
+    };
+    let told = match device::ask(&driver.path) {
+        Ok(told) => told,
+        Err(why) => {
+            eprintln!("weft: --gpu {wanted}: {why}; the job runs on the device that it chooses itself");
+            return Ok(None);
+        }
+    };
+    let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let visible = visible(&told, variable.as_deref());
+    let allowed = among(&visible, wanted)?;
+    let [first, rest @ ..] = allowed.as_slice() else {
+        return Ok(None);
+    };
+    let seeker = seeker(&allowed, wishes, environment);
+    let place = match admin::ask(places, &Question::Place(Box::new(seeker))) {
+        Ok(Answer::Placed(place)) => place,
+        Err(Error::Sorry(why)) => return Err(Trouble::Refused(why)),
+        other => {
+            // One is one, whoever is asked.
+            let why = other
+                .err()
+                .map_or("an unexpected answer".to_string(), |error| error.to_string());
+            eprintln!("weft: --gpu {wanted}: {why}; nobody chooses");
+            return Ok(rest.is_empty().then(|| first.part.clone()));
+        }
+    };
+    let Some(found) = allowed.iter().find(|found| found.hex() == place.uuid) else {
+        return Ok(None);
+    };
+    if !rest.is_empty() {
+        let how = match (place.left, place.begins_s) {
+            (Some(left), _) => format!("{} are left beside it", text::size(left)),
+            (None, Some(wait)) => format!("it is expected to begin there in {}", text::span(wait)),
+            (None, None) => "it will wait there".to_string(),
+        };
+        eprintln!("weft: gpu {} ({}): {how}", found.gpu, found.part);
+    }
+    Ok(Some(found.part.clone()))
+}
+
+/// What the job may use by its environment.
+fn visible(told: &Driver, variable: Option<&str>) -> Vec<Found> {
+    let mut all = Vec::new();
+    for (gpu, about) in told.nvml.gpus.iter().enumerate() {
+        let parts = if about.mig {
+            &about.instances[..]
+        } else {
+            std::slice::from_ref(&about.whole)
+        };
+        all.extend(parts.iter().map(|part| known(gpu, part)));
+    }
+    if all.is_empty() {
+        // Without NVML: what the driver itself lists.
+        let each = told.devices.iter().enumerate().map(|(gpu, device)| Found {
+            gpu,
+            part: dashed(&device.uuid),
+            memory: device.memory,
+            free: None,
+        });
+        return each.collect();
+    }
+    let Some(list) = variable else { return all };
+    // Of several instances the driver shows one only, so those are read here.
+    let instances: Vec<String> = list
+        .split(',')
+        .map(|entry| entry.trim().to_ascii_lowercase())
+        .take_while(|entry| entry.starts_with("mig-"))
+        .collect();
+    if !instances.is_empty() {
+        let named = |found: &Found| {
+            instances
+                .iter()
+                .any(|entry| found.part.to_ascii_lowercase().starts_with(entry))
+        };
+        return all.into_iter().filter(named).collect();
+    }
+    let shown = |found: &Found| told.devices.iter().any(|device| device.uuid == found.hex());
+    all.into_iter().filter(shown).collect()
+}
+
+fn known(gpu: usize, part: &Part) -> Found {
+    Found {
+        gpu,
+        part: part.uuid.clone(),
+        memory: part.memory,
+        free: Some(part.free),
+    }
+}
+
+/// A UUID of the driver's as the variable takes it.
+fn dashed(hex: &str) -> String {
+    let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        part(0..8),
+        part(8..12),
+        part(12..16),
+        part(16..20),
+        part(20..32)
+    )
+}
+
+/// Those of the visible ones that were asked for.
+fn among(visible: &[Found], wanted: &str) -> Result<Vec<Found>, Trouble> {
+    if wanted.trim().eq_ignore_ascii_case("any") {
+        return Ok(visible.to_vec());
+    }
+    let mut chosen: Vec<Found> = Vec::new();
+    for entry in wanted.split(',').map(str::trim) {
+        let meant: Vec<&Found> = match entry.parse::<usize>() {
+            Ok(number) => visible.iter().filter(|found| found.gpu == number).collect(),
+            Err(_) if entry.len() > 4 => {
+                let entry = entry.to_ascii_lowercase();
+                let begins = |found: &&Found| found.part.to_ascii_lowercase().starts_with(&entry);
+                visible.iter().filter(begins).collect()
+            }
+            Err(_) => Vec::new(),
+        };
+        if meant.is_empty() {
+            let names: Vec<String> = visible.iter().map(|it| format!("{} ({})", it.gpu, it.part)).collect();
+            return Err(Trouble::Usage(format!(
+                "{entry:?} is none of the devices that the job may use: {} (or: any)",
+                names.join(", ")
+            )));
+        }
+        for found in meant {
+            if !chosen.contains(found) {
+                chosen.push(found.clone());
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seeker {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let set = |name: &str| {
+        let found = environment.set.iter().find(|(set, _)| *set == name);
+        found.map_or_else(|| variable(name), |(_, value)| value.to_str().map(str::to_string))
+    };
+    let said = wishes.memory.or_else(|| amount::parse(&variable("WEFT_MEMORY")?).ok());
+    let profile = set("WEFT_PROFILE").and_then(|called| store::load(&called).ok());
+    let ran = profile.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0);
+    let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);
+    let duration = || ran.map(|ran| Class::of(ran).name().to_string());
+    let backing = |asked, name: &str| match wishes.backing {
+        Some(said) => said == asked,
+        None => std::env::var_os("WEFT_BACKING").as_deref() == Some(OsStr::new(name)),
+    };
+    let priority = set("WEFT_PRIORITY").and_then(|text| text.parse().ok());
+    Seeker {
+        unseen: false,
+        pid: std::process::id(),
+        gang: set("WEFT_GANG").unwrap_or_default(),
+        user: set("WEFT_USER").unwrap_or_default(),
+        priority: priority.unwrap_or(5),
+        memory: said.or(peak),
+        duration: set("WEFT_DURATION").or_else(duration),
+        processes: variable("LOCAL_WORLD_SIZE")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(1),
+        managed: backing(Backing::Managed, "managed"),
+        // Where the job's own control group could not hold it, it will be on device memory.
+        either: backing(Backing::Auto, "auto")
+            && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
+        devices: allowed
+            .iter()
+            .map(|found| Offer {
+                uuid: found.hex(),
+                memory: found.memory,
+                free: found.free,
+            })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Device, Gpu, Nvml};
+
+    fn part(uuid: &str) -> Part {
+        Part {
+            uuid: uuid.to_string(),
+            memory: 8,
+            free: 7,
+            ..Part::default()
+        }
+    }
+
+    fn told(shown: &[&str]) -> Driver {
+        let gpu = |uuid: &str, instances: &[&str]| Gpu {
+            whole: part(uuid),
+            instances: instances.iter().map(|uuid| part(uuid)).collect(),
+            mig: !instances.is_empty(),
+        };
+        Driver {
+            devices: shown
+                .iter()
+                .map(|uuid| Device {
+                    uuid: text::uuid_digits(uuid),
+                    memory: 8,
+                    ..Device::default()
+                })
+                .collect(),
+            nvml: Nvml {
+                gpus: vec![
+                    gpu("GPU-aa-1", &[]),
+                    gpu("GPU-bb-2", &["MIG-cc-3", "MIG-dd-4"]),
+                    gpu("GPU-ee-5", &[]),
+                ],
+                ..Nvml::default()
+            },
+            ..Driver::default()
+        }
+    }
+
+    fn names(found: &[Found]) -> Vec<&str> {
+        found.iter().map(|found| found.part.as_str()).collect()
+    }
+
+    #[test]
+    fn what_a_job_may_use() {
+        let all = ["GPU-aa-1", "MIG-cc-3", "MIG-dd-4", "GPU-ee-5"];
+        assert_eq!(
+            names(&visible(&told(&["MIG-cc-3"]), None)),
+            all,
+            "the driver alone would show one instance"
+        );
+        assert_eq!(
+            names(&visible(&told(&["GPU-ee-5", "GPU-aa-1"]), Some("2,0"))),
+            ["GPU-aa-1", "GPU-ee-5"]
+        );
+        assert_eq!(
+            names(&visible(&told(&["MIG-dd-4"]), Some("MIG-dd,MIG-cc"))),
+            ["MIG-cc-3", "MIG-dd-4"]
+        );
+        assert_eq!(names(&visible(&told(&[]), Some(""))), [""; 0]);
+        let bare = Driver {
+            nvml: Nvml::default(),
+            devices: vec![Device {
+                uuid: "5e1f6d75000040008000776566740001".to_string(),
+                ..Device::default()
+            }],
+            ..Driver::default()
+        };
+        assert_eq!(
+            names(&visible(&bare, None)),
+            ["GPU-5e1f6d75-0000-4000-8000-776566740001"]
+        );
+    }
+
+    #[test]
+    fn what_was_asked_for() {
+        let visible = visible(&told(&[]), None);
+        assert_eq!(among(&visible, "any").map(|found| found.len()), Ok(4));
+        assert_eq!(
+            names(&among(&visible, "1").expect("an index")),
+            ["MIG-cc-3", "MIG-dd-4"]
+        );
+        assert_eq!(
+            names(&among(&visible, "gpu-ee,0,2").expect("a list")),
+            ["GPU-ee-5", "GPU-aa-1"]
+        );
+        assert!(matches!(among(&visible, "7"), Err(Trouble::Usage(_))));
+        assert!(matches!(among(&visible, "GPU-"), Err(Trouble::Usage(_))));
+        assert!(matches!(among(&visible, ""), Err(Trouble::Usage(_))));
+    }
+}

@@ -1,0 +1,274 @@
+//! The `weft` command, what a person types: `weft run, profile, trace, broker, status, queue, set, doctor`.
+//!
+//! One file a subcommand. What holds: a mistake on the command line is one line on stderr and exit code 2; a trouble is one line and exit code 1; a job that
+//! is started keeps its own exit code, signals and stdout.
+
+#![deny(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod broker;
+mod cache;
+mod doctor;
+mod environment;
+mod gpus;
+mod inherited;
+mod libraries;
+mod outside;
+mod people;
+mod probe;
+mod profile;
+mod queue;
+mod run;
+mod set;
+mod start;
+mod status;
+mod stop;
+mod text;
+mod top;
+mod trace;
+mod waiting;
+
+const EXAMPLES: &str = "\
+Learn two jobs once, serve them side by side, look at them, and see what this machine has:
+
+  weft profile --name resnet -- python serve.py
+  weft run --priority 0 --profile resnet -- python serve.py
+  weft run --priority 5 -- python train.py
+  weft status
+  weft doctor";
+
+/// Lets several CUDA jobs share one GPU without hurting the one that matters.
+#[derive(Debug, Parser)]
+#[command(name = "weft", version, after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Profile(profile::Args),
+    Status(status::Args),
+    Queue(queue::Args),
+    Top(top::Args),
+    Trace(trace::Args),
+    Set(set::Args),
+    Doctor(doctor::Args),
+    Broker(broker::Args),
+    Stop(stop::Args),
+    #[command(hide = true)]
+    Probe(probe::Args),
+}
+
+/// Parses the command line, does it and says how it went.
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let outcome = match cli.command {
+        Command::Run(args) => run::main(args),
+        Command::Profile(args) => profile::main(args),
+        Command::Status(args) => status::main(args),
+        Command::Queue(args) => queue::main(args),
+        Command::Top(args) => top::main(args),
+        Command::Trace(args) => trace::main(args),
+        Command::Set(args) => set::main(args),
+        Command::Doctor(args) => doctor::main(args),
+        Command::Broker(args) => broker::main(args),
+        Command::Stop(args) => stop::main(args),
+        Command::Probe(args) => probe::main(args),
+    };
+    outcome.unwrap_or_else(|error| {
+        // The chain in one line: `what failed: why: why`.
+        eprintln!("weft: {}", text::told(&error));
+        ExitCode::FAILURE
+    })
+}
+
+/// A wrong command line is one line; help and version are what was asked for.
+fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.exit()
+        }
+        _ => {
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
+            let said = no_action(&words).unwrap_or_else(|| in_one_line(&error.to_string()));
+            eprintln!("weft: {said} ({} --help)", command_of(&words));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A word behind `weft profile` that is none of its commands is taken for the job by clap, which
+/// then misses the name.
+fn no_action(words: &[&str]) -> Option<String> {
+    use clap::CommandFactory;
+    let [profile, word, ..] = words else { return None };
+    let command = Cli::command();
+    let actions = command.find_subcommand(profile).filter(|_| *profile == "profile")?;
+    if word.starts_with('-') || actions.find_subcommand(word).is_some() {
+        return None;
+    }
+    let names: Vec<&str> = actions.get_subcommands().map(clap::Command::get_name).collect();
+    Some(format!(
+        "'{word}' is none of {}; a job to be learnt goes behind a name: weft profile --name NAME -- {word} ...",
+        names.join(", ")
+    ))
+}
+
+/// What clap says, with what it suggests: its paragraphs but for the usage, which `--help` shows.
+fn in_one_line(said: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for paragraph in said.split("\n\n") {
+        let lines: Vec<&str> = paragraph
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let text = lines.join(" ").replace("tip: ", "");
+        let usage = text.starts_with("Usage:") || text.starts_with("For more information");
+        if !usage && !text.is_empty() {
+            parts.push(text.strip_prefix("error: ").unwrap_or(&text).to_string());
+        }
+    }
+    parts.join("; ")
+}
+
+/// The command whose help tells more: as far as what was typed names one.
+fn command_of(words: &[&str]) -> String {
+    use clap::CommandFactory;
+    let (mut command, mut name) = (Cli::command(), "weft".to_string());
+    for word in words {
+        let Some(found) = command.find_subcommand(word).cloned() else {
+            break;
+        };
+        name = format!("{name} {word}");
+        command = found;
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_job_may_be_given_with_and_without_dashes() {
+        for line in [
+            &["weft", "run", "--priority", "3", "--", "python", "-c", "x"][..],
+            &["weft", "run", "--priority", "3", "python", "-c", "x"][..],
+        ] {
+            let Command::Run(args) = Cli::try_parse_from(line).expect("parses").command else {
+                panic!("another command");
+            };
+            assert_eq!(args.command, ["python", "-c", "x"]);
+            assert_eq!(args.priority, Some(3));
+        }
+    }
+
+    #[test]
+    fn a_mistyped_option_is_no_command() {
+        for line in [
+            &["weft", "run", "--profle", "resnet", "--", "python", "x"][..],
+            &["weft", "run", "--prioriy=0", "true"],
+            &["weft", "run", "-x", "true"],
+            &["weft", "run", "--help-me", "true"],
+            &["weft", "profile", "--name", "q", "--outt", "x", "--", "true"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
+        let said = |line: &[&str]| in_one_line(&Cli::try_parse_from(line).expect_err("wrong").to_string());
+        let option = said(&["weft", "run", "--profle", "resnet", "--", "python", "x"]);
+        assert!(
+            option.contains("'--profle'") && option.contains("'--profile'") && !option.contains('\n'),
+            "{option}"
+        );
+        let command = said(&["weft", "statsu"]);
+        assert!(command.contains("'status'"), "{command}");
+        let figure = said(&["weft", "run", "--priority", "high", "--", "true"]);
+        assert!(figure.contains("0 (matters most) to 9"), "{figure}");
+        // Behind the command, or behind the dashes, all is the command's.
+        for line in [
+            &["weft", "run", "python", "-u", "x.py", "--profle"][..],
+            &["weft", "run", "--", "-x", "--profle"],
+            &["weft", "run", "-p", "3", "--", "python", "-u", "--", "x"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
+        }
+        assert_eq!(command_of(&["run", "--profle"]), "weft run");
+        assert_eq!(command_of(&["profile", "keep", "x"]), "weft profile keep");
+        assert_eq!(command_of(&["statsu"]), "weft");
+    }
+
+    #[test]
+    fn a_job_to_profile_may_be_given_without_dashes() {
+        for line in [
+            &["weft", "profile", "--name", "q", "--", "python", "-u", "x.py"][..],
+            &["weft", "profile", "--name", "q", "python", "-u", "x.py"],
+        ] {
+            let Command::Profile(args) = Cli::try_parse_from(line).expect("parses").command else {
+                panic!("another command");
+            };
+            assert_eq!(args.command, ["python", "-u", "x.py"]);
+        }
+        let said = no_action(&["profile", "lst"]).expect("no command");
+        assert!(said.starts_with("'lst' is none of show, list, keep, delete"), "{said}");
+        for known in [
+            &["profile", "keep", "x"][..],
+            &["profile", "--nme", "q"],
+            &["profile"],
+            &["statsu", "x"],
+        ] {
+            assert_eq!(no_action(known), None, "{known:?}");
+        }
+        assert!(Cli::try_parse_from(["weft", "profile", "show", "q"]).is_ok());
+        assert!(Cli::try_parse_from(["weft", "profile", "list"]).is_ok());
+        assert!(Cli::try_parse_from(["weft", "profile", "--name", "q"]).is_err());
+    }
+
+    #[test]
+    fn priorities_end_at_nine() {
+        assert!(Cli::try_parse_from(["weft", "run", "--priority", "10", "--", "true"]).is_err());
+        assert!(Cli::try_parse_from(["weft", "set", "--pid", "7", "--priority", "9"]).is_ok());
+        assert!(Cli::try_parse_from(["weft", "set", "--priority", "9"]).is_err());
+    }
+
+    #[test]
+    fn weights_are_users_and_priorities_jobs() {
+        assert!(Cli::try_parse_from(["weft", "set", "--user", "ann", "--weight", "3"]).is_ok());
+        for wrong in [
+            &["weft", "set", "--user", "ann", "--priority", "3"][..],
+            &["weft", "set", "--pid", "7", "--weight", "3"][..],
+            &["weft", "set", "--user", "ann"][..],
+            &["weft", "set", "--user", "ann", "--weight", "0"][..],
+            &[
+                "weft",
+                "set",
+                "--pid",
+                "7",
+                "--user",
+                "ann",
+                "--priority",
+                "3",
+                "--weight",
+                "3",
+            ][..],
+        ] {
+            assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

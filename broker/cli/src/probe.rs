@@ -1,0 +1,488 @@
+//! `weft probe`, hidden: what a process of its own sees of the driver. `weft doctor` starts it, because a driver may hang or crash.
+//!
+//! Two kinds. `device` opens one library by its path and tells versions and devices. `ways` looks functions up in every way that real programs do and
+//! tells from which file each address comes. Either prints one JSON value and never more.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::ptr;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// What a process of its own sees of the driver
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Tell versions and devices of this driver
+    #[arg(long, conflicts_with = "ways")]
+    device: Option<PathBuf>,
+    /// Look functions up in every way; the value is the real driver's path
+    #[arg(long)]
+    ways: Option<PathBuf>,
+    /// Tell what is free of each device, once for each line that comes in
+    #[arg(long)]
+    memory: bool,
+}
+
+/// What `--device` tells.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Why the library could not be opened.
+    pub trouble: Option<String>,
+    /// Result of `cuInit`; 0 is success.
+    pub init: Option<i32>,
+    /// As `cuDriverGetVersion` says: 13020 is 13.2.
+    pub version: Option<i32>,
+    /// Visible devices.
+    pub devices: Vec<Device>,
+    /// What NVML says.
+    pub nvml: Nvml,
+}
+
+/// One device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// As `cuDeviceGetName` says.
+    pub name: String,
+    /// Hexadecimal.
+    pub uuid: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Major and minor.
+    pub capability: (i32, i32),
+    /// `cuDeviceGetAttribute` for concurrent managed access: whether pages can migrate while kernels run.
+    pub managed: bool,
+    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA 12.4).
+    #[serde(default)]
+    pub mps: Option<bool>,
+}
+
+/// What NVML says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Nvml {
+    /// The file it came from.
+    pub library: Option<PathBuf>,
+    /// Why nothing is known.
+    pub trouble: Option<String>,
+    /// The driver's own version, such as 590.48.01.
+    pub driver: Option<String>,
+    /// Whether the first device is cut into instances.
+    pub mig: Option<bool>,
+    /// All GPUs of the machine, whatever `CUDA_VISIBLE_DEVICES` says.
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
+}
+
+/// A GPU as NVML says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Itself.
+    pub whole: Part,
+    /// Its MIG instances; none where it is not divided.
+    pub instances: Vec<Part>,
+    /// Whether it is divided: work then runs on its instances only.
+    pub mig: bool,
+}
+
+/// A GPU or an instance as NVML says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// `GPU-...` or `MIG-...`.
+    pub uuid: String,
+    /// As `nvmlDeviceGetName` says.
+    pub name: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes that nobody holds.
+    pub free: u64,
+}
+
+/// One way to reach the driver, and where it led.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Way {
+    /// In words.
+    pub way: String,
+    /// The file of the address that was found.
+    pub library: Option<PathBuf>,
+}
+
+/// What `--ways` tells.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ways {
+    /// One each.
+    pub ways: Vec<Way>,
+    /// `cuInit` through the first way.
+    pub init: Option<i32>,
+    /// Driver functions that weft's symbol table lacks; nothing where weft is not in the process.
+    pub beyond: Option<Vec<String>>,
+}
+
+/// Looks and prints.
+pub fn main(args: Args) -> Result<ExitCode> {
+    if args.memory {
+        return memory();
+    }
+    let line = match (args.device, args.ways) {
+        (Some(path), _) => serde_json::to_string(&device(&path))?,
+        (_, Some(path)) => serde_json::to_string(&ways(&path))?,
+        _ => bail!("probe what?"),
+    };
+    println!("{line}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers each line with what there is: UUIDs in hexadecimal, bytes that are free, and all bytes.
+fn memory() -> Result<ExitCode> {
+    if let Some(trouble) = nvml().trouble {
+        bail!("{trouble}");
+    }
+    let library = Library::open(OsStr::new("libnvidia-ml.so.1")).map_err(anyhow::Error::msg)?;
+    for line in std::io::stdin().lines() {
+        line?;
+        let gpus = gpus(library);
+        let parts = gpus
+            .iter()
+            .flat_map(|gpu| std::iter::once(&gpu.whole).chain(&gpu.instances));
+        let told: Vec<(String, u64, u64)> = parts
+            .map(|part| (super::text::uuid_digits(&part.uuid), part.free, part.memory))
+            .collect();
+        println!("{}", serde_json::to_string(&told)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A library that stays open.
+#[derive(Clone, Copy)]
+struct Library(*mut c_void);
+
+impl Library {
+    fn open(name: &OsStr) -> Result<Library, String> {
+        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a zero byte".to_string())?;
+        // SAFETY: the name is a C string; loading a driver runs its constructors, which is what a CUDA program does too.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        match handle.is_null() {
+            false => Ok(Library(handle)),
+            true => Err(last_error()),
+        }
+    }
+
+    fn symbol(self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle came from dlopen and is never closed, or is the special default handle; the name is a C string.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    }
+
+    /// A function of no argument or one of the C types below.
+    fn function<F: Copy>(self, name: &CStr) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let address = self.symbol(name)?;
+        // SAFETY: `F` is a function pointer type (of a pointer's size, asserted) whose signature the caller takes from the driver's or NVML's public
+        // header for this name.
+        Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: dlerror returns null or a string that lives until the thread's next dl call.
+    let text = unsafe { libc::dlerror() };
+    match text.is_null() {
+        true => "not found".to_string(),
+        // SAFETY: not null, and no dl call was made since.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    }
+}
+
+/// The file that holds an address.
+fn file_of(address: *mut c_void) -> Option<PathBuf> {
+    // SAFETY: all zeroes is a valid Dl_info (null pointers).
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr looks the address up and never reads it; `info` is ours.
+    let found = unsafe { libc::dladdr(address, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr gave the loader's own name of a library that stays loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
+}
+
+type Init = unsafe extern "C" fn(c_uint) -> c_int;
+type GetInt = unsafe extern "C" fn(*mut c_int) -> c_int;
+type GetIntOf = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
+type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+type GetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
+type GetSize = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
+type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`, `..._CONCURRENT_MANAGED_ACCESS`, `..._MPS_ENABLED` of cuda.h.
+const CAPABILITY_MAJOR: c_int = 75;
+const CAPABILITY_MINOR: c_int = 76;
+const CONCURRENT_MANAGED_ACCESS: c_int = 89;
+const MPS_ENABLED: c_int = 133;
+
+fn device(path: &std::path::Path) -> Driver {
+    let mut told = Driver {
+        nvml: nvml(),
+        ..Driver::default()
+    };
+    let library = match Library::open(path.as_os_str()) {
+        Ok(library) => library,
+        Err(why) => {
+            told.trouble = Some(why);
+            return told;
+        }
+    };
+    let Some(init) = library.function::<Init>(c"cuInit") else {
+        told.trouble = Some("it has no cuInit".to_string());
+        return told;
+    };
+    // SAFETY: cuInit takes flags, which must be 0.
+    told.init = Some(unsafe { init(0) });
+    if let Some(version) = library.function::<GetInt>(c"cuDriverGetVersion") {
+        // SAFETY: the closure passes a pointer to an int of ours.
+        told.version = int(|out| unsafe { version(out) });
+    }
+    if told.init != Some(0) {
+        return told;
+    }
+    if let Some(count) = library.function::<GetInt>(c"cuDeviceGetCount") {
+        // SAFETY: as above.
+        let count = int(|out| unsafe { count(out) }).unwrap_or(0);
+        told.devices = (0..count.min(64))
+            .filter_map(|ordinal| one_device(library, ordinal))
+            .collect();
+    }
+    told
+}
+
+fn one_device(library: Library, ordinal: c_int) -> Option<Device> {
+    let get = library.function::<GetIntOf>(c"cuDeviceGet")?;
+    // SAFETY: the closure passes a pointer to an int of ours and an ordinal below the count.
+    let handle = int(|out| unsafe { get(out, ordinal) })?;
+    let mut device = Device::default();
+    if let Some(name) = library.function::<GetName>(c"cuDeviceGetName") {
+        let mut buffer = [0u8; 256];
+        // SAFETY: the buffer has the length that is told; one byte is kept for the end.
+        let result = unsafe { name(buffer.as_mut_ptr().cast(), 255, handle) };
+        if result == 0 {
+            device.name = until_zero(&buffer);
+        }
+    }
+    let uuid = library
+        .function::<GetUuid>(c"cuDeviceGetUuid_v2")
+        .or_else(|| library.function::<GetUuid>(c"cuDeviceGetUuid"));
+    if let Some(uuid) = uuid {
+        let mut bytes = [0u8; 16];
+        // SAFETY: a CUuuid is 16 bytes.
+        let result = unsafe { uuid(&mut bytes, handle) };
+        if result == 0 {
+            device.uuid = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        }
+    }
+    if let Some(total) = library.function::<GetSize>(c"cuDeviceTotalMem_v2") {
+        let mut bytes = 0usize;
+        // SAFETY: the pointer is to a size of ours.
+        let result = unsafe { total(&mut bytes, handle) };
+        if result == 0 {
+            device.memory = bytes as u64;
+        }
+    }
+    if let Some(attribute) = library.function::<GetAttribute>(c"cuDeviceGetAttribute") {
+        // SAFETY: the closure passes a pointer to an int of ours, a number of the public header and a device that exists.
+        let ask = |which| int(|out| unsafe { attribute(out, which, handle) });
+        let figure = |which| ask(which).unwrap_or(0);
+        device.capability = (figure(CAPABILITY_MAJOR), figure(CAPABILITY_MINOR));
+        device.managed = figure(CONCURRENT_MANAGED_ACCESS) != 0;
+        device.mps = ask(MPS_ENABLED).map(|enabled| enabled != 0);
+    }
+    Some(device)
+}
+
+fn int(call: impl FnOnce(*mut c_int) -> c_int) -> Option<i32> {
+    let mut value = 0;
+    (call(&mut value) == 0).then_some(value)
+}
+
+fn until_zero(buffer: &[u8]) -> String {
+    let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
+    String::from_utf8_lossy(&buffer[..end]).into_owned()
+}
+
+fn nvml() -> Nvml {
+    type Plain = unsafe extern "C" fn() -> c_int;
+    type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
+    type Handle = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int;
+    type Mig = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> c_int;
+    let mut told = Nvml::default();
+    let library = match Library::open(OsStr::new("libnvidia-ml.so.1")) {
+        Ok(library) => library,
+        Err(why) => {
+            told.trouble = Some(why);
+            return told;
+        }
+    };
+    told.library = library.symbol(c"nvmlInit_v2").and_then(file_of);
+    let Some(init) = library.function::<Plain>(c"nvmlInit_v2") else {
+        told.trouble = Some("it has no nvmlInit_v2".to_string());
+        return told;
+    };
+    // SAFETY: takes nothing.
+    let result = unsafe { init() };
+    if result != 0 {
+        told.trouble = Some(format!("nvmlInit_v2 says {result}"));
+        return told;
+    }
+    if let Some(version) = library.function::<Text>(c"nvmlSystemGetDriverVersion") {
+        let mut buffer = [0u8; 96];
+        // SAFETY: the buffer has the length that is told; one byte is kept for the end.
+        let result = unsafe { version(buffer.as_mut_ptr().cast(), 95) };
+        if result == 0 {
+            told.driver = Some(until_zero(&buffer));
+        }
+    }
+    if let (Some(handle), Some(mig)) = (
+        library.function::<Handle>(c"nvmlDeviceGetHandleByIndex_v2"),
+        library.function::<Mig>(c"nvmlDeviceGetMigMode"),
+    ) {
+        let mut device = ptr::null_mut();
+        // SAFETY: index 0 and a pointer to a handle of ours.
+        let found = unsafe { handle(0, &mut device) };
+        let (mut current, mut pending) = (0, 0);
+        // SAFETY: called only with a handle that NVML has just given, and two ints of ours.
+        if found == 0 && unsafe { mig(device, &mut current, &mut pending) } == 0 {
+            told.mig = Some(current == 1);
+        }
+    }
+    told.gpus = gpus(library);
+    told
+}
+
+/// More instances than a GPU can have.
+const INSTANCES: c_uint = 16;
+
+/// More GPUs than a machine has.
+const GPUS: c_uint = 64;
+
+type ByIndex = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int;
+type ByIndexOf = unsafe extern "C" fn(*mut c_void, c_uint, *mut *mut c_void) -> c_int;
+type CurrentAndPending = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> c_int;
+type TextOf = unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> c_int;
+type MemoryOf = unsafe extern "C" fn(*mut c_void, *mut [u64; 3]) -> c_int;
+
+fn gpus(library: Library) -> Vec<Gpu> {
+    let Some(by_index) = library.function::<ByIndex>(c"nvmlDeviceGetHandleByIndex_v2") else {
+        return Vec::new();
+    };
+    let mode = library.function::<CurrentAndPending>(c"nvmlDeviceGetMigMode");
+    let instance = library.function::<ByIndexOf>(c"nvmlDeviceGetMigDeviceHandleByIndex");
+    let mut all = Vec::new();
+    for index in 0..GPUS {
+        let mut handle = ptr::null_mut();
+        // SAFETY: a pointer to a handle of ours; an index that is none is answered with an error.
+        if unsafe { by_index(index, &mut handle) } != 0 {
+            break;
+        }
+        let (mut current, mut pending) = (0, 0);
+        // SAFETY: a handle that NVML has just given, and two ints of ours.
+        let mig = mode.is_some_and(|mode| unsafe { mode(handle, &mut current, &mut pending) } == 0 && current == 1);
+        let mut instances = Vec::new();
+        if let Some(instance) = instance.filter(|_| mig) {
+            for at in 0..INSTANCES {
+                let mut part = ptr::null_mut();
+                // SAFETY: a handle that NVML has just given, and a pointer to one of ours; a place without an instance is answered with an error.
+                if unsafe { instance(handle, at, &mut part) } == 0 {
+                    instances.push(one_part(library, part));
+                }
+            }
+        }
+        all.push(Gpu {
+            whole: one_part(library, handle),
+            instances,
+            mig,
+        });
+    }
+    all
+}
+
+fn one_part(library: Library, handle: *mut c_void) -> Part {
+    let text = |name: &CStr| {
+        let mut buffer = [0u8; 128];
+        let ask = library.function::<TextOf>(name)?;
+        // SAFETY: a handle that NVML gave, and a buffer of the length that is told; one byte is kept for the end.
+        let result = unsafe { ask(handle, buffer.as_mut_ptr().cast(), 127) };
+        (result == 0).then(|| until_zero(&buffer))
+    };
+    let mut figures = [0u64; 3];
+    if let Some(ask) = library.function::<MemoryOf>(c"nvmlDeviceGetMemoryInfo") {
+        // SAFETY: a handle that NVML gave, and the three numbers of `nvmlMemory_t`: total, free, used.
+        let _ = unsafe { ask(handle, &mut figures) };
+    }
+    Part {
+        uuid: text(c"nvmlDeviceGetUUID").unwrap_or_default(),
+        name: text(c"nvmlDeviceGetName").unwrap_or_default(),
+        memory: figures[0],
+        free: figures[1],
+    }
+}
+
+/// The functions that are looked up: any of them missing would let launches by.
+const LOOKED_UP: &CStr = c"cuLaunchKernel";
+
+fn ways(real: &std::path::Path) -> Ways {
+    let mut told = Ways::default();
+    let by_handle = |library: Result<Library, String>| library.ok()?.symbol(LOOKED_UP).and_then(file_of);
+    let mut add = |way: &str, library: Option<PathBuf>| {
+        told.ways.push(Way {
+            way: way.to_string(),
+            library,
+        });
+    };
+    add(
+        "dlopen(\"libcuda.so.1\")",
+        by_handle(Library::open(OsStr::new("libcuda.so.1"))),
+    );
+    add(
+        "dlopen(\"libcuda.so\")",
+        by_handle(Library::open(OsStr::new("libcuda.so"))),
+    );
+    add(
+        "dlopen of the driver's absolute path",
+        by_handle(Library::open(real.as_os_str())),
+    );
+    add("dlsym(RTLD_DEFAULT)", by_handle(Ok(Library(libc::RTLD_DEFAULT))));
+    let named = Library::open(OsStr::new("libcuda.so.1")).ok();
+    let init = named.and_then(|library| library.function::<Init>(c"cuInit"));
+    told.init = init.map(|init| {
+        // SAFETY: cuInit takes flags, which must be 0.
+        unsafe { init(0) }
+    });
+    let lookup = named.and_then(|library| library.function::<GetProcAddress>(c"cuGetProcAddress_v2"));
+    let found = lookup.and_then(|lookup| {
+        let mut address = ptr::null_mut();
+        let mut status = 0;
+        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the default of the calling program.
+        // SAFETY: a C string, a pointer to a pointer and an int of ours.
+        let result = unsafe { lookup(LOOKED_UP.as_ptr(), &mut address, 12000, 0, &mut status) };
+        (result == 0 && !address.is_null()).then(|| file_of(address)).flatten()
+    });
+    told.ways.push(Way {
+        way: "cuGetProcAddress_v2".to_string(),
+        library: found,
+    });
+    told.beyond = Library(libc::RTLD_DEFAULT).function::<Text>(c"weft_text").map(beyond);
+    told
+}
+
+/// `weft_text` of libweft: what, where to, how much fits; returns the length it would like.
+type Text = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
+
+fn beyond(text: Text) -> Vec<String> {
+    let mut buffer = vec![0u8; 64 * 1024];
+    // SAFETY: a C string, and a buffer of the length that is told.
+    unsafe { text(c"beyond".as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    until_zero(&buffer).lines().map(str::to_string).collect()
+}

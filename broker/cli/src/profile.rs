@@ -1,0 +1,335 @@
+//! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them; shows and lists what was learnt.
+//!
+//! What holds: what could not be written is said before the job starts; a profile that is replaced
+//! is kept as `NAME.old`; where nothing came of it the exit code is not 0 ([`NOTHING`]).
+//!
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. It ends as the job did.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+
+use super::environment::{self, Backing, Evidence, Wishes};
+use super::run::not_started;
+use super::{inherited, start, text, trace, waiting};
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+use weft_daemon::status::Sampled;
+use weft_daemon::store;
+
+/// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that
+/// was well and no profile (or trace) came of it. A profile that had the name before is kept as
+/// NAME.old
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// What the profile is called afterwards
+    #[arg(long, required_unless_present = "trace")]
+    name: Option<String>,
+    /// Record every launch of the steps that the job marks (cuProfilerStart) into this file, heavier than a profile; with --name the profile is
+    /// made of the trace
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
+    trace: Option<PathBuf>,
+    /// How much slower than it pretends a simulated GPU runs: host times are divided by it
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::broker::dilation, requires = "trace")]
+    dilation: f64,
+    /// Also write the profile here
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
+    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
+    priority: Option<u8>,
+    /// What the job's device memory is while it is sampled; what its kernels touch is learnt of managed memory alone
+    #[arg(long, value_enum, conflicts_with = "trace")]
+    backing: Option<Backing>,
+    /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the host's page table, for which the job's memory is managed and launches run one by one until each
+    /// kernel was seen often enough: two minutes at most, and none of it counts as the job's own time
+    #[arg(long, value_enum, conflicts_with = "trace")]
+    evidence: Option<Evidence>,
+    /// The job and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Print a profile
+    Show {
+        /// Its name, or a file (with a slash)
+        name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Name the profiles there are
+    List,
+    /// Make a profile of what a job took that has ended and had said neither --memory nor a profile (weft queue lists them)
+    Keep {
+        /// Its process; left out: the last one that ended
+        #[arg(value_parser = text::whole::<u32>)]
+        pid: Option<u32>,
+        /// What the profile is called; one of that name learns the more of both
+        #[arg(long)]
+        name: String,
+    },
+    /// Delete a profile
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+/// The exit code where the job ended well and there is no profile, or trace, of it: `EX_CANTCREAT`
+/// of sysexits.h, which a job itself hardly has.
+pub const NOTHING: u8 = 73;
+
+/// How long after the job's end its last samples may take to arrive.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Kernels that are printed at most; the JSON has all.
+const KERNELS: usize = 40;
+
+/// Does it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.action {
+        None if args.trace.is_some() => trace::record(&trace::Wanted {
+            file: args.trace.unwrap_or_default(),
+            name: args.name,
+            dilation: args.dilation,
+            command: args.command,
+        }),
+        None => learn(args),
+        Some(Action::Show { name, json }) => show(&name, json),
+        Some(Action::List) => list(),
+        Some(Action::Keep { pid, name }) => keep(pid, &name),
+        Some(Action::Delete { name }) => {
+            let (store, name) = store::locate(&name)?;
+            store.remove(&name)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn learn(args: Args) -> Result<ExitCode> {
+    let name = args.name.context("a profile needs a name")?;
+    let called = match store::absolute(&name) {
+        Ok(called) => called,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let file = store::file(&called)?;
+    store::ready(&called).context("the job was not started: no profile of it could be kept")?;
+    if let Some(out) = &args.out {
+        writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
+    }
+    // A shared broker writes no file for anybody.
+    let places = Places::own();
+    start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
+    admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
+    let wishes = Wishes {
+        priority: Some(args.priority.unwrap_or(0)),
+        profile: Some(called.clone()),
+        profiling: true,
+        backing: match args.evidence {
+            Some(Evidence::Residency) => Some(Backing::Managed),
+            _ => args.backing,
+        },
+        evidence: args.evidence,
+        ..Wishes::default()
+    };
+    let environment = environment::assemble(&places, &wishes)?;
+    for warning in &environment.warnings {
+        eprintln!("weft: {warning}");
+    }
+    let (program, arguments) = args.command.split_first().context("no command")?;
+    let signals = waiting::signals()?;
+    let mut job = Command::new(program);
+    let child = match inherited::pass_on(job.args(arguments).envs(environment.set.iter().cloned())).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            environment.tidy();
+            let _ = admin::ask(&places, &Question::ProfileEnd { name: called });
+            return Ok(not_started(program, &error));
+        }
+    };
+    let status = signals.wait(child)?;
+    environment.tidy();
+    let sampled = match settle(&places, &called) {
+        Ok(sampled) => sampled,
+        Err(error) => {
+            // The job's own end counts more than what was to be learnt of it.
+            eprintln!(
+                "weft: {}: profile {} has what was written before, if anything",
+                text::told(&error),
+                store::short(&called)
+            );
+            return Ok(end(status, false));
+        }
+    };
+    let mut learnt = summary(store::short(&called), &sampled, &file);
+    if let Some(out) = &args.out {
+        match sampled.file.is_some() {
+            true => {
+                if let Err(error) = fs::copy(&file, out) {
+                    eprintln!("weft: cannot write {}: {}", out.display(), text::why(&error));
+                    learnt = false;
+                }
+            }
+            false => eprintln!("weft: {} was not written", out.display()),
+        }
+    }
+    Ok(end(status, learnt))
+}
+
+/// Ends as the job did. One that ended well and of which nothing came is no success all the same: a
+/// script would go on to serve with a profile that is not there.
+pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
+    match status.success() && !learnt {
+        true => ExitCode::from(NOTHING),
+        false => waiting::end_as(status),
+    }
+}
+
+/// Whether a file can be written, without changing one that is there.
+pub fn writable(file: &Path) -> std::io::Result<()> {
+    let there = file.exists();
+    fs::File::options().append(true).create(true).open(file)?;
+    match there {
+        true => Ok(()),
+        false => fs::remove_file(file),
+    }
+}
+
+/// Waits until the job's processes are gone from the broker, then ends the sampling.
+fn settle(places: &Places, name: &str) -> Result<Sampled> {
+    let question = Question::ProfileFlush { name: name.to_string() };
+    let deadline = Instant::now() + SETTLE;
+    while let Answer::Sampled(sampled) = admin::ask(places, &question)? {
+        if sampled.active == 0 {
+            break;
+        }
+        if Instant::now() > deadline {
+            eprintln!(
+                "weft: of the job still run: {}; what they did so far counts",
+                text::count(sampled.active, "process", "processes")
+            );
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    match admin::ask(places, &Question::ProfileEnd { name: name.to_string() })? {
+        Answer::Sampled(sampled) => Ok(sampled),
+        other => bail!("unexpected answer {other:?}"),
+    }
+}
+
+/// Says what came of it, and whether anything did.
+fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
+    if let Some(trouble) = &sampled.trouble {
+        eprintln!("weft: profile {name} could not be written: {trouble}");
+        return false;
+    }
+    let before = match file.exists() {
+        true => format!("; profile {name} stays as it was"),
+        false => String::new(),
+    };
+    match (sampled.clients, sampled.samples) {
+        (0, _) => eprintln!(
+            "weft: no process of the job used the GPU under weft: nothing was learnt{before} (weft doctor shows whether interception works)"
+        ),
+        (clients, 0) => eprintln!(
+            "weft: {} attached, {} launches, but no sample came: nothing was learnt{before}",
+            text::count(clients, "process", "processes"),
+            sampled.launches
+        ),
+        (clients, samples) => {
+            eprintln!(
+                "weft: profile {name}: {} kernels, {samples} samples of {} launches in {}, {}",
+                sampled.kernels,
+                sampled.launches,
+                text::count(clients, "process", "processes"),
+                file.display()
+            );
+            if let Some(kept) = &sampled.kept {
+                eprintln!("weft: the profile that was called {name} before is {kept} now");
+            }
+            eprintln!("weft: serve it with: weft run --priority 0 --profile {name} -- ...");
+        }
+    }
+    sampled.samples > 0 && sampled.clients > 0
+}
+
+fn show(name: &str, json: bool) -> Result<ExitCode> {
+    let profile = store::load(name)?;
+    let page = match json {
+        true => serde_json::to_string_pretty(&weft_profiles::json::to_json(&profile))?,
+        false => weft_profiles::show::table(&profile, KERNELS),
+    };
+    let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
+    let called = match store::absolute(name) {
+        Ok(called) => called,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let question = Question::ProfileKeep {
+        name: called.clone(),
+        pid,
+    };
+    let kept = match admin::ask(&Places::of_environment(), &question)? {
+        Answer::Kept(kept) => kept,
+        // A shared broker says what it learnt; the profile is this user's.
+        Answer::Learnt(took) => store::add(&called, &took)?,
+        other => bail!("unexpected answer {other:?}"),
+    };
+    eprintln!(
+        "weft: profile {name}: {} at its peak, {} long ({}), {}",
+        text::size(kept.memory_peak),
+        text::span(kept.ran_s),
+        kept.command,
+        kept.file.display()
+    );
+    if kept.denied {
+        eprintln!("weft: it wanted more than was free: it will take more where it can (--memory says how much)");
+    }
+    eprintln!("weft: use it with: weft run --profile {name} -- ...");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list() -> Result<ExitCode> {
+    let mut table = text::Table::new(["profile", "kernels", "launches", "gpu"]);
+    let mut troubles = Vec::new();
+    let store = weft_profiles::Store::of_user()?;
+    for name in store.names()? {
+        match store.load(&name) {
+            Ok(profile) => table.row([
+                name,
+                profile.kernels.len().to_string(),
+                profile.launches().to_string(),
+                profile.gpu.to_string(),
+            ]),
+            Err(error) => troubles.push(format!("weft: {}", text::told(&error.into()))),
+        }
+    }
+    let _ = writeln!(std::io::stdout(), "{}", table.lines().join("\n"));
+    for trouble in troubles {
+        eprintln!("{trouble}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

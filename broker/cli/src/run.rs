@@ -1,0 +1,183 @@
+//! `weft run`: a job under weft.
+//!
+//! The job takes this process' place (exec), so its pid, exit code, signals and stdout are its own.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use super::environment::{self, Backing, Environment, Wishes};
+use super::{gpus, inherited, start, text};
+use weft_daemon::places::Places;
+use weft_daemon::store;
+use weft_protocol::amount;
+
+/// Exit codes of a shell for a command that is not there, and one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Run a job under weft, beside the others
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// 0 (matters most) to 9 (fills gaps last); default 5
+    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
+    pub priority: Option<u8>,
+    /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
+    #[arg(long)]
+    pub profile: Option<String>,
+    /// Device memory that the job takes at its peak, all its processes together (12GiB, 500MB); it begins when that is free
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub memory: Option<u64>,
+    /// How long the job runs: short (minutes), medium (up to an hour or so) or long; short ones may pass long ones
+    #[arg(long, value_parser = ["short", "medium", "long"])]
+    pub duration: Option<String>,
+    /// The longest the job waits for device memory; then CUDA says that there is none
+    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds, allow_hyphen_values = true)]
+    pub wait: Option<u64>,
+    /// Where the job would wait for device memory CUDA says that there is none, and it ends with exit code 75 (by itself, so that what it wrote is not lost; after ten seconds it is ended)
+    #[arg(long)]
+    pub no_wait: bool,
+    /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run; auto: managed only where the job would have to wait for device memory
+    #[arg(long, value_enum)]
+    pub backing: Option<Backing>,
+    /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES where
+    /// that is set. Also WEFT_GPU
+    #[arg(long, value_name = "any|LIST")]
+    pub gpu: Option<String>,
+    /// The job and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Runs it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let places = Places::of_environment();
+    let profile = match args.profile.as_deref().map(store::absolute).transpose() {
+        Ok(profile) => profile,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    if let Err(wrong) = said_well(&args) {
+        eprintln!("weft: {wrong}");
+        return Ok(ExitCode::from(2));
+    }
+    // Whether it can be used, the broker tells the job's side.
+    if let Err(error) = start::ensure(&places, &start::idle_exit()) {
+        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+    }
+    let wishes = Wishes {
+        priority: args.priority,
+        profile,
+        profiling: false,
+        backing: args.backing,
+        evidence: None,
+        memory: args.memory,
+        duration: args.duration,
+        wait: match args.no_wait {
+            true => Some("no".to_string()),
+            false => args.wait.map(|seconds| seconds.to_string()),
+        },
+    };
+    // What weft cannot do for the job is no reason not to run it.
+    let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
+        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+        Environment::default()
+    });
+    for warning in &environment.warnings {
+        eprintln!("weft: {warning}");
+    }
+    let wanted = args
+        .gpu
+        .or_else(|| std::env::var("WEFT_GPU").ok().filter(|text| !text.is_empty()));
+    let device = match wanted {
+        None => None,
+        Some(wanted) => match gpus::choose(&places, &wanted, &wishes, &environment) {
+            Ok(device) => device,
+            Err(gpus::Trouble::Usage(why)) => {
+                eprintln!("weft: --gpu {wanted}: {why}");
+                return Ok(ExitCode::from(2));
+            }
+            Err(gpus::Trouble::Refused(why)) => {
+                eprintln!("weft: this job can never run here: {why}");
+                return Ok(ExitCode::FAILURE);
+            }
+        },
+    };
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Ok(ExitCode::from(2));
+    };
+    if let Some(why) = super::outside::reason(program, arguments) {
+        eprintln!("weft: {why}");
+    }
+    let mut job = Command::new(program);
+    job.args(arguments).envs(environment.set);
+    if let Some(device) = device {
+        job.env("CUDA_VISIBLE_DEVICES", device);
+    }
+    let error = inherited::pass_on(&mut job).exec();
+    Ok(not_started(program, &error))
+}
+
+/// What the environment says and no option does must make sense as well: a job that means to say how much it takes is not to run as one that says nothing.
+fn said_well(args: &Args) -> Result<(), String> {
+    let variable = |name: &str| {
+        let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
+        Some(value).filter(|value| !value.is_empty())
+    };
+    if args.memory.is_none()
+        && let Some(text) = variable("WEFT_MEMORY")
+    {
+        amount::parse(&text).map_err(|why| format!("WEFT_MEMORY: {why}"))?;
+    }
+    if args.duration.is_none()
+        && let Some(text) = variable("WEFT_DURATION")
+        && !["short", "medium", "long"].contains(&text.as_str())
+    {
+        return Err(format!("WEFT_DURATION={text} is none of short, medium, long"));
+    }
+    if args.wait.is_none()
+        && !args.no_wait
+        && let Some(text) = variable("WEFT_WAIT")
+        && text != "no"
+        && text.parse::<u64>().is_err()
+    {
+        return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
+    }
+    Ok(())
+}
+
+/// An amount, with a word to who means the backing.
+fn bytes(text: &str) -> Result<u64, String> {
+    match text {
+        "managed" | "device" | "auto" => Err(format!(
+            "--memory is an amount (12GiB); what kind of memory it is says --backing {text}"
+        )),
+        _ => amount::parse(text),
+    }
+}
+
+/// A time to wait.
+fn seconds(text: &str) -> Result<u64, String> {
+    let asked = text.parse::<u64>();
+    asked.map_err(|_| "a whole number of seconds, 0 or more (--no-wait: not at all)".to_string())
+}
+
+/// Says why a job did not start, and what a shell would return.
+pub fn not_started(program: &OsString, error: &io::Error) -> ExitCode {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            eprintln!("weft: {}: command not found", program.display());
+            ExitCode::from(NOT_FOUND)
+        }
+        _ => {
+            eprintln!("weft: {}: {}", program.display(), text::why(error));
+            ExitCode::from(NOT_EXECUTABLE)
+        }
+    }
+}

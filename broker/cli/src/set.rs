@@ -1,0 +1,60 @@
+//! `weft set`: another priority for a job that runs, another weight for a user.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::ArgGroup;
+
+use super::text;
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+
+/// Change the priority of a job that runs or waits, or what a user's jobs weigh in the queue for memory
+#[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("who").required(true).args(["client", "pid", "user"]))]
+#[command(group = ArgGroup::new("what").required(true).args(["priority", "weight"]))]
+pub struct Args {
+    /// By the number that `weft status` shows
+    #[arg(long, value_parser = text::whole::<u64>)]
+    pub client: Option<u64>,
+    /// By process
+    #[arg(long, value_parser = text::whole::<u32>)]
+    pub pid: Option<u32>,
+    /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a uid, and only its owner or root may
+    #[arg(long, conflicts_with = "priority")]
+    pub user: Option<String>,
+    /// 0 (matters most) to 9
+    #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
+    pub priority: Option<u8>,
+    /// He gets so many times as much memory and time as a user of weight 1 while both wait for it
+    #[arg(long, value_parser = weight, conflicts_with_all = ["client", "pid"], allow_negative_numbers = true)]
+    pub weight: Option<u32>,
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    let weight = text.parse().ok().filter(|weight| (1..=100).contains(weight));
+    weight.ok_or_else(|| "a weight is a whole number from 1 to 100".to_string())
+}
+
+/// Sets it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let who = match (args.client, args.pid) {
+        (Some(client), _) => format!("client {client}"),
+        (None, pid) => format!("process {}", pid.unwrap_or_default()),
+    };
+    let question = match (args.user, args.weight, args.priority) {
+        (Some(user), Some(weight), _) => Question::Weight { user, weight },
+        (_, _, Some(priority)) => Question::Set {
+            client: args.client,
+            pid: args.pid,
+            priority,
+        },
+        _ => bail!("a priority goes with --client or --pid, a weight with --user"),
+    };
+    match admin::ask(&Places::of_environment(), &question)? {
+        Answer::Set(0) => bail!("{who} is not attached (weft status)"),
+        Answer::Set(_) | Answer::Done => Ok(ExitCode::SUCCESS),
+        other => bail!("unexpected answer {other:?}"),
+    }
+}

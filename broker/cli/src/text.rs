@@ -1,0 +1,308 @@
+//! Tables and figures as people read them.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::str::FromStr;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use weft_protocol::{PRIORITIES, amount};
+
+/// The widest a command is shown, characters.
+pub const COMMAND: usize = 40;
+
+/// Prints what a question was answered with: all of it as JSON, or the page that people see.
+pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> String) -> Result<()> {
+    let text = match json {
+        true => serde_json::to_string_pretty(answer)?,
+        false => render(answer),
+    };
+    // A reader that went (`| head`) is no trouble.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(())
+}
+
+/// The hexadecimal digits of a UUID as NVML writes it, in lower case.
+pub fn uuid_digits(uuid: &str) -> String {
+    let digits = uuid.split_once('-').map_or(uuid, |(_, digits)| digits);
+    digits.replace('-', "").to_ascii_lowercase()
+}
+
+/// A table whose columns are as wide as their widest cell. Numbers stand to the right, words to the left.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with a head.
+    pub fn new<const N: usize>(head: [&str; N]) -> Table {
+        Table {
+            rows: vec![head.iter().map(|cell| cell.to_string()).collect()],
+        }
+    }
+
+    /// One more row.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.to_vec());
+    }
+
+    /// The lines, without blanks at their ends.
+    pub fn lines(&self) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let cell = |row: &'_ Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
+        let widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                let width = |row| cell(row, column).chars().count();
+                self.rows.iter().map(width).max().unwrap_or(0)
+            })
+            .collect();
+        let numeric: Vec<bool> = (0..columns)
+            .map(|column| {
+                let starts = |row| {
+                    let text = cell(row, column);
+                    text == "-" || text.starts_with(|first: char| first.is_ascii_digit() || first == '-')
+                };
+                self.rows.len() > 1 && self.rows.iter().skip(1).all(starts)
+            })
+            .collect();
+        self.rows
+            .iter()
+            .map(|row| {
+                let cells: Vec<String> = (0..columns)
+                    .map(|column| match numeric[column] {
+                        true => format!("{:>width$}", cell(row, column), width = widths[column]),
+                        false => format!("{:<width$}", cell(row, column), width = widths[column]),
+                    })
+                    .collect();
+                cells.join("  ").trim_end().to_string()
+            })
+            .collect()
+    }
+}
+
+/// A duration with three figures and a unit.
+pub fn duration(ns: u64) -> String {
+    let value = ns as f64;
+    match ns {
+        0 => "0".to_string(),
+        1..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} us", three(value / 1e3)),
+        1_000_000..1_000_000_000 => format!("{} ms", three(value / 1e6)),
+        1_000_000_000..120_000_000_000 => format!("{} s", three(value / 1e9)),
+        _ => span(value / 1e9),
+    }
+}
+
+/// A span of seconds, minutes, hours, days.
+pub fn span(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..120 => format!("{whole} s"),
+        120..7_200 => format!("{} min", whole / 60),
+        7_200..172_800 => format!("{} h", whole / 3_600),
+        _ => format!("{} d", whole / 86_400),
+    }
+}
+
+/// A size with three figures and a unit.
+pub fn size(bytes: u64) -> String {
+    amount::shown(bytes)
+}
+
+/// So many of something, in words that fit one too.
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Why the system refused, without the number that people do not look up.
+pub fn why(error: &std::io::Error) -> String {
+    without_numbers(error)
+}
+
+/// An error and what it came from, in one line: nothing is said twice, nor are the system's
+/// numbers.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(without_numbers) {
+        // Some errors say by themselves what they came from.
+        if !said.contains(&cause) {
+            if !said.is_empty() {
+                said.push_str(": ");
+            }
+            said.push_str(&cause);
+        }
+    }
+    said
+}
+
+/// Without what Rust puts behind each error of the system: ` (os error 13)`.
+fn without_numbers(error: impl std::fmt::Display) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut left = error.to_string();
+    while let Some(at) = left.find(BEGIN)
+        && let Some(end) = left[at..].find(')')
+    {
+        left.replace_range(at..=at + end, "");
+    }
+    left
+}
+
+/// A whole number that is typed.
+pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "a whole number is wanted".to_string())
+}
+
+/// A priority that is typed.
+pub fn priority(text: &str) -> Result<u8, String> {
+    let priority = text.parse().ok().filter(|priority| usize::from(*priority) < PRIORITIES);
+    priority.ok_or_else(|| "a priority is a whole number from 0 (matters most) to 9".to_string())
+}
+
+/// A command line in at most `width` characters: what people know the job by is its script and what
+/// that was told, not where its interpreter lies.
+pub fn command(line: &str, width: usize) -> String {
+    let plain = cut(line, usize::MAX);
+    if plain.chars().count() <= width {
+        return plain;
+    }
+    let words: Vec<&str> = plain.split(' ').collect();
+    let (interpreter, rest) = script_of(&words);
+    let Some((what, arguments)) = rest.split_first() else {
+        return cut(&plain, width);
+    };
+    let shown = |begin: &[&str]| {
+        let all: Vec<&str> = begin.iter().chain(arguments).copied().collect();
+        all.join(" ")
+    };
+    let near = end_of(what, 2);
+    let mut tries = vec![shown(&[near])];
+    if let Some(interpreter) = interpreter {
+        tries.insert(0, shown(&[end_of(interpreter, 1), near]));
+    }
+    let fits = tries.into_iter().find(|line| line.chars().count() <= width);
+    fits.unwrap_or_else(|| cut(&shown(&[end_of(what, 1)]), width))
+}
+
+/// The last parts of a path.
+fn end_of(path: &str, parts: usize) -> &str {
+    let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
+    slashes.nth(parts - 1).and_then(|at| path.get(at + 1..)).unwrap_or(path)
+}
+
+/// The interpreter, if the program is Python, and the words from the script on; the options between
+/// tell nobody anything.
+fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
+    let Some((program, rest)) = words.split_first() else {
+        return (None, words);
+    };
+    let name = end_of(program, 1);
+    if !(name.starts_with("python") || name.starts_with("pypy")) {
+        return (None, words);
+    }
+    let mut at = 0;
+    while let Some(word) = rest.get(at).filter(|word| word.len() > 1 && word.starts_with('-')) {
+        at += match *word {
+            // What follows is the module.
+            "-m" => return (Some(program), rest.get(at + 1..).unwrap_or_default()),
+            "-c" => break,
+            "-W" | "-X" => 2,
+            _ => 1,
+        };
+    }
+    (Some(program), rest.get(at..).unwrap_or_default())
+}
+
+/// At most `width` characters, the cut marked.
+pub fn cut(text: &str, width: usize) -> String {
+    let plain: String = text
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .collect();
+    match plain.chars().count() > width {
+        true => plain.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        false => plain,
+    }
+}
+
+fn three(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_three_places() {
+        assert_eq!(duration(950), "950 ns");
+        assert_eq!(duration(1_234_567), "1.23 ms");
+        assert_eq!(duration(12_345_678_900), "12.3 s");
+        assert_eq!(size(5 * 1024 * 1024 * 1024), "5.00 GiB");
+        assert_eq!(span(90_000.0), "25 h");
+    }
+
+    #[test]
+    fn numbers_stand_right_and_words_left() {
+        let mut table = Table::new(["name", "count"]);
+        table.row(["a".to_string(), "1".to_string()]);
+        table.row(["long".to_string(), "100".to_string()]);
+        assert_eq!(table.lines(), ["name  count", "a         1", "long    100"]);
+    }
+
+    #[test]
+    fn a_job_is_known_by_its_script() {
+        let shown = |line: &str| command(line, 40);
+        let long = "/home/ann/experiments/venv/bin/python3.11 -u -X dev /home/ann/experiments/resnet/train.py --lr 3";
+        assert_eq!(shown(long), "python3.11 resnet/train.py --lr 3");
+        assert_eq!(
+            shown(&format!("{long} --batch 64")),
+            "resnet/train.py --lr 3 --batch 64"
+        );
+        let longer = format!("{long} --batch 64 --workers 12");
+        assert_eq!(shown(&longer), "train.py --lr 3 --batch 64 --workers 12");
+        assert_eq!(shown(&format!("{longer}0")), "train.py --lr 3 --batch 64 --workers 120");
+        assert_eq!(
+            shown(&format!("{longer}00")),
+            "train.py --lr 3 --batch 64 --workers 12…"
+        );
+        assert_eq!(shown("python train.py -u"), "python train.py -u");
+        let module = "/home/ann/experiments/venv/bin/python -m vllm.entrypoints.api --port 8000";
+        assert_eq!(shown(module), "python vllm.entrypoints.api --port 8000");
+        let code = "/home/ann/experiments/venv/bin/python -c import torch; torch.ones(3)";
+        assert_eq!(shown(code), "python -c import torch; torch.ones(3)");
+        let program = "/opt/a/very/long/way/to/the/simulation/bin/solve --steps 100000";
+        assert_eq!(shown(program), "bin/solve --steps 100000");
+        assert_eq!(shown(&"x".repeat(50)).chars().count(), 40);
+        assert_eq!(
+            shown("/usr/bin/python -u -u -u -u -u -u -u -u -u -u -u -u"),
+            "/usr/bin/python -u -u -u -u -u -u -u -u…"
+        );
+    }
+
+    #[test]
+    fn an_error_is_told_once_and_without_numbers() {
+        use anyhow::Context;
+        let refused = || std::io::Error::from_raw_os_error(13);
+        let error = Err::<(), _>(refused()).context("cannot read x").expect_err("one");
+        assert_eq!(told(&error), "cannot read x: Permission denied");
+        let says = anyhow::Error::new(refused()).context(format!("cannot read x: {}", refused()));
+        assert_eq!(told(&says), "cannot read x: Permission denied");
+        assert_eq!(whole::<u32>("x"), Err("a whole number is wanted".to_string()));
+        assert_eq!(
+            (priority("9"), priority("10").is_err(), priority("high").is_err()),
+            (Ok(9), true, true)
+        );
+    }
+
+    #[test]
+    fn a_command_line_cannot_break_the_table() {
+        assert_eq!(cut("a\nb\u{1b}[2J", 10), "a b [2J");
+        assert_eq!(cut("abcdef", 4), "abc…");
+    }
+}

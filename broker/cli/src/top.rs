@@ -1,0 +1,134 @@
+//! `weft top`: what the jobs do now, as rates between two looks.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::text::{self, Table};
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+use weft_daemon::status::{ClientStatus, Status};
+
+/// Show what the jobs do now, again and again
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Seconds between two looks
+    #[arg(long, short, default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    /// End after so many pages; default: never
+    #[arg(long, short = 'n')]
+    count: Option<u64>,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text} is not in 0.1 to 3600")),
+    }
+}
+
+/// Clears the terminal and goes to its first line.
+const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
+
+/// Shows pages until the count, a broken pipe or the broker's end.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let places = Places::of_environment();
+    let look = || -> Result<(Status, Instant)> {
+        match admin::ask(&places, &Question::Status)? {
+            Answer::Status(status) => Ok((*status, Instant::now())),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    };
+    let mut out = std::io::stdout();
+    let clear = if out.is_terminal() { CLEAR } else { "" };
+    let (mut before, mut since) = look()?;
+    let mut pages = 0;
+    while args.count.is_none_or(|count| pages < count) {
+        std::thread::sleep(Duration::from_secs_f64(args.interval));
+        let (now, at) = look()?;
+        let page = render(&before, &now, at.duration_since(since).as_secs_f64());
+        if writeln!(out, "{clear}{page}").and_then(|()| out.flush()).is_err() {
+            break;
+        }
+        (before, since) = (now, at);
+        pages += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(before: &Status, now: &Status, seconds: f64) -> String {
+    let earlier: HashMap<u64, &ClientStatus> = before.clients.iter().map(|client| (client.client, client)).collect();
+    let broker = &now.broker;
+    let mut page = vec![format!(
+        "policy {}, {}, broker {}, {:.0} turns/s, {:.0} decisions/s",
+        broker.policy,
+        text::count(now.clients.len() as u64, "job", "jobs"),
+        broker.waiting,
+        broker.turns.saturating_sub(before.broker.turns) as f64 / seconds,
+        broker.decisions.saturating_sub(before.broker.decisions) as f64 / seconds,
+    )];
+    let mut table = Table::new([
+        "client", "pid", "prio", "mode", "launch/s", "waiting", "granted", "memory", "command",
+    ]);
+    for client in &now.clients {
+        let default = ClientStatus::default();
+        let old = earlier.get(&client.client).copied().unwrap_or(&default);
+        let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
+        let launches = rate(
+            client.launches + client.graph_launches,
+            old.launches + old.graph_launches,
+        );
+        // A wait that lasts is counted when it ends, so a look may catch up with more than the time between two.
+        let share = |ns: f64| format!("{:.0} %", (ns / 1e9 * 100.0).min(100.0));
+        table.row([
+            client.client.to_string(),
+            client.pid.to_string(),
+            client.priority.to_string(),
+            super::status::role(client),
+            format!("{launches:.0}"),
+            share(rate(client.waited_ns, old.waited_ns)),
+            share(rate(client.granted_ns, old.granted_ns)),
+            text::size(client.memory),
+            text::command(&client.command, text::COMMAND),
+        ]);
+    }
+    page.extend(table.lines());
+    page.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_daemon::status::BrokerStatus;
+
+    #[test]
+    fn rates_are_per_second_and_a_newcomer_starts_at_nothing() {
+        let status = |launches, turns| Status {
+            broker: BrokerStatus {
+                turns,
+                ..BrokerStatus::default()
+            },
+            clients: vec![ClientStatus {
+                client: 1,
+                launches,
+                waited_ns: launches * 1_000_000,
+                ..ClientStatus::default()
+            }],
+            ended: Vec::new(),
+        };
+        let page = render(&status(100, 10), &status(300, 50), 2.0);
+        assert!(page.contains("20 turns/s"), "{page}");
+        let row = page.lines().last().expect("a row");
+        assert!(row.contains(" 100 "), "{page}");
+        assert!(row.contains("10 %"), "{page}");
+        let nobody = Status {
+            clients: Vec::new(),
+            ..status(0, 0)
+        };
+        assert!(render(&nobody, &status(300, 50), 1.0).contains(" 300 "));
+    }
+}

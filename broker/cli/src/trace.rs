@@ -1,0 +1,312 @@
+//! `weft trace`: looks at a launch trace, and turns one into JSON and back; and the recording behind `weft profile --trace`.
+//!
+//! Recording needs no broker: the job's own process writes what it does (`WEFT_MODE=trace`), and this command makes the trace of it.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use weft_profiles::Store;
+use weft_profiles::trace::assemble::{self, Options};
+use weft_profiles::trace::raw::Recording;
+use weft_profiles::trace::{Source, Trace, show};
+
+use super::environment::{self, Wishes};
+use super::run::not_started;
+use super::{inherited, profile, text, waiting};
+use weft_daemon::places::Places;
+
+/// Look at a launch trace, or turn one into JSON and back
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Print a trace: its steps in figures, its kernels
+    Show {
+        /// The file
+        file: PathBuf,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a trace as JSON, every operation of it
+    Export {
+        /// The file
+        file: PathBuf,
+        /// Where to
+        out: PathBuf,
+    },
+    /// Make a trace of JSON as `export` writes it
+    Import {
+        /// The JSON
+        json: PathBuf,
+        /// Where to
+        file: PathBuf,
+    },
+}
+
+/// Kernels that are printed at most; the JSON has all.
+const KERNELS: usize = 40;
+
+/// Does it.
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.action {
+        Action::Show { file, json } => {
+            let trace = Trace::load(&file)?;
+            let page = match json {
+                true => serde_json::to_string_pretty(&show::to_json(&trace))?,
+                false => show::table(&trace, KERNELS),
+            };
+            let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
+        }
+        Action::Export { file, out } => {
+            let trace = Trace::load(&file)?;
+            let written = File::create(&out).and_then(|target| {
+                let mut target = BufWriter::new(target);
+                serde_json::to_writer(&mut target, &trace)?;
+                target.flush()
+            });
+            written.with_context(|| format!("cannot write {}", out.display()))?;
+        }
+        Action::Import { json, file } => {
+            let source = File::open(&json).with_context(|| format!("cannot read {}", json.display()))?;
+            let trace: Trace = serde_json::from_reader(BufReader::new(source))
+                .with_context(|| format!("{} is no trace in JSON (weft trace export writes one)", json.display()))?;
+            trace.save(&file)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `weft profile --trace` was told.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The trace.
+    pub file: PathBuf,
+    /// The trace's name, and that of the profile that is made of it.
+    pub name: Option<String>,
+    /// How much slower a simulated device runs.
+    pub dilation: f64,
+    /// The job.
+    pub command: Vec<OsString>,
+}
+
+/// Runs a job and records it. Ends as the job did.
+pub fn record(wanted: &Wanted) -> Result<ExitCode> {
+    if let Some(name) = &wanted.name
+        && let Err(error) = weft_profiles::valid_name(name)
+    {
+        eprintln!("weft: {error}");
+        return Ok(ExitCode::from(2));
+    }
+    let file = std::path::absolute(&wanted.file).with_context(|| format!("cannot find {}", wanted.file.display()))?;
+    // Found out before the job runs, not after.
+    remove_raw(&file)?;
+    profile::writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
+    if let Some(name) = &wanted.name {
+        let ready = Store::of_user().and_then(|store| store.ready(name));
+        ready.context("the job was not started: no profile of it could be kept")?;
+    }
+    let environment = environment::assemble(&Places::of_environment(), &Wishes::default())?;
+    for warning in &environment.warnings {
+        eprintln!("weft: {warning}");
+    }
+    let (program, arguments) = wanted.command.split_first().context("no command")?;
+    let signals = waiting::signals()?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(environment.set.iter().cloned());
+    command.env("WEFT_MODE", "trace").env("WEFT_TRACE", &file);
+    let child = match inherited::pass_on(&mut command).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            environment.tidy();
+            return Ok(not_started(program, &error));
+        }
+    };
+    let status = signals.wait(child)?;
+    environment.tidy();
+    let kept = keep(wanted, &file);
+    if let Err(error) = &kept {
+        eprintln!("weft: {}", text::told(error));
+    }
+    Ok(profile::end(status, kept.is_ok()))
+}
+
+/// Makes the trace, and the profile if it has a name, of what the job's processes wrote.
+fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
+    let mut found = Vec::new();
+    for path in raw_files(file)? {
+        match Recording::load(&path) {
+            Ok(recording) => found.push(recording),
+            Err(error) => eprintln!("weft: {error}"),
+        }
+    }
+    // The process that did most is the job; torchrun and loaders have others beside it.
+    found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
+    let Some(recording) = found.first() else {
+        bail!(
+            "no process of the job used the GPU under weft: nothing was recorded (weft doctor shows whether interception works)"
+        );
+    };
+    let name = wanted.name.clone().unwrap_or_else(|| stem(file));
+    let trace = assemble::trace(recording, &options(wanted, recording, name));
+    if trace.steps.is_empty() {
+        remove_raw(file)?;
+        bail!(
+            "the job marked no step, so {} was not written: have it call torch.cuda.profiler.start() (cuProfilerStart) at the begin of each request or iteration",
+            file.display()
+        );
+    }
+    trace.save(file)?;
+    remove_raw(file)?;
+    if let Some(why) = &recording.ended {
+        eprintln!("weft: the recording ended early: {why}");
+    }
+    let others = found.iter().skip(1).filter(|other| other.operations() > 0).count();
+    if others > 0 {
+        let others = text::count(others as u64, "other process", "other processes");
+        eprintln!("weft: {others} of the job used the GPU too; the trace is of the one that did most");
+    }
+    eprintln!(
+        "weft: trace {}: {} steps, {} operations, {} kernels, {}",
+        trace.name,
+        trace.steps.len(),
+        trace.operations(),
+        trace.kernels.len(),
+        file.display()
+    );
+    if wanted.name.is_some() {
+        let store = Store::of_user()?;
+        let before = store.set_aside(&trace.name)?;
+        let profile = store.save(&trace.profile())?;
+        eprintln!("weft: profile {}: {}", trace.name, profile.display());
+        if let Some(before) = before {
+            eprintln!(
+                "weft: the profile that was called {} before is {before} now",
+                trace.name
+            );
+        }
+    }
+    Ok(())
+}
+
+fn options(wanted: &Wanted, recording: &Recording, name: String) -> Options {
+    let simulated = recording.gpu.name.contains("(simulated)");
+    let mut note = format!("recorded on {}", recording.gpu);
+    if wanted.dilation != 1.0 {
+        note.push_str(&format!("; host times divided by its dilation {}", wanted.dilation));
+    }
+    Options {
+        name,
+        note,
+        source: if simulated { Source::Estimated } else { Source::Measured },
+        taken: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        dilation: wanted.dilation,
+    }
+}
+
+fn stem(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What the job's processes wrote: `FILE.PID.raw`.
+fn raw_files(file: &Path) -> Result<Vec<PathBuf>> {
+    let directory = file.parent().context("no directory")?;
+    let begin = format!("{}.", file.file_name().unwrap_or_default().to_string_lossy());
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
+    let ours = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let name = path.file_name()?.to_str()?;
+        let pid = name.strip_prefix(&begin)?.strip_suffix(".raw")?;
+        let number = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+        number.then_some(path)
+    });
+    Ok(ours.collect())
+}
+
+fn remove_raw(file: &Path) -> Result<()> {
+    for path in raw_files(file)? {
+        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_jobs_own_files_are_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.trace");
+        for name in [
+            "a.trace",
+            "a.trace.12.raw",
+            "a.trace.x.raw",
+            "a.trace.raw",
+            "b.trace.12.raw",
+            "a.trace.7.raw",
+        ] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        let mut names: Vec<_> = raw_files(&file).unwrap().into_iter().collect();
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                directory.path().join("a.trace.12.raw"),
+                directory.path().join("a.trace.7.raw")
+            ]
+        );
+        remove_raw(&file).unwrap();
+        assert!(raw_files(&file).unwrap().is_empty());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn json_goes_out_and_comes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let mut trace = Trace {
+            name: "t".into(),
+            ..Trace::default()
+        };
+        trace.steps.push(weft_profiles::trace::Step::default());
+        trace.save(&at("t.trace")).unwrap();
+        let done = |action| main(Args { action });
+        done(Action::Export {
+            file: at("t.trace"),
+            out: at("t.json"),
+        })
+        .unwrap();
+        done(Action::Import {
+            json: at("t.json"),
+            file: at("u.trace"),
+        })
+        .unwrap();
+        assert_eq!(Trace::load(&at("u.trace")).unwrap(), trace);
+        fs::write(at("bad.json"), "{}").unwrap();
+        let error = done(Action::Import {
+            json: at("bad.json"),
+            file: at("v.trace"),
+        })
+        .unwrap_err();
+        assert!(
+            format!("{error:#}").contains("bad.json is no trace in JSON"),
+            "{error:#}"
+        );
+    }
+}

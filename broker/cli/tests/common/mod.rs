@@ -1,0 +1,318 @@
+//! A broker as a process of its own, and clients as the interposer's session would be, in a few lines each.
+#![allow(dead_code)]
+
+#[path = "../../../../tests/bounded.rs"]
+mod bounded;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+use weft_daemon::status::Status;
+use weft_protocol::VERSION;
+use weft_protocol::board::Board;
+use weft_protocol::control::{Hello, ToBroker};
+use weft_protocol::lane::{Kind, Lane, Mode, Record};
+use weft_protocol::transport::client::{self, Attached};
+use weft_protocol::transport::map::Place;
+
+use self::bounded::Bounded;
+
+/// Far more than anything here takes on a busy machine; a test that reaches it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The `weft` command of this build.
+pub fn weft() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command
+        .env_remove("LD_PRELOAD")
+        .env_remove("WEFT_CUDA_LIBRARY")
+        .env_remove("WEFT_PROFILE_DIR")
+        .env_remove("WEFT_MODE")
+        .env_remove("WEFT_PRIORITY")
+        .env_remove("WEFT_PROFILE")
+        .stdin(Stdio::null());
+    command
+}
+
+/// A folder with a broker's socket, its profiles, and a library that stands for libweft (the C library's mathematics, which every
+/// process may preload without noticing).
+pub struct Home {
+    folder: tempfile::TempDir,
+    _bounded: Bounded,
+}
+
+impl Home {
+    pub fn new() -> Home {
+        let folder = tempfile::tempdir().expect("a folder");
+        let maps = fs::read_to_string("/proc/self/maps").expect("own maps");
+        let library = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(5))
+            .find(|path| path.contains("libc.so.6") || path.contains("libc-2"))
+            .map(|path| Path::new(path).with_file_name("libm.so.6"))
+            .expect("a dynamic program");
+        fs::copy(library, folder.path().join("libweft.so")).expect("copied");
+        Home {
+            folder,
+            _bounded: Bounded::new(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("run/broker.sock")
+    }
+
+    pub fn profiles(&self) -> PathBuf {
+        self.path().join("profiles")
+    }
+
+    /// What brokers in the foreground said.
+    pub fn broker_log(&self) -> PathBuf {
+        self.path().join("broker.log")
+    }
+
+    pub fn places(&self) -> Places {
+        Places::at(self.socket())
+    }
+
+    /// The command in this home.
+    pub fn weft(&self) -> Command {
+        let mut command = weft();
+        command
+            .env("WEFT_SOCKET", self.socket())
+            .env("WEFT_PROFILE_DIR", self.profiles())
+            .env("WEFT_LIBRARY", self.path().join("libweft.so"));
+        command
+    }
+
+    /// The command, done.
+    pub fn done(&self, arguments: &[&str]) -> Output {
+        self.weft().args(arguments).output().expect("ran")
+    }
+
+    pub fn broker(&self, arguments: &[&str]) -> Broker<'_> {
+        let mut command = self.weft();
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.broker_log())
+            .expect("a log");
+        command.args(["broker"]).args(arguments).stderr(log);
+        let child = command.spawn().expect("started");
+        let broker = Broker { child, home: self };
+        until("the broker answers", || admin::pings(&self.places()));
+        broker
+    }
+
+    pub fn status(&self) -> Status {
+        match admin::ask(&self.places(), &Question::Status) {
+            Ok(Answer::Status(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Home {
+    /// The one client, as soon as the broker has it on its list (a moment after the attach).
+    pub fn only_client(&self) -> weft_daemon::status::ClientStatus {
+        until("one client is listed", || self.status().clients.len() == 1);
+        self.status().clients.remove(0)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // A broker that a command started must not outlive the test.
+        let _ = admin::ask(&self.places(), &Question::Stop);
+    }
+}
+
+/// A broker in the foreground.
+pub struct Broker<'a> {
+    pub child: Child,
+    home: &'a Home,
+}
+
+impl Broker<'_> {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn alive(&mut self) -> bool {
+        self.child.try_wait().expect("asked").is_none()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited");
+    }
+
+    pub fn terminate(&self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
+    }
+
+    pub fn status(&self) -> Status {
+        self.home.status()
+    }
+
+    /// Lanes that the broker has mapped.
+    pub fn lanes(&self) -> usize {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
+        maps.matches("memfd:weft-lane").count()
+    }
+
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .expect("descriptors")
+            .count()
+    }
+}
+
+impl Drop for Broker<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for something that must come true.
+pub fn until(what: &str, mut check: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !check() {
+        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A client.
+pub struct Client {
+    pub attached: Attached,
+    pub lane: Place<Lane>,
+    pub board: Place<Board>,
+}
+
+pub fn hello(priority: u8) -> Hello {
+    Hello {
+        version: VERSION,
+        pid: std::process::id(),
+        priority,
+        profile: None,
+        profiling: false,
+        command: "a test's client".to_string(),
+    }
+}
+
+impl Client {
+    pub fn attach(socket: &Path, hello: Hello) -> Client {
+        Client::try_attach(socket, hello).expect("attached")
+    }
+
+    pub fn try_attach(socket: &Path, hello: Hello) -> Result<Client, weft_protocol::transport::Error> {
+        let attached = client::attach(socket, hello, PATIENCE)?;
+        let lane = Place::<Lane>::reserve()?;
+        lane.put(&attached.lane)?;
+        let board = Place::<Board>::reserve()?;
+        board.put(&attached.board)?;
+        lane.get().reports.state.store(1, Ordering::Release);
+        Ok(Client { attached, lane, board })
+    }
+
+    pub fn lane(&self) -> &'static Lane {
+        self.lane.get()
+    }
+
+    pub fn mode(&self) -> Option<Mode> {
+        Mode::from_word(self.lane().orders.mode.load(Ordering::Acquire))
+    }
+
+    pub fn say(&self, message: ToBroker) {
+        self.attached.channel.send(message).expect("said");
+    }
+
+    /// A record, and the bell if the broker wants it.
+    pub fn record(&self, kind: Kind, kernel: u64, a: u64, b: u64) {
+        self.lane().record(Record {
+            kind,
+            thread: 1,
+            at: now(),
+            kernel,
+            a,
+            b,
+        });
+        self.ring();
+    }
+
+    /// Becomes idle.
+    pub fn become_idle(&self) {
+        self.lane().become_idle_fenced(now());
+        self.ring();
+    }
+
+    /// Launches as a holder does.
+    pub fn launch(&self, kernel: u64, cost: u64) {
+        let lane = self.lane();
+        lane.counters.launches.fetch_add(1, Ordering::Relaxed);
+        self.board
+            .get()
+            .raise(lane.orders.sign.load(Ordering::Relaxed) as usize);
+        self.record(Kind::Launch, kernel, cost, 0);
+    }
+
+    /// Comes to the gate as a filler does.
+    pub fn come_to_gate(&self, kernel: u64, cost: u64) {
+        let reports = &self.lane().reports;
+        reports.wanted_kernel.store(kernel, Ordering::Relaxed);
+        reports.wanted_cost.store(cost, Ordering::Relaxed);
+        reports.waiting_since.store(now(), Ordering::Relaxed);
+        reports.waiting.store(1, Ordering::Release);
+        self.ring();
+    }
+
+    /// What a gate checks: credit, and that it is not void.
+    pub fn may_go(&self) -> bool {
+        use weft_protocol::lane::flags::CREDIT_BOUND_TO_SIGNS;
+        let orders = &self.lane().orders;
+        let bound = orders.flags.load(Ordering::Acquire) & CREDIT_BOUND_TO_SIGNS != 0;
+        let sign = orders.sign.load(Ordering::Relaxed) as usize;
+        let void = bound && orders.signs.load(Ordering::Acquire) != self.board.get().above(sign);
+        orders.credit.load(Ordering::Acquire) > 0 && !void
+    }
+
+    pub fn ring(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.lane().broker_sleeps.swap(0, Ordering::AcqRel) == 1 {
+            rustix::io::write(&self.attached.bell, &1u64.to_ne_bytes()).expect("rung");
+        }
+    }
+}
+
+pub fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Small pseudo-random numbers that a seed decides (xorshift64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,176 @@
+//! A broker that follows one that was killed: its predecessor's book, and how clients find their places in it again.
+//!
+//! Clients look for a broker once a second. Until a client is back its job keeps its place: who ran has its share, who waited its turn. So a newcomer is judged from the first
+//! moment on as if the broker had never been away.
+//!
+//! * A process of the book that does not run any more is gone.
+//! * Who waited and does not come back within [`RETURN`] waits no more; who ran keeps its share for as long as it runs, attached or not, since it keeps its memory.
+#![forbid(unsafe_code)]
+
+use super::book::{Book, Gang, Member, stated};
+use super::ledger::{Ledger, Page};
+use super::process::Process;
+use crate::clock;
+use weft_admission::{Admission, Config, DeviceId, Event, Job};
+use weft_protocol::Ns;
+use weft_protocol::control::Wants;
+
+/// Clients look for a broker once a second; a busy machine may hold up hundreds of them for some more.
+const RETURN: Ns = 30_000_000_000;
+
+/// How often it is looked whether those who are absent still run.
+const LOOK: Ns = 100_000_000;
+
+/// A process that the broker before this one knew.
+#[derive(Debug)]
+pub struct Absent {
+    /// Which.
+    pub process: Process,
+    /// Its command line.
+    pub command: String,
+    /// How long it may stay away without being forgotten.
+    pub until: Ns,
+}
+
+impl Book {
+    /// Goes on where another broker was.
+    pub fn go_on(config: Config, ledger: Option<Ledger>, page: Page) -> Book {
+        let mut book = Book::new(config.clone(), ledger);
+        book.machine = Admission::go_on(config, page.machine);
+        book.devices = page.devices;
+        book.users = page.users;
+        book.weights = page.weights;
+        book.next = page.next;
+        book.sums = page.sums;
+        let until = clock::now().saturating_add(RETURN);
+        for kept in page.jobs {
+            let job = kept.job;
+            let absent = kept.members.into_iter().map(|(process, command)| Absent {
+                process,
+                command,
+                until,
+            });
+            let gang = Gang {
+                name: kept.name,
+                device: kept.device,
+                family: kept.family,
+                asked: kept.asked,
+                user: kept.user,
+                uid: kept.uid,
+                stated: kept.stated,
+                timed: kept.timed,
+                waited: book.machine.waits(job),
+                managed: kept.managed,
+                processes: kept.processes,
+                // What it took before is not known any more.
+                took: None,
+                members: Default::default(),
+                absent: absent.collect(),
+                still: Default::default(),
+                told: 0,
+                cramped: None,
+            };
+            book.next = book.next.max(job.0);
+            book.gangs.insert(job, gang);
+        }
+        // Of whom no process is known nobody can come back.
+        let known: Vec<Job> = book.machine.jobs().collect();
+        for job in known {
+            if book.gangs.get(&job).is_none_or(|gang| gang.absent.is_empty()) {
+                book.gangs.remove(&job);
+                book.tell(Event::Ends(job));
+            }
+        }
+        let machine = &book.machine;
+        book.gangs
+            .retain(|job, _| machine.waits(*job) || machine.share(*job).is_some());
+        book.look_at_once();
+        let (waiting, running) = book.machine.count();
+        log::info!("goes on where a broker was before: {running} jobs run, {waiting} wait for memory");
+        book
+    }
+
+    /// The job of this user that a process belonged to before, on this device. (Where `/proc` shows no other user's processes a number alone would do, and it may be another's now.)
+    pub fn back_from(&self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
+        let belonged = |gang: &Gang| {
+            let there = gang.absent.iter().any(|absent| absent.process == *process);
+            there && gang.device == device && gang.user == user
+        };
+        self.gangs.iter().find(|(_, gang)| belonged(gang)).map(|(job, _)| *job)
+    }
+
+    /// A process is back with its job, which kept its place.
+    pub fn comes_back(&mut self, job: Job, member: Member, wants: &Wants, device: DeviceId) {
+        let (client, process) = (member.entry.client, member.process);
+        let entry = std::sync::Arc::clone(&member.entry);
+        // What the process may have by the book, before it is counted anew.
+        let part = self.part(job);
+        if let Some(gang) = self.gangs.get_mut(&job) {
+            gang.absent.retain(|absent| absent.process != process);
+            gang.members.insert(client, member);
+        }
+        self.changed = true;
+        match (wants.runs, part) {
+            (Some(has), Some(part)) => {
+                // It was let in just before the broker was killed, did not hear as what, and began.
+                if !wants.managed && self.machine.is_managed(job) {
+                    self.is_on_device(job);
+                }
+                // It got more just before the broker was killed.
+                if !wants.managed {
+                    self.tell(Event::Has(job, has.saturating_sub(part)));
+                }
+                self.carry_out();
+                self.seat(client, has.max(part));
+            }
+            (Some(has), None) => {
+                // It waited, and began while there was no broker.
+                let ask = self.ask(job, &entry, wants, device, stated(&entry, wants));
+                let fixed = self.fixed(wants, device, has);
+                self.tell(Event::Holds(ask, device, fixed));
+                self.carry_out();
+                self.seat(client, has);
+            }
+            (None, _) => {
+                self.carry_out();
+                self.seat_or_wait(client, job);
+            }
+        }
+    }
+
+    /// Forgets those who do not run any more and those who stay away.
+    pub fn look_for_the_absent(&mut self) {
+        let now = clock::now();
+        if now.saturating_sub(self.looked) >= LOOK && self.gangs.values().any(|gang| !gang.absent.is_empty()) {
+            self.look_at_once();
+        }
+    }
+
+    fn look_at_once(&mut self) {
+        let now = clock::now();
+        self.looked = now;
+        let mut left = Vec::new();
+        for (job, gang) in &mut self.gangs {
+            let waits = self.machine.waits(*job);
+            gang.absent.retain(|absent| {
+                let stays = match absent.process.runs() {
+                    Some(true) => !waits || now < absent.until,
+                    Some(false) => false,
+                    None => now < absent.until,
+                };
+                if !stays {
+                    log::info!("process {} does not come back: {}", absent.process.pid, absent.command);
+                    left.push(*job);
+                }
+                stays
+            });
+        }
+        if left.is_empty() {
+            return;
+        }
+        for job in left {
+            self.leaves(job);
+        }
+        self.carry_out();
+    }
+}

@@ -1,0 +1,175 @@
+//! What devices are there, and how large they are.
+//!
+//! NVML says which there are and how large. A job says it, too, and may lie: its word counts where NVML says nothing, or within an eighth below what NVML says (CUDA has less of a device than
+//! NVML counts). Of several users' words the owner's counts, else that of most of them, and of as many the larger one: a device that is taken for too small refuses jobs for good, one that is taken
+//! for too large shows the rest as others' as soon as somebody looks. So nobody's word stands once somebody knows better, and what a broker before this one believed stands until somebody says
+//! something. Who only asks for a place says nothing.
+//!
+//! What NVML does not list is no device for more than [`MOST`] at a time, and [`EACH`] of a user; where nobody is, a device is forgotten for another one. Jobs beyond run without being counted.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::book::Book;
+use weft_admission::{Device, DeviceId, Event};
+
+/// Devices that NVML does not list, and of these those that one user named; the owner may name all.
+const MOST: usize = 64;
+const EACH: usize = 16;
+
+/// Users whose words on a device are kept.
+const USERS: usize = 1024;
+
+/// CUDA has so much less of a device than NVML counts at most: an eighth. What is held back for the driver is a twentieth on small ones.
+const BELOW: u64 = 8;
+
+/// Devices that NVML lists, and no more: some dozens, instances included.
+const LISTED: usize = 1024;
+
+/// Who says how large a device is.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Who named it first.
+    by: u32,
+    /// The last word of each user.
+    sizes: BTreeMap<u32, u64>,
+}
+
+impl Book {
+    /// The number of a device that is known.
+    pub fn known_device(&self, uuid: &str) -> Option<DeviceId> {
+        let at = self.devices.iter().position(|known| known == uuid);
+        at.map(|at| DeviceId(at as u32))
+    }
+
+    /// The device with this UUID, of which a job of this user says that it has `total` bytes; a new one if it was not heard of. `None`: there are too many.
+    pub fn device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
+        let device = match self.known_device(uuid) {
+            Some(device) => device,
+            None => self.new_device(uuid, total, uid)?,
+        };
+        let sizes = &mut self.said.entry(device).or_default().sizes;
+        if total > 0 && (sizes.len() < USERS || sizes.contains_key(&uid)) {
+            sizes.insert(uid, total);
+        }
+        self.resizes(device);
+        Some(device)
+    }
+
+    fn new_device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
+        let size = self.listed.get(uuid).copied().unwrap_or(total);
+        if size == 0 {
+            return None;
+        }
+        let id = self.number_for(uuid, uid)?;
+        let device = self.blank(id, uuid, size);
+        match self.devices.get_mut(id.0 as usize) {
+            Some(slot) => *slot = uuid.to_string(),
+            None => self.devices.push(uuid.to_string()),
+        }
+        self.pictures.remove(&id);
+        self.seen.remove(&id);
+        self.glimpsed.remove(&id);
+        self.believed.remove(&id);
+        self.said.insert(
+            id,
+            Said {
+                by: uid,
+                sizes: BTreeMap::new(),
+            },
+        );
+        self.tell(Event::Device(device));
+        Some(id)
+    }
+
+    /// A device of which nothing was measured here.
+    pub fn blank(&self, id: DeviceId, uuid: &str, size: u64) -> Device {
+        let context = self.known.context_on(uuid);
+        Device {
+            context: context.unwrap_or(0),
+            measured: context.is_some() || !self.measures,
+            ..Device::new(id, size)
+        }
+    }
+
+    /// A number for a new device; that of one where nobody is, if there are too many.
+    fn number_for(&self, uuid: &str, uid: u32) -> Option<DeviceId> {
+        let next = DeviceId(self.devices.len() as u32);
+        if self.listed.contains_key(uuid) {
+            return Some(next);
+        }
+        let named = |id: &DeviceId| self.said.get(id).map(|said| said.by);
+        let unlisted = || {
+            let all = self.devices.iter().zip(0..).map(|(uuid, at)| (uuid, DeviceId(at)));
+            all.filter(|(uuid, _)| !self.listed.contains_key(*uuid))
+                .map(|(_, id)| id)
+        };
+        let own = unlisted().filter(|id| named(id) == Some(uid)).count();
+        if unlisted().count() < MOST && (own < EACH || self.is_owner(uid)) {
+            return Some(next);
+        }
+        let idle = |id: &DeviceId| {
+            let used = self.gangs.values().any(|gang| gang.device == *id);
+            !used && self.machine.jobs_on(*id) == 0
+        };
+        // His own first.
+        let mut free: Vec<DeviceId> = unlisted().filter(idle).collect();
+        free.sort_by_key(|id| (named(id) != Some(uid), *id));
+        let first = free.first().copied()?;
+        (named(&first) == Some(uid) || own < EACH || self.is_owner(uid)).then_some(first)
+    }
+
+    /// Whether what this user says counts before what others say.
+    pub fn is_owner(&self, uid: u32) -> bool {
+        !self.shared || uid == 0 || uid == self.owner
+    }
+
+    /// How large a device is, after somebody said something.
+    fn resizes(&mut self, device: DeviceId) {
+        let Some(about) = self.about(device).copied() else {
+            return;
+        };
+        let listed = self
+            .devices
+            .get(device.0 as usize)
+            .and_then(|uuid| self.listed.get(uuid));
+        let listed = listed.copied();
+        let believed = |bytes: u64| listed.is_none_or(|most| (most - most / BELOW..=most).contains(&bytes));
+        let said = self.said.get(&device);
+        let words = || {
+            said.into_iter()
+                .flat_map(|said| &said.sizes)
+                .filter(|(_, bytes)| believed(**bytes))
+        };
+        let owners = words()
+            .filter(|(uid, _)| self.is_owner(**uid))
+            .map(|(_, bytes)| *bytes)
+            .max();
+        let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+        for (_, bytes) in words() {
+            *votes.entry(*bytes).or_default() += 1;
+        }
+        let most = votes
+            .into_iter()
+            .map(|(bytes, users)| (users, bytes))
+            .max()
+            .map(|(_, bytes)| bytes);
+        let size = owners.or(most).or(listed).unwrap_or(about.memory);
+        if size != about.memory {
+            log::info!("device {} has {size} bytes and not {}", device.0, about.memory);
+            self.tell(Event::Device(Device { memory: size, ..about }));
+            self.carry_out();
+        }
+    }
+
+    /// NVML says which devices there are, and how large.
+    pub fn lists(&mut self, devices: &[(String, u64)]) {
+        let new: BTreeMap<String, u64> = devices.iter().take(LISTED).cloned().collect();
+        if new != self.listed {
+            self.listed = new;
+            for device in 0..self.devices.len() as u32 {
+                self.resizes(DeviceId(device));
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Admission as bytes from outside reach it, for `tests/soak/fuzz`: a ledger, a `known.json`, what clients say. Nothing of the broker uses it.
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, Mutex};
+
+use super::book::Book;
+use super::learnt::Learnt;
+use super::ledger::{KeptJob, Page};
+use super::process::Process;
+use super::watch::Watch;
+use super::{Desk, Look, known, report};
+use crate::registry::{Entry, Newcomer};
+use crate::server::ToTheClient;
+use weft_admission::{Admission, Ask, Config, Device, DeviceId, Event, Job, Need, User};
+use weft_protocol::control::ToBroker;
+use weft_protocol::transport::map::SharedLane;
+
+/// Clients of a [`Room`].
+pub const CLIENTS: u64 = 4;
+
+/// A ledger's text as the next broker takes it: read, gone on with, looked at by people, written again. Whether it was a ledger at all.
+pub fn ledger(text: &[u8]) -> bool {
+    let Ok(page) = serde_json::from_slice::<Page>(text) else {
+        return false;
+    };
+    let jobs: Vec<Job> = page.jobs.iter().map(|kept| kept.job).take(8).collect();
+    let mut book = Book::go_on(Config::default(), None, page);
+    look(&book);
+    for job in jobs {
+        book.tell(Event::Ends(job));
+        book.carry_out();
+    }
+    book.tell(Event::Tick);
+    book.carry_out();
+    look(&book);
+    true
+}
+
+/// What people are shown must be there, whatever the book holds; and what is written must be read again.
+fn look(book: &Book) {
+    let mut queue = book.queue();
+    report::foresee(&book.machine, &mut queue);
+    let kept = serde_json::to_vec(&book.machine.keep()).expect("a machine can be written");
+    assert!(
+        serde_json::from_slice::<weft_admission::Kept>(&kept).is_ok(),
+        "a book is not read again"
+    );
+}
+
+/// A ledger with jobs that run and wait, one of them of this process.
+pub fn a_ledger() -> Vec<u8> {
+    const GB: u64 = 1 << 30;
+    let mut machine = Admission::new(Config::default());
+    let mut out = Vec::new();
+    machine.handle(1, Event::Device(Device::new(DeviceId(0), 8 * GB)), &mut out);
+    for (job, peak) in [(1, 5 * GB), (2, 6 * GB)] {
+        let ask = Ask {
+            job: Job(job),
+            user: User(0),
+            priority: 5,
+            need: Need::plain(peak, 60_000_000_000),
+            devices: vec![DeviceId(0)],
+        };
+        machine.handle(1 + job, Event::Asks(ask), &mut out);
+    }
+    let kept = |job: u64| KeptJob {
+        job: Job(job),
+        name: "g".into(),
+        device: DeviceId(0),
+        family: Job(job),
+        asked: GB,
+        user: "u".into(),
+        uid: 0,
+        stated: true,
+        timed: true,
+        managed: false,
+        processes: 1,
+        members: vec![(Process::of(std::process::id()), "a b".into())],
+    };
+    let page = Page {
+        devices: vec!["11".repeat(16)],
+        users: vec!["u".into()],
+        jobs: vec![kept(1), kept(2)],
+        next: 3,
+        ..Page::new(machine.keep())
+    };
+    serde_json::to_vec(&page).unwrap_or_default()
+}
+
+/// The text of `known.json`.
+pub fn known(text: &[u8]) -> bool {
+    known::understood(text).is_some_and(|learnt| {
+        let learnt = Learnt::go_on(learnt);
+        learnt.all().len() < usize::MAX
+    })
+}
+
+/// Admission and some clients that say what they like.
+pub struct Room {
+    desk: Desk,
+    clients: Vec<Arc<Entry>>,
+    sender: ToTheClient,
+}
+
+impl Room {
+    /// With nobody who runs or waits. `None`: the system gives no memory to share.
+    pub fn open() -> Option<Room> {
+        // To somebody who is gone: what is sent is dropped.
+        let sender = ToTheClient::nobody();
+        let lane = || Some(Arc::new(SharedLane::lane().ok()?));
+        let clients: Option<Vec<_>> = (1..=CLIENTS).map(|client| Some(entry(client, lane()?))).collect();
+        Some(Room {
+            desk: empty(),
+            clients: clients?,
+            sender,
+        })
+    }
+
+    /// A client says this.
+    pub fn says(&self, client: u64, message: ToBroker) {
+        let Some(entry) = self.clients.get((client % CLIENTS) as usize) else {
+            return;
+        };
+        let client = entry.client;
+        match message {
+            ToBroker::Wants(wants) => self.desk.wants(entry, &self.sender, wants),
+            ToBroker::More { bytes, patience } => self.desk.more(client, bytes, patience),
+            ToBroker::NoMore => self.desk.no_more(client),
+            ToBroker::OnDevice => self.desk.on_device(client),
+            ToBroker::WaitsNoMore | ToBroker::Goodbye => self.desk.gone(client),
+            ToBroker::Context { free, held, own, at } => self.desk.context(client, Look { free, held, own, at }),
+            ToBroker::Note(line) => entry.note(&line),
+            _ => {}
+        }
+    }
+
+    /// Time goes by, and somebody looks.
+    pub fn tick(&self) {
+        self.desk.tick();
+        look(&self.desk.book());
+    }
+
+    /// All clients are gone. Whatever they said, nobody runs or waits then: this panics else.
+    pub fn close(&mut self) {
+        for entry in &self.clients {
+            self.desk.gone(entry.client);
+        }
+        let left = self.desk.book().clients.len();
+        assert_eq!(left, 0, "clients that are gone are still in the book");
+        self.desk = empty();
+    }
+}
+
+fn empty() -> Desk {
+    Desk {
+        book: Arc::new(Mutex::new(Book::new(Config::default(), None))),
+        watch: Watch::none(),
+    }
+}
+
+fn entry(client: u64, lane: Arc<SharedLane>) -> Arc<Entry> {
+    Arc::new(Entry::new(Newcomer {
+        client,
+        pid: std::process::id(),
+        command: String::new(),
+        profile: None,
+        loaded: None,
+        trouble: None,
+        profiling: false,
+        priority: 5,
+        lane,
+    }))
+}

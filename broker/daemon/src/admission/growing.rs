@@ -1,0 +1,217 @@
+//! Jobs that run, want more than is free, and wait for it for a while.
+//!
+//! Which of them wait, and who has what comes free, the core decides; here is who is told, and when it was long enough.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use super::book::{Book, DENIED, wake};
+use crate::clock;
+use weft_admission::{Decision, Event, Job};
+use weft_protocol::Ns;
+use weft_protocol::control::ToClient;
+
+/// A job is told that it waits no more often than this: one that wants more all the time waits all the time.
+const TOLD: u32 = 5;
+
+/// Before this has passed a job is not told that it waits: most that wait so briefly have what they want before a person could read of it.
+const BRIEF: Ns = 1_000_000_000;
+
+/// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to begin for his turn. For how long he keeps others out meanwhile the core knows.
+const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
+
+/// Who waits.
+#[derive(Debug)]
+pub struct Grower {
+    pub client: u64,
+    /// Its job, of which one process waits at a time.
+    pub job: Job,
+    /// All that it wants, of which some is there.
+    bytes: u64,
+    /// What is lacking.
+    pub lacks: u64,
+    /// Since when.
+    pub since: Ns,
+    until: Ns,
+    /// Its person has been told, or is not to be.
+    told: bool,
+}
+
+impl Grower {
+    /// Whether it is time to say that it waits.
+    fn is_to_hear(&self, now: Ns) -> bool {
+        !self.told && now.saturating_sub(self.since) >= BRIEF
+    }
+
+    /// What is said of it then: what it waits for, and how long that is at most.
+    fn line(&self) -> String {
+        format!(
+            "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
+            self.lacks as f64 / f64::from(1u32 << 30),
+            self.until.saturating_sub(self.since).div_ceil(1_000_000_000)
+        )
+    }
+}
+
+impl Book {
+    /// A client wants more than its part. If that is not free and may come to be, the answer may take so long.
+    pub fn more(&mut self, client: u64, bytes: u64, patience: Ns) {
+        let patience = patience.min(LONGEST);
+        let Some(job) = self.clients.get(&client).copied() else {
+            return;
+        };
+        let gathered = self.gather(client, job, bytes, 0);
+        let lacks = bytes - gathered;
+        if lacks == 0 {
+            return self.answer(client, Some(bytes));
+        }
+        let alone = self.growers.iter().all(|grower| grower.job != job);
+        self.tell(match patience > 0 && alone {
+            true => Event::GrowsInTime(job, lacks),
+            false => Event::Grows(job, lacks),
+        });
+        let decided = self.out.iter().find_map(|decision| match decision {
+            Decision::Grant { job: of, .. } if *of == job => Some(true),
+            Decision::Deny { job: of, .. } if *of == job => Some(false),
+            _ => None,
+        });
+        match decided {
+            Some(granted) => {
+                self.carry_out();
+                self.answer(client, granted.then_some(bytes));
+            }
+            None => {
+                let since = clock::now();
+                self.growers.push(Grower {
+                    client,
+                    job,
+                    bytes,
+                    lacks,
+                    since,
+                    until: since.saturating_add(patience),
+                    told: false,
+                });
+                self.shows_who_grows(client, job);
+                self.carry_out();
+            }
+        }
+    }
+
+    /// The client sees that its answer takes longer.
+    fn shows_who_grows(&self, client: u64, job: Job) {
+        let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
+        if let Some(member) = member {
+            let seat = &member.entry.lane.seat;
+            seat.growing.store(1, Ordering::Release);
+            wake(&seat.answers);
+        }
+    }
+
+    /// Says to those who have waited for a moment that they wait, and for how long at most: they do so inside an allocation, where nothing else shows it.
+    fn tells_who_grows(&mut self, now: Ns) {
+        for grower in self.growers.iter_mut().filter(|grower| grower.is_to_hear(now)) {
+            grower.told = true;
+            let Some(gang) = self.gangs.get_mut(&grower.job) else {
+                continue;
+            };
+            gang.told += 1;
+            if gang.told > TOLD {
+                continue;
+            }
+            if let Some(member) = gang.members.get(&grower.client) {
+                let _ = member.sender.send(ToClient::Said(grower.line()));
+            }
+        }
+    }
+
+    /// What a client wanted more it has, or not.
+    fn answer(&self, client: u64, granted: Option<u64>) {
+        let job = self.clients.get(&client);
+        let member = job.and_then(|job| self.gangs.get(job)?.members.get(&client));
+        if let Some(member) = member {
+            let seat = &member.entry.lane.seat;
+            if let Some(bytes) = granted {
+                seat.share.fetch_add(bytes, Ordering::AcqRel);
+            }
+            seat.growing.store(0, Ordering::Release);
+            seat.answers.fetch_add(1, Ordering::AcqRel);
+            wake(&seat.answers);
+        }
+    }
+
+    /// The core has decided on who waited for more, if he did.
+    pub fn has_grown(&mut self, job: Job, granted: bool) {
+        if let Some(at) = self.growers.iter().position(|grower| grower.job == job) {
+            let grower = self.growers.remove(at);
+            self.answer(grower.client, granted.then_some(grower.bytes));
+        }
+    }
+
+    /// A job got no more memory: what it took is less than it would have taken.
+    pub fn notes_denial(&mut self, job: Job) {
+        if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
+            took.denied = true;
+        }
+    }
+
+    /// A client does not wait for more any longer.
+    pub fn grows_no_more(&mut self, client: u64) {
+        if let Some(at) = self.growers.iter().position(|grower| grower.client == client) {
+            let grower = self.growers.remove(at);
+            self.tell(Event::GrowsNoMore(grower.job));
+            self.answer(client, None);
+            self.carry_out();
+        }
+    }
+
+    /// A client has waited for more for as long as it meant to, and hears that there is none.
+    pub fn grows_in_vain(&mut self, client: u64) {
+        let Some(at) = self.growers.iter().position(|grower| grower.client == client) else {
+            return;
+        };
+        let grower = self.growers.remove(at);
+        self.sums[DENIED] += 1;
+        self.notes_denial(grower.job);
+        self.tell(Event::GrowsNoMore(grower.job));
+        self.answer(client, None);
+        self.carry_out();
+    }
+
+    /// Says to those who wait for a while that they do, and no to those who have waited for as long as they meant to.
+    pub fn look_at_the_growing(&mut self) {
+        let now = clock::now();
+        self.tells_who_grows(now);
+        let late = self.growers.iter().filter(|grower| grower.until <= now);
+        let late: Vec<u64> = late.map(|grower| grower.client).collect();
+        for client in late {
+            self.grows_in_vain(client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_soon_over_is_not_told() {
+        let mut grower = Grower {
+            client: 1,
+            job: Job(1),
+            bytes: 3 << 30,
+            lacks: 3 << 29,
+            since: 7 * BRIEF,
+            until: 16 * BRIEF + BRIEF / 2,
+            told: false,
+        };
+        assert!(!grower.is_to_hear(7 * BRIEF) && !grower.is_to_hear(8 * BRIEF - 1));
+        assert!(grower.is_to_hear(8 * BRIEF));
+        assert!(
+            grower.line().contains("1.50 GiB") && grower.line().contains("for 10 s at most"),
+            "{}",
+            grower.line()
+        );
+        grower.told = true;
+        assert!(!grower.is_to_hear(12 * BRIEF), "once");
+    }
+}

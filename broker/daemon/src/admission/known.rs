@@ -1,0 +1,167 @@
+//! What is known from one broker to the next, and over restarts of the machine: what contexts take, and what jobs took that had said nothing. A file beside the profiles.
+//!
+//! A broker ends when nobody was there for a minute; what it has learnt is not lost. What cannot be read counts as nothing.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::learnt::Took;
+use super::ledger::Ledger;
+
+/// The file's name. No profile is called like that.
+pub const FILE: &str = "known.json";
+
+/// Of the format. Another one is not read.
+const FORMAT: u32 = 1;
+
+/// No such file is longer: some dozens of devices and jobs.
+const LONGEST: u64 = 4 << 20;
+
+/// Devices whose contexts are kept.
+const MOST: usize = 256;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Page {
+    format: u32,
+    contexts: BTreeMap<String, u64>,
+    learnt: Vec<Took>,
+}
+
+/// The file.
+#[derive(Debug, Default)]
+pub struct Known {
+    page: Page,
+    writer: Option<Ledger>,
+}
+
+impl Known {
+    /// With what is in this file.
+    pub fn begin(file: PathBuf) -> Known {
+        Known {
+            page: read(&file).unwrap_or_default(),
+            writer: Ledger::begin(file).ok(),
+        }
+    }
+
+    /// What a context took on this device.
+    pub fn context_on(&self, uuid: &str) -> Option<u64> {
+        self.page.contexts.get(uuid).copied()
+    }
+
+    /// What jobs took, the latest last.
+    pub fn learnt(&self) -> Vec<Took> {
+        self.page.learnt.clone()
+    }
+
+    /// A context takes so much there. Of too many devices one is forgotten that is not among `there`.
+    pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
+        let contexts = &mut self.page.contexts;
+        if contexts.len() >= MOST && !contexts.contains_key(uuid) {
+            let Some(old) = contexts.keys().find(|known| !there.contains(known)).cloned() else {
+                return;
+            };
+            contexts.remove(&old);
+        }
+        if self.page.contexts.insert(uuid.to_string(), bytes) != Some(bytes) {
+            self.write();
+        }
+    }
+
+    /// Jobs took this.
+    pub fn took(&mut self, learnt: Vec<Took>) {
+        self.page.learnt = learnt;
+        self.write();
+    }
+
+    fn write(&mut self) {
+        self.page.format = FORMAT;
+        if let Some(writer) = &self.writer {
+            writer.write(serde_json::to_vec(&self.page).ok(), LONGEST);
+        }
+    }
+
+    /// Waits for the last writing, bounded.
+    pub fn close(&self) {
+        if let Some(writer) = &self.writer {
+            writer.finish();
+        }
+    }
+}
+
+fn read(file: &Path) -> Option<Page> {
+    let about = std::fs::metadata(file).ok()?;
+    let text = (about.is_file() && about.len() <= LONGEST).then(|| std::fs::read(file).ok())??;
+    match serde_json::from_slice::<Page>(&text) {
+        Ok(page) if page.format == FORMAT => Some(page),
+        Ok(_) => None,
+        Err(error) => {
+            log::warn!("{}: {error}: it is written anew", file.display());
+            None
+        }
+    }
+}
+
+/// The jobs in such a file's text, as [`read`] understands it.
+pub(super) fn understood(text: &[u8]) -> Option<Vec<Took>> {
+    serde_json::from_slice::<Page>(text).ok().map(|page| page.learnt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_admission::Job;
+
+    #[test]
+    fn what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The folder of the profiles may not be there yet.
+        let file = folder.path().join("profiles").join(FILE);
+        let mut first = Known::begin(file.clone());
+        assert_eq!(first.context_on("a"), None);
+        first.context("a", 7, &[]);
+        let took = Took {
+            family: Job(3),
+            pid: 5,
+            command: "python train.py".into(),
+            user: "ann".into(),
+            uid: 7,
+            gpu: None,
+            peak: 11,
+            ran: 13,
+            denied: true,
+        };
+        first.took(vec![took]);
+        first.close();
+        let next = Known::begin(file.clone());
+        assert_eq!(next.context_on("a"), Some(7));
+        let learnt = next.learnt();
+        assert_eq!(learnt.iter().map(|it| (it.pid, it.peak)).collect::<Vec<_>>(), [(5, 11)]);
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&file).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "it says what jobs of the user's were called");
+        for bad in ["", "{", "[]", "{\"format\":9,\"contexts\":{\"a\":7},\"learnt\":[]}"] {
+            std::fs::write(&file, bad).expect("a file");
+            assert_eq!(Known::begin(file.clone()).context_on("a"), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay() {
+        let mut known = Known::default();
+        let there = ["here".to_string()];
+        known.context("here", 1, &there);
+        for number in 0..10 * MOST {
+            known.context(&format!("{number:032x}"), 2, &there);
+        }
+        assert_eq!(known.page.contexts.len(), MOST);
+        assert_eq!(known.context_on("here"), Some(1));
+        assert_eq!(
+            known.context_on(&format!("{:032x}", 10 * MOST - 1)),
+            Some(2),
+            "the last one"
+        );
+    }
+}

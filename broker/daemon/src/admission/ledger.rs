@@ -1,0 +1,343 @@
+//! The book on the disk: who holds and awaits what, for a broker that comes after this one was killed.
+//!
+//! One small file beside the socket, replaced as a whole. A thread of its own writes it; whoever changes the book waits for that, but never longer than
+//! [`PATIENCE`]: a disk that hangs costs the memory of a restart, not the jobs. What holds: what cannot be read, is of another boot or another format counts as nothing; nobody
+//! believes a process of the file that does not run.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::{self, Process};
+use weft_admission::{DeviceId, Job, Kept};
+
+/// Of the format. Another one is not read.
+const FORMAT: u32 = 2;
+
+/// A file of some tens of kilobytes in a folder that mostly lies in memory takes well under a millisecond.
+#[cfg(not(test))]
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A test asks what was written, on whatever machine.
+#[cfg(test)]
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the broker's end may wait for the last writing.
+#[cfg(not(test))]
+const LAST: Duration = Duration::from_millis(500);
+#[cfg(test)]
+const LAST: Duration = PATIENCE;
+
+/// No book is longer: 4,096 clients of some kilobytes each.
+const LONGEST: u64 = 32 << 20;
+
+/// What is written.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Page {
+    /// The format.
+    pub format: u32,
+    /// The boot of the machine that its times belong to.
+    pub boot: String,
+    /// The machine.
+    pub machine: Kept,
+    /// UUIDs of the devices, by their numbers in the machine.
+    pub devices: Vec<String>,
+    /// Users, by their numbers in the machine.
+    pub users: Vec<String>,
+    /// Users with a weight of their own.
+    pub weights: BTreeMap<String, u32>,
+    /// What is known of each job beyond what the machine knows.
+    pub jobs: Vec<KeptJob>,
+    /// The last number given to a job.
+    pub next: u64,
+    /// What was counted.
+    pub sums: [u64; 4],
+}
+
+/// A job that waits or runs, on one device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KeptJob {
+    /// Its number.
+    pub job: Job,
+    /// What its processes have in common.
+    pub name: String,
+    /// Where.
+    pub device: DeviceId,
+    /// The first gang of its job.
+    pub family: Job,
+    /// Bytes that it asked for, contexts left out.
+    pub asked: u64,
+    /// Whose.
+    pub user: String,
+    /// Whose, as the kernel says.
+    #[serde(default = "nobody")]
+    pub uid: u32,
+    /// Its memory was said beforehand.
+    pub stated: bool,
+    /// How long it runs was.
+    #[serde(default)]
+    pub timed: bool,
+    /// Its memory is managed.
+    pub managed: bool,
+    /// Processes that were said to come.
+    pub processes: u32,
+    /// Those that came, with their command lines.
+    pub members: Vec<(Process, String)>,
+}
+
+/// A user that there is none of.
+fn nobody() -> u32 {
+    u32::MAX
+}
+
+impl Page {
+    /// A page of this boot.
+    pub fn new(machine: Kept) -> Page {
+        Page {
+            format: FORMAT,
+            boot: process::boot(),
+            machine,
+            devices: Vec::new(),
+            users: Vec::new(),
+            weights: BTreeMap::new(),
+            jobs: Vec::new(),
+            next: 0,
+            sums: [0; 4],
+        }
+    }
+
+    /// What a broker before this one left, if that can be used.
+    pub fn read(path: &Path) -> Option<Page> {
+        let about = std::fs::metadata(path).ok()?;
+        let complain = |why: String| {
+            log::warn!(
+                "{}: {why}: jobs that run are known when they have come back",
+                path.display()
+            );
+            None
+        };
+        if about.len() > LONGEST {
+            return complain(format!("{} bytes are no book", about.len()));
+        }
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) => return complain(error.to_string()),
+        };
+        match serde_json::from_slice::<Page>(&text) {
+            Ok(page) if page.format != FORMAT => complain(format!("is of format {}, not {FORMAT}", page.format)),
+            // Of a boot before this one nothing runs any more.
+            Ok(page) => (page.boot == process::boot()).then_some(page),
+            Err(error) => complain(error.to_string()),
+        }
+    }
+}
+
+/// Writes pages.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    desk: Arc<(Mutex<Slot>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The newest that is not written yet; within, `None`: there is nothing to keep, and the file goes.
+    next: Option<Option<Vec<u8>>>,
+    asked: u64,
+    done: u64,
+}
+
+impl Ledger {
+    /// Begins to write to this file.
+    pub fn begin(path: PathBuf) -> std::io::Result<Ledger> {
+        let desk = Arc::new((Mutex::new(Slot::default()), Condvar::new()));
+        let ours = Arc::clone(&desk);
+        std::thread::Builder::new()
+            .name("weft-ledger".into())
+            .spawn(move || write_all(&path, &ours))?;
+        Ok(Ledger { desk })
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.desk.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a page written (`None`: the file removed), and waits for that for a moment.
+    pub fn put(&self, page: Option<&Page>) {
+        // A page has no map with other keys than numbers and no number that is none, so this does not fail.
+        self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST);
+    }
+
+    /// The same for what is no page. What is longer than `longest` nobody would read: then no file is better than an old one.
+    pub fn write(&self, bytes: Option<Vec<u8>>, longest: u64) {
+        let bytes = bytes.filter(|bytes| {
+            let fits = bytes.len() as u64 <= longest;
+            if !fits {
+                log::warn!("{} bytes are too many to be written down", bytes.len());
+            }
+            fits
+        });
+        let mut slot = self.slot();
+        slot.asked += 1;
+        let this = slot.asked;
+        slot.next = Some(bytes);
+        self.desk.1.notify_all();
+        let waited = self.desk.1.wait_timeout_while(slot, PATIENCE, |slot| slot.done < this);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits until all is written, bounded.
+    pub fn finish(&self) {
+        let slot = self.slot();
+        let waited = self
+            .desk
+            .1
+            .wait_timeout_while(slot, LAST, |slot| slot.done < slot.asked);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn write_all(path: &Path, desk: &(Mutex<Slot>, Condvar)) {
+    let mut complained = false;
+    loop {
+        let slot = desk.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread ends with its process; it holds nothing.
+        let waiting = desk.1.wait_while(slot, |slot| slot.next.is_none());
+        let mut slot = waiting.unwrap_or_else(PoisonError::into_inner);
+        let (Some(page), number) = (slot.next.take(), slot.asked) else {
+            continue;
+        };
+        drop(slot);
+        if let Err(error) = replace(path, page.as_deref())
+            && !std::mem::replace(&mut complained, true)
+        {
+            log::warn!(
+                "{}: {error}: a broker after this one will not know who runs until they come back",
+                path.display()
+            );
+        }
+        let mut slot = desk.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.done = number;
+        desk.1.notify_all();
+    }
+}
+
+fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
+    let Some(page) = page else {
+        return match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    };
+    // Beside it, so that the renaming stays within one file system. Not synced: it is to outlive this process, not the machine.
+    let mut new = path.as_os_str().to_os_string();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    // What jobs are called is nobody else's business.
+    let create = || {
+        let _ = std::fs::remove_file(&new);
+        std::fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)
+    };
+    let mut file = match create() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            new.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            create()?
+        }
+        other => other?,
+    };
+    let written = file.write_all(page);
+    drop(file);
+    // A full disk: nothing half-written stays.
+    written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_admission::{Admission, Ask, Config, Decision, Device, Event, Need, User};
+
+    const GB: u64 = 1 << 30;
+
+    fn ask(job: u64, peak: u64) -> Event {
+        Event::Asks(Ask {
+            job: Job(job),
+            user: User(job as u32 % 2),
+            priority: 5,
+            need: Need::plain(peak, 60_000_000_000),
+            devices: vec![DeviceId(0)],
+        })
+    }
+
+    /// A machine with one that runs and two that wait.
+    fn machine() -> Admission {
+        let mut machine = Admission::new(Config::default());
+        let mut out = Vec::new();
+        machine.handle(1, Event::Device(Device::new(DeviceId(0), 8 * GB)), &mut out);
+        machine.handle(1, Event::Weight(User(1), 3), &mut out);
+        for (job, peak) in [(1, 5 * GB), (2, 6 * GB), (3, 4 * GB)] {
+            machine.handle(1 + job, ask(job, peak), &mut out);
+        }
+        assert_eq!(machine.count(), (2, 1));
+        machine
+    }
+
+    #[test]
+    fn a_machine_goes_on_where_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("book");
+        let ledger = Ledger::begin(path.clone()).expect("a thread");
+        let before = machine();
+        let page = Page {
+            devices: vec!["a".into()],
+            ..Page::new(before.keep())
+        };
+        ledger.put(Some(&page));
+        ledger.finish();
+        let read = Page::read(&path).expect("it was written");
+        assert_eq!(read.devices, page.devices);
+        let (mut old, mut new) = (before, Admission::go_on(Config::default(), read.machine));
+        assert_eq!(new.view(), old.view());
+        let ends = |machine: &mut Admission| {
+            let mut out = Vec::new();
+            machine.handle(1000, Event::Ends(Job(1)), &mut out);
+            out
+        };
+        let (was, is) = (ends(&mut old), ends(&mut new));
+        assert_eq!(is, was);
+        assert!(matches!(is.as_slice(), [Decision::Admit { .. }]), "{is:?}");
+        assert_eq!(new.view(), old.view());
+        ledger.put(None);
+        ledger.finish();
+        assert!(!path.exists());
+        assert!(Page::read(&path).is_none());
+    }
+
+    #[test]
+    fn what_makes_no_sense_counts_as_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("book");
+        let good = serde_json::to_string(&Page::new(machine().keep())).expect("a page");
+        std::fs::write(&path, &good).expect("a file");
+        assert!(Page::read(&path).is_some());
+        for bad in [
+            String::new(),
+            good[..good.len() / 2].to_string(),
+            good.replace("\"format\":2", "\"format\":1"),
+            good.replace(&process::boot(), "another"),
+        ] {
+            std::fs::write(&path, bad).expect("a file");
+            assert!(Page::read(&path).is_none());
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What those who wait for memory are told: that they wait, where, why, and that they have come nearer.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use super::book::{Book, wake};
+use crate::clock;
+use weft_admission::Job;
+use weft_protocol::Ns;
+use weft_protocol::control::ToClient;
+use weft_protocol::seat::Standing;
+
+/// Who waits hears of another place no sooner than this after the last, and no more often than [`TOLD`].
+const POSITIONS: Ns = 10_000_000_000;
+const TOLD: u32 = 20;
+
+impl Book {
+    /// Says to a job's processes that they wait, where, and why.
+    pub fn waits(&self, job: Job) {
+        let queue = self.queue();
+        let Some(gang) = self.gangs.get(&job) else { return };
+        let row = queue
+            .waiting
+            .iter()
+            .find(|row| row.clients.iter().any(|it| gang.members.contains_key(it)));
+        let Some(row) = row else { return };
+        for member in gang.members.values() {
+            let seat = &member.entry.lane.seat;
+            if seat.standing() == Standing::Waits {
+                continue;
+            }
+            let line = format!(
+                "waits for device memory, number {} of {} in the queue: {} (weft queue shows it; Ctrl-C ends the job)",
+                row.position,
+                queue.waiting.len(),
+                row.reason
+            );
+            let _ = member.sender.send(ToClient::Said(line));
+            seat.position.store(row.position as u32, Ordering::Relaxed);
+            seat.standing.store(Standing::Waits as u32, Ordering::Release);
+            wake(&seat.standing);
+        }
+    }
+
+    /// Says to those who wait that they have come nearer: not every time, and not for ever.
+    pub fn tells_positions(&mut self) {
+        let now = clock::now();
+        if now.saturating_sub(self.positions) < POSITIONS {
+            return;
+        }
+        self.positions = now;
+        let queue = self.queue();
+        for row in &queue.waiting {
+            for client in &row.clients {
+                let Some(gang) = self.clients.get(client).and_then(|job| self.gangs.get_mut(job)) else {
+                    continue;
+                };
+                let Some(member) = gang.members.get(client) else {
+                    continue;
+                };
+                let seat = &member.entry.lane.seat;
+                let was = seat.position.swap(row.position as u32, Ordering::Relaxed);
+                if u64::from(was) != row.position && seat.standing() == Standing::Waits && gang.told < TOLD {
+                    gang.told += 1;
+                    let (position, all) = (row.position, queue.waiting.len());
+                    let line = format!("number {position} of {all} in the queue now: {}", row.reason);
+                    let _ = member.sender.send(ToClient::Said(line));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,638 @@
+//! The book among brokers that are killed: clients that come back, come back as others, or never.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::registry::Newcomer;
+use weft_protocol::transport::map::SharedLane;
+
+mod either;
+mod seen;
+mod shared;
+
+const GB: u64 = 1 << 30;
+
+/// A process that stays until it is dropped.
+struct Somebody(Child);
+
+impl Somebody {
+    fn new() -> Somebody {
+        let cat = Command::new("/bin/cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        Somebody(cat.expect("cat is everywhere"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Somebody {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A broker's desk, and the numbers of its clients.
+struct Broker {
+    desk: Desk,
+    clients: u64,
+}
+
+impl Broker {
+    /// On this file, if any.
+    fn begin(file: Option<&Path>) -> Broker {
+        Broker {
+            desk: Desk::new(Policy::Weft, file.map(Path::to_path_buf)),
+            clients: 0,
+        }
+    }
+
+    /// On devices of which nobody knows what a context takes, and without NVML.
+    fn cold() -> Broker {
+        let broker = Broker::begin(None);
+        broker.desk.book().measures = true;
+        broker
+    }
+
+    /// A client of this process attaches.
+    fn newcomer(&mut self, pid: u32, command: String) -> Arc<Entry> {
+        self.clients += 1;
+        Arc::new(Entry::new(Newcomer {
+            client: self.clients,
+            pid,
+            command,
+            profile: None,
+            loaded: None,
+            trouble: None,
+            profiling: false,
+            priority: 5,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        }))
+    }
+
+    /// A client has looked, at a time that may be to come.
+    fn sees(&self, client: u64, look: Look) {
+        self.desk.book().context(client, look, false);
+    }
+
+    /// A client of this process wants (or has: `runs`) so much of a device of 8 GiB.
+    fn comes(&mut self, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
+        self.comes_to("gpu", pid, gang, memory, runs)
+    }
+
+    /// A job of this user says that a device has `total` bytes, and that it takes `memory` of them.
+    fn of_user(&mut self, uid: u32, uuid: &str, total: u64, memory: u64) -> Arc<Entry> {
+        self.clients += 1;
+        let entry = Arc::new(
+            Entry::new(Newcomer {
+                client: self.clients,
+                pid: self.clients as u32,
+                command: format!("job {} of user {uid}", self.clients),
+                profile: None,
+                loaded: None,
+                trouble: None,
+                profiling: false,
+                priority: 5,
+                lane: Arc::new(SharedLane::lane().expect("a lane")),
+            })
+            .of(uid, None),
+        );
+        let wants = Wants {
+            uuid: uuid.into(),
+            total,
+            memory: Some(memory),
+            processes: 1,
+            user: uid.to_string(),
+            ..Wants::default()
+        };
+        self.desk.wants(&entry, &ToTheClient::nobody(), wants);
+        entry
+    }
+
+    /// The same on the device with this UUID.
+    fn comes_to(&mut self, uuid: &str, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
+        let entry = self.newcomer(pid, format!("job {gang}"));
+        let wants = Wants {
+            uuid: uuid.into(),
+            total: 8 * GB,
+            memory: Some(memory),
+            gang: gang.into(),
+            processes: 1,
+            runs,
+            ..Wants::default()
+        };
+        self.desk.wants(&entry, &ToTheClient::nobody(), wants);
+        entry
+    }
+}
+
+fn standing(entry: &Entry) -> Standing {
+    entry.lane.seat.standing()
+}
+
+#[test]
+fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let (holder, waiter, late) = (Somebody::new(), Somebody::new(), Somebody::new());
+    let mut first = Broker::begin(Some(&file));
+    assert_eq!(
+        standing(&first.comes(holder.pid(), "a", 5 * GB, None)),
+        Standing::Admitted
+    );
+    assert_eq!(standing(&first.comes(waiter.pid(), "b", 4 * GB, None)), Standing::Waits);
+    // Killed: nothing more of it happens. Its successor hears of a newcomer before anybody is back.
+    let mut second = Broker::begin(Some(&file));
+    let newcomer = second.comes(late.pid(), "c", 4 * GB, None);
+    assert_eq!(standing(&newcomer), Standing::Waits);
+    let queue = second.desk.queue();
+    assert_eq!(
+        queue.running.iter().map(|row| (row.pid, row.share)).collect::<Vec<_>>(),
+        [(holder.pid(), 5 * GB)]
+    );
+    assert_eq!(
+        queue.waiting.iter().map(|row| row.pid).collect::<Vec<_>>(),
+        [waiter.pid(), late.pid()]
+    );
+    // Back: the one that ran keeps what it has, also what it got last; the other one its place.
+    let back = second.comes(holder.pid(), "a", 5 * GB, Some(5 * GB + 7));
+    assert_eq!(standing(&back), Standing::Admitted);
+    assert_eq!(back.lane.seat.share.load(Ordering::Relaxed), 5 * GB + 7);
+    let queued = second.comes(waiter.pid(), "b", 4 * GB, None);
+    assert_eq!(standing(&queued), Standing::Waits);
+    let queue = second.desk.queue();
+    assert_eq!(
+        (queue.running.len(), queue.running[0].share, queue.waiting.len()),
+        (1, 5 * GB + 7, 2)
+    );
+    second.desk.gone(2);
+    assert_eq!(
+        (standing(&queued), standing(&newcomer)),
+        (Standing::Admitted, Standing::Admitted)
+    );
+    let sums = second.desk.queue();
+    assert_eq!((sums.admitted, sums.waited), (3, 2));
+}
+
+#[test]
+fn without_the_book_a_newcomer_slips_in() {
+    // What the book is there for: this is how it was.
+    let (holder, late) = (Somebody::new(), Somebody::new());
+    let mut first = Broker::begin(None);
+    assert_eq!(
+        standing(&first.comes(holder.pid(), "a", 5 * GB, None)),
+        Standing::Admitted
+    );
+    let mut second = Broker::begin(None);
+    assert_eq!(
+        standing(&second.comes(late.pid(), "c", 4 * GB, None)),
+        Standing::Admitted
+    );
+}
+
+#[test]
+fn who_died_while_there_was_no_broker_holds_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let (holder, waiter, late) = (Somebody::new(), Somebody::new(), Somebody::new());
+    let mut first = Broker::begin(Some(&file));
+    first.comes(holder.pid(), "a", 5 * GB, None);
+    first.comes(waiter.pid(), "b", 4 * GB, None);
+    let waiting = waiter.pid();
+    drop(holder);
+    let mut second = Broker::begin(Some(&file));
+    // The waiter was let in before it is back; it learns that when it is.
+    assert_eq!(
+        second
+            .desk
+            .queue()
+            .running
+            .iter()
+            .map(|row| row.pid)
+            .collect::<Vec<_>>(),
+        [waiting]
+    );
+    assert_eq!(standing(&second.comes(late.pid(), "c", 5 * GB, None)), Standing::Waits);
+    assert_eq!(standing(&second.comes(waiting, "b", 4 * GB, None)), Standing::Admitted);
+    second.desk.gone(2);
+    assert_eq!(second.desk.queue().running.len(), 1);
+    // The last one leaves, and there is nothing to keep.
+    second.desk.gone(1);
+    second.desk.close();
+    assert!(!file.exists());
+}
+
+#[test]
+fn who_does_not_come_back_but_runs_keeps_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let (holder, late) = (Somebody::new(), Somebody::new());
+    Broker::begin(Some(&file)).comes(holder.pid(), "a", 5 * GB, None);
+    // One broker after another, and it never comes.
+    let mut second = Broker::begin(Some(&file));
+    assert_eq!(second.desk.queue().running.len(), 1);
+    second.desk.close();
+    let mut third = Broker::begin(Some(&file));
+    let newcomer = third.comes(late.pid(), "c", 4 * GB, None);
+    assert_eq!(standing(&newcomer), Standing::Waits);
+    let pid = holder.pid();
+    drop(holder);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while standing(&newcomer) != Standing::Admitted {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "process {pid} is gone and still has its place"
+        );
+        third.desk.tick();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Another process under a known one's number is another process; nobody is let in on its place.
+    let _ = second.comes(pid, "d", GB, None);
+    assert_eq!(third.desk.queue().running.len(), 1);
+}
+
+#[test]
+fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
+    // What CUDA_VISIBLE_DEVICES leaves a job, and what a MIG instance is, shows in the UUID that the driver gives.
+    let mut broker = Broker::begin(None);
+    let first = broker.comes_to("gpu 1", 1, "a", 6 * GB, None);
+    let other = broker.comes_to("gpu 2", 2, "b", 6 * GB, None);
+    let instance = broker.comes_to("an instance of gpu 2", 3, "c", 6 * GB, None);
+    for entry in [&first, &other, &instance] {
+        assert_eq!(standing(entry), Standing::Admitted);
+    }
+    let waiter = broker.comes_to("gpu 2", 4, "d", 6 * GB, None);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    // What is free elsewhere is no use to it: it chose its device itself.
+    broker.desk.gone(1);
+    broker.desk.gone(3);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    broker.desk.gone(2);
+    assert_eq!(standing(&waiter), Standing::Admitted);
+    assert_eq!(broker.desk.queue().devices.len(), 3);
+}
+
+#[test]
+fn a_run_teaches_and_a_weight_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let mut broker = Broker::begin(Some(&file));
+    broker.desk.weigh("ann", 3);
+    let said = broker.comes(1, "a", GB, None);
+    said.lane.counters.memory_peak.store(GB, Ordering::Relaxed);
+    broker.desk.gone(1);
+    assert!(broker.desk.learnt(None, None).is_none(), "it had said what it takes");
+    let silent = Wants {
+        uuid: "gpu".into(),
+        total: 8 * GB,
+        processes: 1,
+        ..Wants::default()
+    };
+    broker.clients += 1;
+    let entry = Arc::new(Entry::new(Newcomer {
+        client: broker.clients,
+        pid: 77,
+        command: "python train.py".into(),
+        profile: None,
+        loaded: None,
+        trouble: None,
+        profiling: false,
+        priority: 5,
+        lane: Arc::new(SharedLane::lane().expect("a lane")),
+    }));
+    broker.desk.wants(&entry, &ToTheClient::nobody(), silent);
+    entry.lane.counters.memory_peak.store(3 * GB, Ordering::Relaxed);
+    broker.desk.more(entry.client, 20 * GB, 0);
+    broker.desk.gone(entry.client);
+    let took = broker.desk.learnt(Some(77), None).expect("it taught");
+    assert_eq!(
+        (took.peak, took.denied, took.command.as_str()),
+        (3 * GB, true, "python train.py")
+    );
+    assert!(broker.desk.learnt(Some(78), None).is_none());
+    let freed = broker.desk.queue().freed;
+    assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
+    assert_eq!((freed[0].share, freed[1].share), (8 * GB / book::UNKNOWN, GB));
+    assert!(freed[1].at <= freed[0].at && freed[0].at <= clock::now());
+    broker.desk.close();
+    let weights = Broker::begin(Some(&file)).desk.queue().weights;
+    assert_eq!(
+        weights
+            .iter()
+            .map(|row| (row.user.as_str(), row.weight))
+            .collect::<Vec<_>>(),
+        [("ann", 3)]
+    );
+}
+
+/// What a client sees that looks when everything has long come to rest.
+fn look(free: u64, held: u64) -> Look {
+    let at = clock::now() + 3_000_000_000;
+    let own = 0;
+    Look { free, held, own, at }
+}
+
+#[test]
+fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
+    let mut broker = Broker::begin(None);
+    let share = |entry: &Entry| entry.lane.seat.share.load(Ordering::Relaxed);
+    let job = |broker: &Broker| broker.desk.queue().running[0].share;
+    let first = broker.comes(1, "a", 6 * GB, None);
+    assert_eq!(share(&first), 6 * GB, "nobody said that there would be more of them");
+    first.lane.counters.memory.store(4 * GB, Ordering::Relaxed);
+    // An equal part would be 3 GiB, but the first holds more than that.
+    let second = broker.comes(2, "a", 6 * GB, None);
+    assert_eq!((share(&first), share(&second), job(&broker)), (4 * GB, 2 * GB, 6 * GB));
+    // Its sibling has nothing to spare, the device has.
+    broker.desk.more(second.client, GB, 0);
+    assert_eq!((share(&second), job(&broker)), (3 * GB, 7 * GB));
+    // What the sibling does not hold any more, but not while it is just taking some.
+    first.lane.counters.memory.store(GB, Ordering::Relaxed);
+    first.lane.moves.begun(1);
+    broker.desk.more(second.client, 2 * GB, 0);
+    assert_eq!((share(&second), broker.desk.queue().denied), (3 * GB, 1));
+    first.lane.moves.done(1, clock::now());
+    broker.desk.more(second.client, 2 * GB, 0);
+    assert_eq!((share(&first), share(&second), job(&broker)), (2 * GB, 5 * GB, 7 * GB));
+    // Of one that is gone, all.
+    broker.desk.gone(first.client);
+    broker.desk.more(second.client, 2 * GB, 0);
+    assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
+    assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), Standing::Waits);
+}
+
+/// A process of a job of two that says that both take 6 GiB, or one process on a further device.
+fn wants_on(broker: &mut Broker, uuid: &str, pid: u32, about: Wants) -> Arc<Entry> {
+    let entry = broker.newcomer(pid, format!("process {pid} on {uuid}"));
+    let wants = Wants {
+        uuid: uuid.into(),
+        total: 8 * GB,
+        processes: about.processes.max(1),
+        devices: 2,
+        ..about
+    };
+    broker.desk.wants(&entry, &ToTheClient::nobody(), wants);
+    entry
+}
+
+/// Devices, shares and processes of those who run.
+fn running(broker: &Broker) -> Vec<(String, u64, usize)> {
+    let mut rows: Vec<_> = broker.desk.queue().running;
+    rows.sort_by(|a, b| (&a.device, a.pid).cmp(&(&b.device, b.pid)));
+    rows.into_iter()
+        .map(|row| (row.device, row.share, row.clients.len()))
+        .collect()
+}
+
+fn share(entry: &Entry) -> u64 {
+    entry.lane.seat.share.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_rank_that_comes_to_another_device_takes_its_part_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("book");
+    let mut broker = Broker::begin(Some(&file));
+    let rank = |memory| Wants {
+        memory: Some(memory),
+        gang: "ranks".into(),
+        processes: 2,
+        ..Wants::default()
+    };
+    let (here, there) = (Somebody::new(), Somebody::new());
+    let first = wants_on(&mut broker, "a", here.pid(), rank(6 * GB));
+    assert_eq!(standing(&first), Standing::Admitted);
+    assert_eq!(
+        running(&broker),
+        [("a".into(), 6 * GB, 1)],
+        "where the others go is not known yet"
+    );
+    let second = wants_on(&mut broker, "b", there.pid(), rank(6 * GB));
+    assert_eq!(standing(&second), Standing::Admitted);
+    assert_eq!(running(&broker), [("a".into(), 3 * GB, 1), ("b".into(), 3 * GB, 1)]);
+    assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
+    // What is left on each is others'.
+    assert_eq!(
+        standing(&broker.comes_to("a", 3, "x", 5 * GB, None)),
+        Standing::Admitted
+    );
+    let waiter = broker.comes_to("b", 4, "y", 6 * GB, None);
+    assert_eq!(standing(&waiter), Standing::Waits);
+    broker.desk.gone(waiter.client);
+    // A broker that follows knows both, and each comes back to its own.
+    let mut after = Broker::begin(Some(&file));
+    let back = |memory| Wants {
+        runs: Some(3 * GB),
+        ..rank(memory)
+    };
+    let second = wants_on(&mut after, "b", there.pid(), back(6 * GB));
+    let first = wants_on(&mut after, "a", here.pid(), back(6 * GB));
+    assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
+    assert_eq!(
+        running(&after)
+            .iter()
+            .filter(|row| row.2 > 0 && row.1 == 3 * GB)
+            .count(),
+        2,
+        "{:?}",
+        running(&after)
+    );
+    after.desk.gone(second.client);
+    assert_eq!(running(&after).iter().filter(|(device, ..)| device == "b").count(), 0);
+}
+
+#[test]
+fn a_job_of_ranks_that_waits_asks_for_less_when_one_of_them_comes_elsewhere() {
+    let mut broker = Broker::begin(None);
+    let other = broker.comes_to("a", 1, "x", 4 * GB, None);
+    let rank = Wants {
+        memory: Some(6 * GB),
+        gang: "ranks".into(),
+        processes: 2,
+        ..Wants::default()
+    };
+    let first = wants_on(&mut broker, "a", 2, rank.clone());
+    assert_eq!(standing(&first), Standing::Waits, "all of it does not fit");
+    let second = wants_on(&mut broker, "b", 3, rank);
+    assert_eq!(
+        (standing(&first), standing(&second)),
+        (Standing::Admitted, Standing::Admitted)
+    );
+    assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
+    drop(other);
+}
+
+#[test]
+fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_the_other() {
+    let mut broker = Broker::begin(None);
+    let said = |memory, further| Wants {
+        memory: Some(memory),
+        further,
+        ..Wants::default()
+    };
+    let first = wants_on(&mut broker, "a", 7, said(6 * GB, 0));
+    let second = wants_on(&mut broker, "b", 7, said(6 * GB, 1));
+    assert_eq!((share(&first), share(&second)), (6 * GB, GB / 8));
+    assert_eq!(
+        second.lane.seat.stated.load(Ordering::Relaxed),
+        0,
+        "of that device nothing was said"
+    );
+    broker.desk.more(second.client, 3 * GB, 0);
+    assert_eq!(
+        running(&broker),
+        [("a".into(), 6 * GB, 1), ("b".into(), 3 * GB + GB / 8, 1)]
+    );
+    // More than one device has: the rest is asked of the next.
+    let mut broker = Broker::begin(None);
+    let first = wants_on(&mut broker, "a", 8, said(12 * GB, 0));
+    let second = wants_on(&mut broker, "b", 8, said(12 * GB, 1));
+    assert_eq!((share(&first), share(&second)), (8 * GB, 4 * GB));
+    assert_eq!(standing(&broker.comes_to("b", 9, "x", 5 * GB, None)), Standing::Waits);
+    broker.desk.gone(first.client);
+    broker.desk.gone(second.client);
+    assert_eq!(running(&broker), [("b".into(), 5 * GB, 1)]);
+}
+
+#[test]
+fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
+    let mut broker = Broker::begin(None);
+    let said = |memory, further| Wants {
+        memory: Some(memory),
+        further,
+        ..Wants::default()
+    };
+    // Each has a device and wants half of the other's.
+    let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
+    let second = wants_on(&mut broker, "b", 8, said(12 * GB, 0));
+    let third = broker.comes_to("b", 9, "plain", GB, None);
+    let goes_on = wants_on(&mut broker, "b", 7, said(12 * GB, 1));
+    broker.desk.tick();
+    assert_eq!(
+        standing(&goes_on),
+        Standing::Waits,
+        "the one that is there waits for nothing"
+    );
+    let closes = wants_on(&mut broker, "a", 8, said(12 * GB, 1));
+    assert_eq!(standing(&closes), Standing::Waits);
+    broker.desk.tick();
+    assert_eq!(
+        (standing(&goes_on), standing(&closes)),
+        (Standing::Waits, Standing::Refused)
+    );
+    assert_eq!(standing(&third), Standing::Waits, "nobody else is turned away");
+    // The other one runs when this one ends.
+    broker.desk.gone(closes.client);
+    broker.desk.gone(second.client);
+    assert_eq!(
+        (standing(&first), standing(&goes_on)),
+        (Standing::Admitted, Standing::Admitted)
+    );
+}
+
+#[test]
+fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
+    let mut broker = Broker::begin(None);
+    let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
+    let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
+    let said = |memory, further| Wants {
+        memory: Some(memory),
+        further,
+        ..Wants::default()
+    };
+    // Two jobs, each with a process on both devices, which is all that these have.
+    let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
+    broker.desk.gone(first.client);
+    let first = wants_on(&mut broker, "a", 7, said(6 * GB, 0));
+    let other = wants_on(&mut broker, "b", 7, said(6 * GB, 1));
+    let second = wants_on(&mut broker, "b", 8, said(6 * GB, 0));
+    let there = wants_on(&mut broker, "a", 8, said(6 * GB, 1));
+    for entry in [&first, &other, &second, &there] {
+        assert_eq!(standing(entry), Standing::Admitted);
+    }
+    const LONG: u64 = 600_000_000_000;
+    // The first grows where the second one holds, and is to wait.
+    broker.desk.more(other.client, 5 * GB, LONG);
+    broker.desk.tick();
+    assert!(waits(&other), "the second one waits for nothing and may end");
+    broker.desk.more(there.client, 5 * GB, LONG);
+    broker.desk.tick();
+    assert_eq!(
+        (waits(&other), waits(&there), answers(&there)),
+        (true, false, 1),
+        "the last one hears that there is none"
+    );
+    broker.desk.gone(second.client);
+    assert_eq!(
+        (waits(&other), answers(&other), share(&other)),
+        (false, 1, 5 * GB + GB / 8)
+    );
+}
+
+#[test]
+fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
+    let mut broker = Broker::begin(None);
+    let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
+    let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
+    let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 3 * GB, None));
+    const LONG: u64 = 60_000_000_000;
+    broker.desk.more(first.client, 3 * GB, LONG);
+    assert!(waits(&first) && answers(&first) == 0);
+    assert_eq!(
+        broker.desk.queue().running.iter().map(|row| row.waits_for).sum::<u64>(),
+        3 * GB
+    );
+    // Both would wait for each other: the second one hears at once that there is none.
+    broker.desk.more(second.client, 3 * GB, LONG);
+    assert_eq!((waits(&second), answers(&second), share(&second)), (false, 1, 3 * GB));
+    broker.desk.gone(second.client);
+    assert_eq!((waits(&first), answers(&first), share(&first)), (false, 1, 7 * GB));
+    // Nobody ends, and the time is over.
+    let third = broker.comes(3, "c", GB, None);
+    broker.desk.more(third.client, 2 * GB, 1);
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    broker.desk.tick();
+    assert_eq!((waits(&third), answers(&third), share(&third)), (false, 1, GB));
+    // Given up, or gone: in nobody's way any more.
+    broker.desk.more(third.client, 2 * GB, LONG);
+    broker.desk.no_more(third.client);
+    assert_eq!((waits(&third), answers(&third)), (false, 2));
+    broker.desk.more(third.client, 2 * GB, LONG);
+    broker.desk.gone(third.client);
+    assert_eq!(standing(&broker.comes(4, "d", GB, None)), Standing::Admitted);
+    assert_eq!(broker.desk.queue().denied, 2);
+}
+
+#[test]
+fn a_managed_job_may_be_larger_than_the_device() {
+    let mut broker = Broker::begin(None);
+    let managed = |memory| Wants {
+        memory: Some(memory),
+        managed: true,
+        ..Wants::default()
+    };
+    let first = wants_on(&mut broker, "gpu", 1, managed(GB));
+    broker.sees(first.client, look(8 * GB - (400 << 20), 0));
+    assert_eq!(broker.desk.queue().devices[0].context, 400 << 20);
+    broker.desk.gone(first.client);
+    for (pid, memory) in [(2, 8 * GB), (3, 11 * GB)] {
+        let large = broker.newcomer(pid, "large".into());
+        let wants = Wants {
+            uuid: "gpu".into(),
+            total: 8 * GB,
+            processes: 1,
+            devices: 1,
+            ..managed(memory)
+        };
+        broker.desk.wants(&large, &ToTheClient::nobody(), wants);
+        assert_eq!(standing(&large), Standing::Admitted, "{memory}");
+        broker.desk.gone(large.client);
+    }
+}

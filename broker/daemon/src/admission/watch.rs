@@ -1,0 +1,196 @@
+//! What is free of the devices, told without a context of anybody's: by NVML, in a process of its own (`weft probe --memory`), since a driver may hang or crash.
+//!
+//! The process is started when somebody asks and ends when nobody has for [`IDLE`], or with the broker. Where there is no NVML nobody asks any more.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock;
+use weft_protocol::Ns;
+
+/// The process is kept for so long after the last question: to start one takes some milliseconds, on a machine that keeps no device awake a second.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// So many starts in a row without an answer: there is no NVML here.
+const TRIES: u32 = 2;
+
+/// What was free.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    /// Later ones have larger numbers.
+    pub number: u64,
+    /// When the question was asked.
+    pub at: Ns,
+    /// UUIDs in hexadecimal, and bytes.
+    pub free: Vec<(String, u64)>,
+    /// The same of all that each has.
+    pub memory: Vec<(String, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    asked: u64,
+    done: u64,
+    last: Reading,
+    dead: bool,
+}
+
+/// Asks, for all threads.
+#[derive(Debug, Clone)]
+pub struct Watch(Arc<(Mutex<Slot>, Condvar)>);
+
+impl Watch {
+    /// Nobody to ask.
+    pub fn none() -> Watch {
+        let dead = Slot {
+            dead: true,
+            ..Slot::default()
+        };
+        Watch(Arc::new((Mutex::new(dead), Condvar::new())))
+    }
+
+    /// Begins.
+    pub fn begin() -> Watch {
+        let watch = Watch(Arc::default());
+        let ours = watch.clone();
+        let thread = std::thread::Builder::new().name("weft-watch".into());
+        match thread.spawn(move || ours.serve()) {
+            Ok(_) => watch,
+            Err(_) => Watch::none(),
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is anybody to ask, for all that is known.
+    pub fn tells(&self) -> bool {
+        !self.slot().dead
+    }
+
+    /// Asks. The answer is there a moment later ([`Watch::last`]).
+    pub fn ask(&self) {
+        let mut slot = self.slot();
+        slot.asked += u64::from(!slot.dead && slot.asked == slot.done);
+        self.0.1.notify_all();
+    }
+
+    /// The last answer, if it is not this one.
+    pub fn last(&self, known: u64) -> Option<Reading> {
+        let slot = self.slot();
+        (slot.last.number != known).then(|| slot.last.clone())
+    }
+
+    /// Asks, and waits for the answer, but not for long.
+    pub fn fresh(&self, patience: Duration) -> Option<Reading> {
+        let mut slot = self.slot();
+        if slot.dead {
+            return None;
+        }
+        // What is on its way was asked before.
+        slot.asked += 1;
+        let this = slot.asked;
+        self.0.1.notify_all();
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(slot, patience, |slot| slot.done < this && !slot.dead);
+        let (slot, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (slot.last.number >= this).then(|| slot.last.clone())
+    }
+
+    fn serve(&self) {
+        let mut failed = 0;
+        let mut probe: Option<Probe> = None;
+        while failed < TRIES {
+            let wait = self
+                .0
+                .1
+                .wait_timeout_while(self.slot(), IDLE, |slot| slot.asked == slot.done);
+            let (slot, late) = wait.unwrap_or_else(PoisonError::into_inner);
+            let number = slot.asked;
+            drop(slot);
+            if late.timed_out() {
+                probe = None;
+                continue;
+            }
+            let at = clock::now();
+            let told = probe.take().or_else(Probe::start).and_then(|mut it| {
+                let told = it.ask();
+                probe = told.is_some().then_some(it);
+                told
+            });
+            failed = if told.is_some() { 0 } else { failed + 1 };
+            let mut slot = self.slot();
+            slot.done = number;
+            if let Some(told) = told {
+                // What has no size NVML cannot tell of, such as a device that shares the host's memory.
+                let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
+                let (free, memory) = told
+                    .map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory)))
+                    .unzip();
+                slot.last = Reading {
+                    number,
+                    at,
+                    free,
+                    memory,
+                };
+            }
+            self.0.1.notify_all();
+        }
+        log::info!("no NVML: strangers' memory is known when a job of ours has a context");
+        let mut slot = self.slot();
+        slot.dead = true;
+        slot.done = slot.asked;
+        self.0.1.notify_all();
+    }
+}
+
+/// The process.
+#[derive(Debug)]
+struct Probe {
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Probe {
+    fn start() -> Option<Probe> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["probe", "--memory"]).env_remove("LD_PRELOAD");
+        // What is signalled to the broker's group is not meant for it; it ends when its questions do.
+        command.process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().ok()?;
+        let (questions, answers) = (child.stdin.take()?, child.stdout.take()?);
+        Some(Probe {
+            child,
+            questions,
+            answers: BufReader::new(answers),
+        })
+    }
+
+    /// UUIDs, what is free, and all that there is.
+    fn ask(&mut self) -> Option<Vec<(String, u64, u64)>> {
+        self.questions.write_all(b"\n").ok()?;
+        self.questions.flush().ok()?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

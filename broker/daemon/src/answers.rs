@@ -1,0 +1,296 @@
+//! Answers people's questions.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::admin::{Answer, Question};
+use super::admission::Seeker;
+use super::elsewhere::Elsewhere;
+use super::keeper::{Keeper, Tell};
+use super::mailbox::{Desk, Notice};
+use super::options::Rights;
+use super::registry::{Registry, identity};
+use super::said::{LONGEST_LABEL, clean};
+use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
+use super::store;
+use crate::server::Asker;
+use weft_protocol::VERSION;
+use weft_protocol::control::is_uuid;
+
+/// What answers are made of.
+#[derive(Debug, Clone)]
+pub struct Answers {
+    /// Who has device memory.
+    pub admission: super::admission::Desk,
+    /// Who is attached.
+    pub registry: Arc<Registry>,
+    /// The scheduler.
+    pub desk: Desk,
+    /// The keeper.
+    pub keeper: Keeper,
+    /// Set to end the broker.
+    pub stop: Arc<AtomicBool>,
+    /// When the broker started.
+    pub since: Instant,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The policy in force.
+    pub policy: String,
+    /// The delay bound.
+    pub delay_bound: Duration,
+    /// The longest wait at the gate.
+    pub longest_wait: Duration,
+    /// How many times slower than it pretends the device is taken to be.
+    pub dilation: f64,
+    /// Whether many users ask: everybody may look, and change what is his own.
+    pub shared: bool,
+    /// What they may do.
+    pub rights: Rights,
+    /// Who else has a device of ours.
+    pub elsewhere: Elsewhere,
+}
+
+impl Answers {
+    /// Answers in JSON what was asked in JSON.
+    pub fn line(&self, question: &str, asker: Asker) -> String {
+        let answer = match serde_json::from_str(question) {
+            Ok(question) => self.answer(question, asker),
+            Err(error) => Answer::Sorry(format!("the question is not understood: {error}")),
+        };
+        serde_json::to_string(&answer).unwrap_or_else(|error| format!("{{\"sorry\":\"{error}\"}}"))
+    }
+
+    fn answer(&self, question: Question, asker: Asker) -> Answer {
+        if let Some(why) = self.forbids(&question, asker) {
+            return Answer::Sorry(why);
+        }
+        match question {
+            Question::Ping => Answer::Pong {
+                pid: std::process::id(),
+                protocol: VERSION,
+                version: env!("CARGO_PKG_VERSION").to_string(),
+            },
+            Question::Status => {
+                let mut status = self.status();
+                if let Some(uid) = self.sees_own_alone(asker) {
+                    let ended = status.ended.iter_mut().map(|ended| &mut ended.last);
+                    let others = status.clients.iter_mut().chain(ended);
+                    others.filter(|client| client.uid != uid).for_each(ClientStatus::hide);
+                }
+                Answer::Status(Box::new(status))
+            }
+            Question::Queue => {
+                let mut queue = self.admission.queue();
+                queue.others = self.elsewhere.others();
+                if let Some(uid) = self.sees_own_alone(asker) {
+                    queue.hide_all_but(&uid.to_string());
+                }
+                Answer::Queue(Box::new(queue))
+            }
+            Question::Place(seeker) if !is_sound(&seeker) => Answer::Sorry("no machine has such devices".to_string()),
+            Question::Place(seeker) => match self.admission.place(&self.known(*seeker, asker)) {
+                Ok(place) => Answer::Placed(place),
+                Err(why) => Answer::Sorry(why.to_string()),
+            },
+            Question::Set { client, pid, priority } => self.set(client, pid, priority, asker),
+            Question::Weight { user, weight } => {
+                let (user, _) = identity(rustix::process::geteuid().as_raw(), false, &user, "");
+                self.admission.weigh(&user, weight);
+                Answer::Done
+            }
+            Question::ProfileKeep { name, pid } => match self.admission.learnt(pid, self.whose(asker).as_deref()) {
+                // Whoever asks writes it where he may write.
+                Some(took) if self.shared => Answer::Learnt(took),
+                Some(took) => {
+                    store::add(&name, &took).map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept)
+                }
+                None => Answer::Sorry(match pid {
+                    Some(pid) => format!("nothing was learnt of a job of process {pid} (weft queue shows of which)"),
+                    None => "no job has ended here that had not said what it would take (weft queue)".to_string(),
+                }),
+            },
+            Question::ProfileBegin { name } => match store::absolute(&name) {
+                Ok(called) => {
+                    self.keeper.tell(Tell::Begin(called));
+                    Answer::Done
+                }
+                Err(error) => Answer::Sorry(error.to_string()),
+            },
+            Question::ProfileFlush { name } => self.sampled(&name, Tell::Flush),
+            Question::ProfileEnd { name } => self.sampled(&name, Tell::End),
+            Question::Stop => {
+                self.stop.store(true, Ordering::Release);
+                Answer::Done
+            }
+        }
+    }
+
+    /// Why somebody may not ask this. Of a private broker only its user can ask.
+    fn forbids(&self, question: &Question, asker: Asker) -> Option<String> {
+        if !self.shared {
+            return None;
+        }
+        let own = "a shared broker takes no samples: weft profile uses a broker of your own";
+        match question {
+            Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
+                "only the owner of this shared broker or root may do that (you are user {})",
+                asker.uid
+            )),
+            Question::ProfileBegin { .. } | Question::ProfileFlush { .. } | Question::ProfileEnd { .. } => {
+                Some(own.to_string())
+            }
+            _ => None,
+        }
+    }
+
+    /// In a shared broker what jobs are is their user's business, and the owner's: this user sees of others that they are there and what they take.
+    fn sees_own_alone(&self, asker: Asker) -> Option<u32> {
+        (self.shared && !asker.is_owner()).then_some(asker.uid)
+    }
+
+    /// Of whom somebody may learn: of himself alone, in a shared broker.
+    fn whose(&self, asker: Asker) -> Option<String> {
+        (self.shared && !asker.is_owner()).then(|| asker.uid.to_string())
+    }
+
+    /// What a job says of itself before it begins, in a shared broker as the kernel says it.
+    fn known(&self, seeker: Seeker, asker: Asker) -> Seeker {
+        let label = |said: &str| clean(said, LONGEST_LABEL);
+        let (user, gang) = identity(asker.uid, self.shared, &label(&seeker.user), &label(&seeker.gang));
+        match self.shared {
+            true => Seeker {
+                user,
+                gang,
+                pid: asker.pid.unwrap_or(seeker.pid),
+                priority: match asker.is_owner() {
+                    true => seeker.priority,
+                    false => self.rights.allows(asker.uid, seeker.priority),
+                },
+                unseen: false,
+                ..seeker
+            },
+            // A number of another pid namespace says nothing of processes here.
+            false => Seeker {
+                user,
+                unseen: asker.pid != Some(seeker.pid),
+                ..seeker
+            },
+        }
+    }
+
+    fn sampled(
+        &self,
+        name: &str,
+        tell: impl FnOnce(String, std::sync::mpsc::Sender<super::status::Sampled>) -> Tell,
+    ) -> Answer {
+        let called = match store::absolute(name) {
+            Ok(called) => called,
+            Err(error) => return Answer::Sorry(error.to_string()),
+        };
+        match self.keeper.ask(|way| tell(called, way)) {
+            Some(sampled) => Answer::Sampled(sampled),
+            None => Answer::Sorry("the disk does not answer".to_string()),
+        }
+    }
+
+    fn set(&self, client: Option<u64>, pid: Option<u32>, priority: u8, asker: Asker) -> Answer {
+        if usize::from(priority) >= weft_protocol::PRIORITIES {
+            return Answer::Sorry(format!("priority {priority} is not in 0 to 9"));
+        }
+        let matching = |entry: &Arc<super::registry::Entry>| {
+            client.is_some_and(|client| client == entry.client) || pid.is_some_and(|pid| pid == entry.pid)
+        };
+        let found: Vec<_> = self.registry.all().into_iter().filter(matching).collect();
+        if self.shared && !asker.is_owner() {
+            if let Some(other) = found.iter().find(|entry| entry.uid != asker.uid) {
+                return Answer::Sorry(format!(
+                    "client {} is user {}'s, you are {}",
+                    other.client, other.uid, asker.uid
+                ));
+            }
+            let allowed = self.rights.allows(asker.uid, priority);
+            if allowed != priority {
+                return Answer::Sorry(format!(
+                    "the owner of this broker lets your jobs have priority {allowed} at most (9 is least)"
+                ));
+            }
+        }
+        for entry in &found {
+            // Seen at once by whoever asks next; the scheduler tells the lane.
+            entry.priority.store(priority, Ordering::Relaxed);
+            self.desk.tell(Notice::Priority(entry.client, priority));
+            self.admission.priority(entry.client, priority);
+        }
+        Answer::Set(found.len())
+    }
+
+    /// Everything.
+    pub fn status(&self) -> Status {
+        let sums = self.registry.sums();
+        let mut clients: Vec<_> = self.registry.all().iter().map(|entry| entry.status()).collect();
+        clients.sort_by_key(|client| (client.priority, client.client));
+        let waiting = self.admission.waiting();
+        for client in &mut clients {
+            client.waits_for_memory_s = waiting.get(&client.client).copied();
+        }
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let cores: Vec<DeviceStatus> = self
+            .desk
+            .look()
+            .into_iter()
+            .flatten()
+            .map(|view| DeviceStatus {
+                uuid: view.uuid,
+                under_mps: view.under_mps,
+                not_under_mps: view.not_under_mps,
+                core: serde_json::to_value(view.snapshot).unwrap_or_default(),
+            })
+            .collect();
+        Status {
+            broker: BrokerStatus {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_string(),
+                protocol: VERSION,
+                policy: self.policy.clone(),
+                socket: self.socket.clone(),
+                shared: self.shared,
+                profiles: match self.shared {
+                    true => PathBuf::new(),
+                    false => store::folder(),
+                },
+                uptime_s: self.since.elapsed().as_secs_f64(),
+                delay_bound_us: self.delay_bound.as_micros() as u64,
+                longest_wait_ms: self.longest_wait.as_millis() as u64,
+                dilation: self.dilation,
+                waiting: self.desk.gauges.waiting().to_string(),
+                attached: read(&self.registry.attached),
+                refused: read(&self.registry.refused),
+                goodbyes: sums.goodbyes,
+                vanished: sums.vanished,
+                detached: sums.detached,
+                records_lost: sums.lost,
+                records: sums.records,
+                decisions: read(&self.desk.gauges.decisions),
+                turns: read(&self.desk.gauges.turns),
+                profile_failures: self.keeper.failures(),
+                last_trouble: self.desk.gauges.trouble(),
+                core: cores.first().map(|core| core.core.clone()),
+                devices: cores,
+                others: self.elsewhere.others(),
+            },
+            clients,
+            ended: self.registry.ended(),
+        }
+    }
+}
+
+/// Devices that a job may choose from at most: more than any machine has, instances included.
+const MOST_DEVICES: usize = 128;
+
+/// Whether the devices that a job may use are called as a driver calls them.
+fn is_sound(seeker: &Seeker) -> bool {
+    seeker.devices.len() <= MOST_DEVICES && seeker.devices.iter().all(|device| is_uuid(&device.uuid))
+}

@@ -1,0 +1,207 @@
+//! What is done beside the door: clients are welcomed and questions answered on threads of their own, of each user so many at once. What is more waits for its turn, so that a user who is
+//! slow, or many at once, holds up nobody but himself.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::rank::Rank;
+use crate::server::Accounts;
+
+/// Such work of one kind.
+pub struct Beside<W> {
+    name: &'static str,
+    accounts: Accounts,
+    lines: Arc<Mutex<Lines<W>>>,
+}
+
+type Lines<W> = BTreeMap<u32, Line<W>>;
+
+/// That of one user.
+struct Line<W> {
+    busy: usize,
+    waiting: VecDeque<W>,
+}
+
+/// Of one user at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    /// Threads.
+    pub at_once: usize,
+    /// What waits for one of them.
+    pub waiting: usize,
+}
+
+impl<W> Clone for Beside<W> {
+    fn clone(&self) -> Beside<W> {
+        Beside {
+            name: self.name,
+            accounts: self.accounts.clone(),
+            lines: Arc::clone(&self.lines),
+        }
+    }
+}
+
+impl<W> std::fmt::Debug for Beside<W> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Beside")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<W>(lines: &Mutex<Lines<W>>) -> MutexGuard<'_, Lines<W>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<W: Send + 'static> Beside<W> {
+    /// With nothing to do; its threads are called so, and what they do is charged there. They have the rank of the thread that has it done; for who wants much, the last.
+    pub fn new(name: &'static str, accounts: Accounts) -> Beside<W> {
+        Beside {
+            name,
+            accounts,
+            lines: Arc::default(),
+        }
+    }
+
+    /// What is under way or waits.
+    pub fn count(&self) -> usize {
+        lock(&self.lines)
+            .values()
+            .map(|line| line.busy + line.waiting.len())
+            .sum()
+    }
+
+    /// The same of one user.
+    pub fn count_of(&self, uid: u32) -> usize {
+        let lines = lock(&self.lines);
+        lines.get(&uid).map_or(0, |line| line.busy + line.waiting.len())
+    }
+
+    /// Has `does` do it, now or when others of his are done. What there is no room for comes back; what there is no thread for is dropped.
+    pub fn take(&self, uid: u32, work: W, most: Most, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
+        let mut lines = lock(&self.lines);
+        let line = lines.entry(uid).or_insert_with(|| Line {
+            busy: 0,
+            waiting: VecDeque::new(),
+        });
+        if line.busy >= most.at_once {
+            if line.waiting.len() >= most.waiting {
+                return Err(work);
+            }
+            line.waiting.push_back(work);
+            return Ok(());
+        }
+        line.busy += 1;
+        drop(lines);
+        let mut turn = Turn {
+            uid,
+            lines: Arc::clone(&self.lines),
+            over: false,
+        };
+        let accounts = self.accounts.clone();
+        let rank = match accounts.is_high(uid) {
+            true => Rank::Last,
+            false => Rank::Usual,
+        };
+        let started = std::thread::Builder::new().name(self.name.into()).spawn(move || {
+            rank.take();
+            let mut next = Some(work);
+            while let Some(work) = next {
+                accounts.at_cost_of(uid, || does(work));
+                next = turn.next();
+            }
+        });
+        if let Err(error) = started {
+            // His other threads go on with what waits.
+            log::warn!("no thread for {}: {error}", self.name);
+        }
+        Ok(())
+    }
+}
+
+/// One of a user's threads.
+struct Turn<W> {
+    uid: u32,
+    lines: Arc<Mutex<Lines<W>>>,
+    over: bool,
+}
+
+impl<W> Turn<W> {
+    /// The next one. With none it is over, and whoever comes next starts another thread: both under one lock, so that nothing is left to wait for nobody.
+    fn next(&mut self) -> Option<W> {
+        let mut lines = lock(&self.lines);
+        let work = lines.get_mut(&self.uid).and_then(|line| line.waiting.pop_front());
+        if work.is_none() {
+            self.over = true;
+            ends(&mut lines, self.uid);
+        }
+        work
+    }
+}
+
+impl<W> Drop for Turn<W> {
+    fn drop(&mut self) {
+        if !self.over {
+            // It could not be started, or panicked.
+            ends(&mut lock(&self.lines), self.uid);
+        }
+    }
+}
+
+fn ends<W>(lines: &mut Lines<W>, uid: u32) {
+    if let Some(line) = lines.get_mut(&uid) {
+        line.busy -= 1;
+        if line.busy == 0 {
+            lines.remove(&uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const MOST: Most = Most { at_once: 2, waiting: 3 };
+
+    #[test]
+    fn a_user_who_is_slow_waits_for_himself_alone() {
+        let beside = Beside::<(u32, Sender<u32>)>::new("test", Accounts::default());
+        let (done, ended) = channel();
+        // Those of user 7 wait until they are told to go on.
+        let (go, gate) = channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let slow = |number: u32| {
+            let gate = Arc::clone(&gate);
+            beside.take(7, (number, done.clone()), MOST, move |(number, done)| {
+                let _ = gate.lock().expect("nobody panics").recv_timeout(PATIENCE);
+                let _ = done.send(number);
+            })
+        };
+        for number in 0..5 {
+            assert!(slow(number).is_ok(), "{number}");
+        }
+        assert!(slow(5).is_err(), "no more of them wait");
+        assert_eq!((beside.count(), beside.count_of(7), beside.count_of(8)), (5, 5, 0));
+        let other = beside.take(8, (100, done.clone()), MOST, |(number, done)| {
+            let _ = done.send(number);
+        });
+        assert!(other.is_ok());
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(100));
+        for _ in 0..5 {
+            go.send(()).expect("they wait for it");
+        }
+        let mut all: Vec<u32> = (0..5).map(|_| ended.recv_timeout(PATIENCE).expect("done")).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+        let begin = std::time::Instant::now();
+        while beside.count() > 0 {
+            assert!(begin.elapsed() < PATIENCE, "threads end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

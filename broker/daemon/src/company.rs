@@ -1,0 +1,83 @@
+//! In which company a served job's launches were timed: what a sample is worth for its profile.
+#![forbid(unsafe_code)]
+
+use weft_profiles::refine::Beside;
+
+use super::lanes::{LaneWatch, Seen};
+use weft_protocol::Ns;
+use weft_protocol::lane::Mode;
+
+/// Who is there, and since when nobody came, went or became something else.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Company {
+    since: Ns,
+    holders: usize,
+    fillers: usize,
+}
+
+impl Company {
+    /// Of these, among whom nothing has changed `since`.
+    pub(super) fn of(lanes: &[LaneWatch], since: Ns) -> Company {
+        let count = |mode| lanes.iter().filter(|lane| lane.mode() == mode).count();
+        Company {
+            since,
+            holders: count(Mode::Holder),
+            fillers: count(Mode::Filler),
+        }
+    }
+
+    /// Says it of what a client in this mode timed. What was launched before somebody came or went may have met either.
+    pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
+        let beside = match mode {
+            Mode::Holder if self.holders == 1 => Beside::Fillers,
+            Mode::Filler if self.fillers == 1 && self.holders > 0 => Beside::Holders,
+            _ => Beside::Others,
+        };
+        for one in seen {
+            if let Seen::Served(timed, at) = one
+                && *at > self.since
+            {
+                timed.beside = beside;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_profiles::refine::Timed;
+
+    #[test]
+    fn a_sample_counts_for_whom_it_met() {
+        let company = |holders, fillers| Company {
+            since: 100,
+            holders,
+            fillers,
+        };
+        let said = |company: Company, mode, at| {
+            let timed = Timed {
+                kernel: 1,
+                time: 2,
+                gap: None,
+                beside: Beside::Others,
+            };
+            let mut seen = [Seen::Launches(1, 1), Seen::Served(timed, at)];
+            company.say(mode, &mut seen);
+            match seen[1] {
+                Seen::Served(timed, _) => timed.beside,
+                _ => unreachable!("it was put there"),
+            }
+        };
+        assert_eq!(said(company(1, 3), Mode::Holder, 101), Beside::Fillers);
+        assert_eq!(
+            said(company(1, 3), Mode::Holder, 100),
+            Beside::Others,
+            "somebody came since"
+        );
+        assert_eq!(said(company(2, 1), Mode::Holder, 101), Beside::Others, "an equal");
+        assert_eq!(said(company(2, 1), Mode::Filler, 101), Beside::Holders);
+        assert_eq!(said(company(1, 2), Mode::Filler, 101), Beside::Others, "another filler");
+        assert_eq!(said(company(0, 1), Mode::Filler, 101), Beside::Others, "turns by time");
+    }
+}

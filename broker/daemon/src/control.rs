@@ -1,0 +1,422 @@
+//! The control thread: the clients' messages that are not urgent, and their deaths.
+//!
+//! A death shows as the closed channel within some hundred microseconds. Where a forked child holds the channel open, the pidfd tells; it is looked at
+//! every [`PERIOD`]. What a client said before it died is read first.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft_profiles::Gpu;
+
+use super::admission;
+use super::keeper::{Keeper, Tell};
+use super::mailbox::{Desk, Notice};
+use super::memory::{self, Memory};
+use super::mps;
+use super::registry::{Entry, LONGEST_NOTE, Registry};
+use super::said::{LONGEST_LABEL, clean};
+use super::status::Ending;
+use crate::server::{Accounts, FromClient, Inbox, Life, News, ToTheClient, thread_time};
+use weft_protocol::Ns;
+use weft_protocol::control::{ToBroker, ToClient, Wants};
+use weft_protocol::seat::Standing;
+
+/// How often newcomers are taken in and pidfds are looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors some thousand.
+pub(super) const SETS_TOLD: usize = 16;
+
+/// How long the last words of a client may take to be read where others never stop talking. Besides, each look into the inbox hears at least one of those
+/// that have something to say, in turn: a client may go when there were as many looks as there are clients, however slowly this thread ran meanwhile.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// With nobody attached the thread sleeps so long; a newcomer wakes it.
+const LONELY: Duration = Duration::from_secs(1);
+
+/// A client that has its lane.
+#[derive(Debug)]
+pub struct Arrival {
+    /// What is known of it.
+    pub entry: Arc<Entry>,
+    /// Its messages.
+    pub receiver: FromClient,
+    /// The way to it.
+    pub sender: ToTheClient,
+    /// Whether it lives.
+    pub life: Life,
+}
+
+/// What the thread and others tell one another.
+#[derive(Debug, Clone, Default)]
+pub struct Signs {
+    /// It is to end.
+    pub stop: Arc<AtomicBool>,
+    /// How often it went round.
+    pub rounds: Arc<AtomicU64>,
+    /// What is spent on each user.
+    pub accounts: Accounts,
+}
+
+/// Starts the thread. It ends when the returned sender is dropped and [`Signs::stop`] is set.
+pub fn start(
+    registry: Arc<Registry>,
+    desk: Desk,
+    keeper: Keeper,
+    memory: Memory,
+    admission: admission::Desk,
+    unknown_cost: Ns,
+    signs: Signs,
+) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
+    let (arrivals, incoming) = channel();
+    let inbox = Inbox::make()?;
+    let control = Control {
+        inbox,
+        peers: HashMap::new(),
+        registry,
+        desk,
+        keeper,
+        memory,
+        admission,
+        unknown_cost,
+        accounts: signs.accounts,
+        all_heard: true,
+        looks: 0,
+        mps: mps::Look::default(),
+        rounds: signs.rounds,
+    };
+    let thread = std::thread::Builder::new()
+        .name("weft-control".into())
+        .spawn(move || control.run(&incoming, &signs.stop))
+        .map_err(|source| weft_protocol::transport::Error::System {
+            what: "starting a thread",
+            source,
+        })?;
+    Ok((arrivals, thread))
+}
+
+struct Peer {
+    entry: Arc<Entry>,
+    life: Life,
+    sender: ToTheClient,
+    /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the thread.
+    warned: bool,
+    /// It waits for device memory, as the scheduler knows.
+    waits: bool,
+    /// Since when it is known to be dead, and after which look into the inbox.
+    dying_since: Option<(Instant, u64)>,
+}
+
+struct Control {
+    inbox: Inbox,
+    peers: HashMap<u64, Peer>,
+    registry: Arc<Registry>,
+    desk: Desk,
+    keeper: Keeper,
+    memory: Memory,
+    admission: admission::Desk,
+    /// What a kernel is charged that nothing is known of, not even by its job's profile.
+    unknown_cost: Ns,
+    /// What is spent on each user.
+    accounts: Accounts,
+    /// The last look into the inbox found it empty.
+    all_heard: bool,
+    /// Looks into the inbox so far.
+    looks: u64,
+    /// Whether an MPS daemon is there, for clients whose driver does not tell of what they share.
+    mps: mps::Look,
+    /// Counts how often the thread went round: others see by it that it lives.
+    rounds: Arc<AtomicU64>,
+}
+
+impl Control {
+    fn run(mut self, incoming: &Receiver<Arrival>, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            if self.peers.is_empty() {
+                match incoming.recv_timeout(LONELY) {
+                    Ok(arrival) => self.arrive(arrival),
+                    Err(RecvTimeoutError::Timeout) => {
+                        // Of those whom the broker before this one left, who ended meanwhile never comes to be looked for else.
+                        self.admission.tick();
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+            while let Ok(arrival) = incoming.try_recv() {
+                self.arrive(arrival);
+            }
+            let heard = self.inbox.wait(PERIOD);
+            let before = thread_time();
+            let mut of_users = Vec::new();
+            match heard {
+                Ok(news) => {
+                    self.all_heard = news.is_empty();
+                    self.looks += 1;
+                    for (client, news) in news {
+                        of_users.extend(self.peers.get(&client).map(|peer| peer.entry.uid));
+                        self.hear(client, news);
+                    }
+                }
+                Err(error) => {
+                    log::warn!("{error}");
+                    std::thread::sleep(PERIOD);
+                }
+            }
+            self.look_for_deaths();
+            self.admission.tick();
+            self.look_who_waits();
+            self.charge(&of_users, thread_time().saturating_sub(before));
+        }
+    }
+
+    /// A round is paid by those who had something to say, a part for each message.
+    fn charge(&self, of_users: &[u32], time: Duration) {
+        let messages = u32::try_from(of_users.len()).unwrap_or(u32::MAX);
+        let Some(part) = time.checked_div(messages) else { return };
+        let mut users: Vec<u32> = of_users.to_vec();
+        users.sort_unstable();
+        for of_one in users.chunk_by(|one, other| one == other) {
+            let his = part * u32::try_from(of_one.len()).unwrap_or(u32::MAX);
+            self.accounts.charge(of_one.first().copied().unwrap_or(0), his);
+        }
+    }
+
+    /// Who waits for device memory has no role among those who run, and has one again before it begins.
+    fn look_who_waits(&mut self) {
+        for (client, peer) in &mut self.peers {
+            let waits = peer.entry.lane.seat.standing() == Standing::Waits;
+            if waits != peer.waits {
+                peer.waits = waits;
+                self.desk.tell(Notice::Waits(*client, waits));
+            }
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let client = arrival.entry.client;
+        if let Err(error) = self.inbox.add(client, arrival.receiver) {
+            log::warn!("client {client}: {error}");
+            self.desk.tell(Notice::Gone(client, Ending::Detached));
+            return;
+        }
+        if let Some(trouble) = arrival.entry.profile_trouble() {
+            warn(&arrival.sender, &trouble);
+        }
+        // A guest was told by the thread that let it in: this one waits for no one who does not read.
+        let own = arrival.entry.house.is_none();
+        if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
+            // One message each would be thousands; all in one might not fit the channel.
+            for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
+                let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
+            }
+        }
+        let peer = Peer {
+            entry: arrival.entry,
+            life: arrival.life,
+            sender: arrival.sender,
+            warned: false,
+            waits: false,
+            dying_since: None,
+        };
+        self.peers.insert(client, peer);
+    }
+
+    fn hear(&mut self, client: u64, news: News) {
+        match news {
+            News::Said(message) if message.is_sound() => self.said(client, message),
+            News::Said(_) | News::Nonsense => {
+                if let Some(peer) = self.peers.get(&client) {
+                    peer.entry.note("sent what is no message");
+                    self.end(client, Some(Ending::Detached));
+                }
+            }
+            News::Gone => self.end(client, None),
+        }
+    }
+
+    fn said(&mut self, client: u64, message: ToBroker) {
+        let Some(peer) = self.peers.get_mut(&client) else {
+            return;
+        };
+        let entry = &peer.entry;
+        match message {
+            ToBroker::Kernel { hash, id } => {
+                entry.named(hash, &[]);
+                if entry.is_kept() {
+                    self.keeper.tell(Tell::Named(client, hash, id));
+                }
+            }
+            ToBroker::Graph { hash, kernels } => {
+                entry.named(hash, &kernels);
+                if entry.is_kept() {
+                    let id = weft_kernel_id::KernelId::graph(hash, kernels.len());
+                    self.keeper.tell(Tell::Named(client, hash, id));
+                }
+            }
+            ToBroker::Device {
+                name,
+                uuid,
+                memory,
+                driver,
+                mps,
+            } => {
+                self.desk.tell(Notice::Device(client, uuid.clone()));
+                let mps = mps.unwrap_or_else(|| self.mps.runs());
+                self.desk.tell(Notice::Shares(client, mps));
+                self.memory.tell(memory::Tell::Device(client, uuid.clone(), memory));
+                let gpu = Gpu {
+                    name: clean(&name, LONGEST_LABEL),
+                    uuid,
+                    memory,
+                    driver,
+                };
+                if let Some(trouble) = entry.device(&gpu) {
+                    log::warn!("client {client}: {trouble}");
+                    if !std::mem::replace(&mut peer.warned, true) {
+                        // First what it is charged from now on, then that it is: its own table goes, and the profile's typical cost with it.
+                        let unknown = &entry.lane.orders.unknown_cost;
+                        unknown.store(self.unknown_cost, Ordering::Relaxed);
+                        // A client that is gone already charges nobody.
+                        let _ = peer.sender.send(ToClient::ForgetCosts);
+                        warn(&peer.sender, &trouble);
+                    }
+                    self.desk.tell(Notice::Unprofiled(client));
+                }
+                if entry.is_kept() {
+                    self.keeper.tell(Tell::Device(client, gpu));
+                }
+            }
+            ToBroker::Backed { start, bytes } => self.memory.tell(memory::Tell::Backed(client, start, bytes)),
+            ToBroker::Unbacked { start } => self.memory.tell(memory::Tell::Unbacked(client, start)),
+            ToBroker::Forecast {
+                number,
+                period,
+                uses,
+                ends,
+            } => self.memory.tell(memory::Tell::Forecast {
+                client,
+                number,
+                period,
+                uses,
+                ends,
+            }),
+            ToBroker::WorkingSet(set) => {
+                if entry.profiling {
+                    self.keeper.tell(Tell::WorkingSet(client, set));
+                }
+            }
+            ToBroker::Touched { starts } => self.memory.tell(memory::Tell::Touched(client, starts)),
+            // It lies where it lay; who is given it again says so.
+            ToBroker::Resting { .. } => {}
+            ToBroker::Wants(wants) => {
+                self.desk.tell(Notice::Device(client, wants.uuid.clone()));
+                let label = |said: &str| clean(said, LONGEST_LABEL);
+                let (user, gang) = entry.identity(&label(&wants.user), &label(&wants.gang));
+                self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
+            }
+            ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
+            ToBroker::NoMore => self.admission.no_more(client),
+            ToBroker::OnDevice => self.admission.on_device(client),
+            ToBroker::WaitsNoMore => self.admission.gone(client),
+            ToBroker::Context { free, held, own, at } => {
+                self.admission.context(client, admission::Look { free, held, own, at });
+            }
+            ToBroker::Note(line) => {
+                let line = clean(&line, LONGEST_NOTE);
+                log::info!("client {client}: {line}");
+                entry.note(&line);
+            }
+            ToBroker::Goodbye => entry.goodbye.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Two looks with an empty inbox between them: what the client said before it died was read. Where others never stop talking, patience ends it. Of whom the scheduler has let go
+    /// because its lane lied nothing stays either.
+    fn look_for_deaths(&mut self) {
+        let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
+        let let_go: Vec<u64> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| over(peer))
+            .map(|(client, _)| *client)
+            .collect();
+        for client in let_go {
+            self.end(client, Some(Ending::Detached));
+        }
+        let hung: Vec<u64> = {
+            let mut owners = Vec::new();
+            let mut set = Vec::new();
+            for (client, peer) in &self.peers {
+                for descriptor in peer.life.descriptors() {
+                    owners.push(*client);
+                    set.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN | PollFlags::RDHUP));
+                }
+            }
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if !poll(&mut set, Some(&zero)).is_ok_and(|ready| ready > 0) {
+                return;
+            }
+            owners
+                .into_iter()
+                .zip(&set)
+                .filter(|(_, descriptor)| !descriptor.revents().is_empty())
+                .map(|(client, _)| client)
+                .collect()
+        };
+        let (looks, clients) = (self.looks, self.peers.len() as u64);
+        for client in hung {
+            let Some(peer) = self.peers.get_mut(&client) else {
+                continue;
+            };
+            match peer.dying_since {
+                None => peer.dying_since = peer.life.left().then(|| (Instant::now(), looks)),
+                Some((since, look)) if self.all_heard || since.elapsed() > LAST_WORDS && looks - look > clients => {
+                    self.end(client, None);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Nothing of a client stays: not its connection, its lane or its descriptors. `ending`: by the broker's own decision, else as the client took its leave.
+    fn end(&mut self, client: u64, ending: Option<Ending>) {
+        let Some(peer) = self.peers.remove(&client) else { return };
+        self.inbox.forget(client);
+        self.admission.gone(client);
+        /// What [`weft_protocol::lane::Reports::state`] says after a clean end.
+        const LEFT: u32 = 2;
+        let well =
+            peer.entry.goodbye.load(Ordering::Relaxed) || peer.entry.lane.reports.state.load(Ordering::Acquire) == LEFT;
+        let ending = ending.unwrap_or(if well { Ending::Goodbye } else { Ending::Vanished });
+        log::info!(
+            "client {client} (process {}) {}",
+            peer.entry.pid,
+            match ending {
+                Ending::Goodbye => "ended",
+                Ending::Vanished => "vanished",
+                Ending::Detached => "was let go",
+            }
+        );
+        if let Some(trouble) = peer.entry.misfit(1) {
+            log::warn!("client {client}: {trouble}");
+        }
+        // A detached client was told of before; the scheduler no longer knows it.
+        if self.registry.get(client).is_some() {
+            self.desk.tell(Notice::Gone(client, ending));
+        }
+    }
+}
+
+/// Has the job's side say that its profile is of no use.
+fn warn(sender: &ToTheClient, trouble: &str) {
+    // A client that is gone already needs no warning.
+    let _ = sender.send(ToClient::Warning(format!("{trouble}; the job runs without it")));
+}

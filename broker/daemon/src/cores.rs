@@ -1,0 +1,481 @@
+//! One scheduling core a device: jobs on different devices have nothing to wait for from one another. A MIG instance has a UUID of its own and so is a device of its own.
+//!
+//! A client attaches before it has a device. It says which when it is about to make its first context, and goes to that device's core then, before its first launch. Until then, and for
+//! good where it never says, it is with the device that was heard of first, so that on a machine with one device there is one core. Once there are several, who has not said yet is with
+//! nobody.
+//!
+//! Whether a device switches between processes says each client of itself ([`Cores::shares`]), since the driver tells it that: some may share a device under MPS and others not. Then it switches,
+//! so the costs of that count as soon as one client says so. The word of who came last and left stays until another is heard.
+//!
+//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and its going in that order. A process that uses several devices attaches once for each, so it
+//! is several clients here.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use weft_profiles::Profile;
+
+use weft_protocol::Ns;
+use weft_protocol::board::ROWS;
+use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
+
+/// No machine has more devices, instances included; what is beyond is with the first. A client that makes UUIDs up costs no more than that.
+const MOST: usize = 128;
+
+/// The core of who has not said its device, where there are several. Its place in [`Cores::all`] otherwise.
+const FIRST: usize = 0;
+
+#[derive(Debug)]
+struct One {
+    /// Whose; `None`: nobody said yet.
+    uuid: Option<String>,
+    core: Core,
+}
+
+/// What people see of a device.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Whose; `None`: nobody said yet.
+    pub uuid: Option<String>,
+    /// Its core's state.
+    pub snapshot: Snapshot,
+    /// Clients that share it under MPS.
+    pub under_mps: usize,
+    /// Clients that do not.
+    pub not_under_mps: usize,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Cores {
+    /// With what it costs a device to switch where one client at least does not share it under MPS.
+    config: Config,
+    /// Whether clients' words count of that.
+    listens: bool,
+    all: Vec<One>,
+    /// Those who have said no device while there were several.
+    nowhere: Core,
+    /// Where each client is; `None`: nowhere.
+    of: HashMap<Client, Option<usize>>,
+    /// Those who have said their device.
+    said: HashMap<Client, String>,
+    /// Those who wait for device memory: they are in no core, since they have no work, and nobody makes room for them.
+    aside: HashSet<Client>,
+    /// Who has said whether it shares its device under MPS.
+    mps: HashMap<Client, bool>,
+}
+
+impl Cores {
+    pub(super) fn new(config: Config, listens: bool) -> Cores {
+        let first = One {
+            uuid: None,
+            core: Core::new(config.clone()),
+        };
+        Cores {
+            all: vec![first],
+            nowhere: Core::new(config.clone()),
+            config,
+            listens,
+            of: HashMap::new(),
+            said: HashMap::new(),
+            aside: HashSet::new(),
+            mps: HashMap::new(),
+        }
+    }
+
+    /// The core of the device that was heard of first.
+    pub(super) fn first(&self) -> &Core {
+        self.all.first().map_or(&self.nowhere, |one| &one.core)
+    }
+
+    /// Takes in what happened, where it happened.
+    pub(super) fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        let Some(client) = whose(&event) else {
+            for one in &mut self.all {
+                one.core.handle(now, event.clone(), out);
+            }
+            if self.all.len() > 1 {
+                self.nowhere.handle(now, event, out);
+            }
+            return;
+        };
+        if matches!(event, Event::Attached { .. }) {
+            let at = (self.all.len() == 1).then_some(FIRST);
+            self.of.entry(client).or_insert(at);
+        }
+        let gone = matches!(event, Event::Gone(_));
+        if !self.aside.contains(&client) {
+            self.core_of(client).handle(now, event, out);
+        }
+        if gone {
+            self.aside.remove(&client);
+            let at = self.of.remove(&client).flatten();
+            self.said.remove(&client);
+            if self.mps.remove(&client).is_some() {
+                self.switches(now, at, out);
+            }
+        }
+    }
+
+    /// A client says whether it shares its device under MPS.
+    pub(super) fn shares(&mut self, now: Ns, client: Client, mps: bool, out: &mut Vec<Decision>) {
+        let Some(at) = self.of.get(&client).copied() else {
+            return;
+        };
+        self.mps.insert(client, mps);
+        self.switches(now, at, out);
+    }
+
+    /// What it costs a device to switch, by what its clients say.
+    fn switches(&mut self, now: Ns, at: Option<usize>, out: &mut Vec<Decision>) {
+        let Some(at) = at.filter(|_| self.listens) else { return };
+        let cost = match self.words(at) {
+            (0, 0) => return,
+            (_, 0) => 0,
+            _ => self.config.switch_cost,
+        };
+        if let Some(one) = self.all.get_mut(at)
+            && one.core.config().switch_cost != cost
+        {
+            one.core.handle(now, Event::SwitchCost(cost), out);
+        }
+    }
+
+    /// How many of a device's clients share it under MPS, and how many do not.
+    fn words(&self, at: usize) -> (usize, usize) {
+        let of = |client: &Client| self.of.get(client).copied().flatten();
+        let words = self.mps.iter().filter(|(client, _)| of(client) == Some(at));
+        words.fold((0, 0), |(under, apart), (_, mps)| match mps {
+            true => (under + 1, apart),
+            false => (under, apart + 1),
+        })
+    }
+
+    /// The core that hears of a client.
+    fn core_of(&mut self, client: Client) -> &mut Core {
+        // With one device there is nothing to look up: a launch costs nothing more. Of one who is not known the first core counts a stranger.
+        let at = match self.all.len() {
+            1 => Some(FIRST),
+            _ => self.of.get(&client).copied().unwrap_or(Some(FIRST)),
+        };
+        match at.and_then(|at| self.all.get_mut(at)) {
+            Some(one) => &mut one.core,
+            None => &mut self.nowhere,
+        }
+    }
+
+    /// A client says its device. What it said first counts. Answers the row of that device on the board, if it had said nothing before.
+    pub(super) fn says(
+        &mut self,
+        now: Ns,
+        client: Client,
+        uuid: &str,
+        who: Newcomer,
+        out: &mut Vec<Decision>,
+    ) -> Option<usize> {
+        let before = self.of.get(&client).copied()?;
+        if uuid.is_empty() || self.said.contains_key(&client) {
+            return None;
+        }
+        self.said.insert(client, uuid.to_string());
+        let place = self.place(uuid);
+        let (at, row) = (Some(place), Some(place % ROWS));
+        if before == at {
+            return row;
+        }
+        let aside = self.aside.contains(&client);
+        if !aside {
+            self.core_of(client).handle(now, Event::Gone(client), out);
+        }
+        self.of.insert(client, at);
+        if !aside {
+            self.core_of(client).handle(now, who.comes(client), out);
+        }
+        row
+    }
+
+    /// A client waits for device memory, or does not any more.
+    pub(super) fn waits(&mut self, now: Ns, client: Client, waits: bool, who: Newcomer, out: &mut Vec<Decision>) {
+        if !self.of.contains_key(&client) || self.aside.contains(&client) == waits {
+            return;
+        }
+        if waits {
+            self.core_of(client).handle(now, Event::Gone(client), out);
+            self.aside.insert(client);
+        } else {
+            self.aside.remove(&client);
+            self.core_of(client).handle(now, who.comes(client), out);
+        }
+    }
+
+    /// Rows of the board that are in use.
+    pub(super) fn rows(&self) -> usize {
+        self.all.len().min(ROWS)
+    }
+
+    fn place(&mut self, uuid: &str) -> usize {
+        let known = |one: &One| one.uuid.as_deref() == Some(uuid);
+        if let Some(at) = self.all.iter().position(known) {
+            return at;
+        }
+        if let Some(first) = self.all.first_mut().filter(|first| first.uuid.is_none()) {
+            first.uuid = Some(uuid.to_string());
+            return FIRST;
+        }
+        if self.all.len() >= MOST {
+            return FIRST;
+        }
+        self.all.push(One {
+            uuid: Some(uuid.to_string()),
+            core: Core::new(self.config.clone()),
+        });
+        self.all.len() - 1
+    }
+
+    /// When [`Event::Tick`] is due anywhere.
+    pub(super) fn next_wake(&self, now: Ns) -> Option<Ns> {
+        let wakes = self.all.iter().map(|one| one.core.next_wake(now));
+        wakes.chain([self.nowhere.next_wake(now)]).flatten().min()
+    }
+
+    /// Each device's state; the first one's first.
+    pub(super) fn snapshots(&self) -> Vec<View> {
+        let each = self.all.iter().enumerate().map(|(at, one)| {
+            let (under_mps, not_under_mps) = self.words(at);
+            View {
+                uuid: one.uuid.clone(),
+                snapshot: one.core.snapshot(),
+                under_mps,
+                not_under_mps,
+            }
+        });
+        each.collect()
+    }
+}
+
+/// What a core is told of a client that comes.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    /// 0 to 9.
+    pub(super) priority: u8,
+    /// What is known of it.
+    pub(super) profile: Option<Arc<Profile>>,
+}
+
+impl Newcomer {
+    fn comes(self, client: Client) -> Event {
+        Event::Attached {
+            client,
+            priority: self.priority,
+            profile: self.profile,
+        }
+    }
+}
+
+/// Whose an event is; `None`: everybody's.
+fn whose(event: &Event) -> Option<Client> {
+    Some(match event {
+        Event::Tick | Event::SwitchCost(_) => return None,
+        Event::Attached { client, .. }
+        | Event::Launched { client, .. }
+        | Event::Waits { client, .. }
+        | Event::Holds { client, .. }
+        | Event::Progress { client, .. }
+        | Event::Renewed { client, .. }
+        | Event::Revoked { client, .. }
+        | Event::Crowded { client, .. }
+        | Event::Sampled { client, .. } => *client,
+        Event::Gone(client)
+        | Event::Priority(client, _)
+        | Event::Unprofiled(client)
+        | Event::Idle(client, _)
+        | Event::Stirred(client, _)
+        | Event::Passed(client) => *client,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_protocol::lane::Mode;
+
+    struct World {
+        cores: Cores,
+        out: Vec<Decision>,
+        modes: HashMap<Client, Mode>,
+    }
+
+    impl World {
+        fn new() -> World {
+            World {
+                cores: Cores::new(Config::default(), true),
+                out: Vec::new(),
+                modes: HashMap::new(),
+            }
+        }
+
+        fn settle(&mut self) {
+            for decision in self.out.drain(..) {
+                if let Decision::Mode(client, mode) = decision {
+                    self.modes.insert(client, mode);
+                }
+            }
+        }
+
+        fn tell(&mut self, event: Event) {
+            self.cores.handle(1, event, &mut self.out);
+            self.settle();
+        }
+
+        fn comes(&mut self, client: u64, priority: u8) {
+            self.tell(Event::Attached {
+                client: Client(client),
+                priority,
+                profile: None,
+            });
+        }
+
+        fn says(&mut self, client: u64, priority: u8, uuid: &str) {
+            let who = Newcomer {
+                priority,
+                profile: None,
+            };
+            self.cores.says(1, Client(client), uuid, who, &mut self.out);
+            self.settle();
+        }
+
+        fn mode(&self, client: u64) -> Mode {
+            self.modes[&Client(client)]
+        }
+    }
+
+    #[test]
+    fn on_one_device_there_is_one_core() {
+        let mut world = World::new();
+        world.comes(1, 0);
+        world.says(1, 0, "a");
+        world.comes(2, 5);
+        assert_eq!(
+            (world.mode(1), world.mode(2)),
+            (Mode::Holder, Mode::Filler),
+            "also before it has said its device"
+        );
+        world.says(2, 5, "a");
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Holder, Mode::Filler));
+        assert_eq!(world.cores.snapshots().len(), 1);
+    }
+
+    #[test]
+    fn who_waits_for_memory_has_no_role_and_takes_nobodys() {
+        let mut world = World::new();
+        world.comes(1, 5);
+        world.says(1, 5, "a");
+        let who = || Newcomer {
+            priority: 0,
+            profile: None,
+        };
+        world.comes(2, 0);
+        world.says(2, 0, "a");
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Filler, Mode::Holder));
+        world.cores.waits(1, Client(2), true, who(), &mut world.out);
+        world.settle();
+        assert_eq!(world.mode(1), Mode::Alone, "the one that runs is alone");
+        world.tell(Event::Priority(Client(2), 0));
+        world.cores.waits(1, Client(2), false, who(), &mut world.out);
+        world.settle();
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Filler, Mode::Holder));
+        // It ends while it waits, on a machine of several devices, and is nowhere.
+        world.comes(3, 5);
+        world.says(3, 5, "b");
+        world.cores.waits(1, Client(2), true, who(), &mut world.out);
+        world.tell(Event::Gone(Client(2)));
+        world.cores.waits(1, Client(2), false, who(), &mut world.out);
+        world.settle();
+        assert_eq!(world.mode(1), Mode::Alone);
+    }
+
+    #[test]
+    fn jobs_on_different_devices_have_nothing_to_do_with_one_another() {
+        let mut world = World::new();
+        world.comes(1, 0);
+        world.says(1, 0, "a");
+        world.comes(2, 5);
+        world.says(2, 5, "b");
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Alone, Mode::Alone));
+        // With several devices who has not said yet is in nobody's way.
+        world.comes(3, 9);
+        assert_eq!(
+            (world.mode(1), world.mode(2), world.mode(3)),
+            (Mode::Alone, Mode::Alone, Mode::Alone)
+        );
+        world.says(3, 9, "b");
+        assert_eq!(
+            (world.mode(1), world.mode(2), world.mode(3)),
+            (Mode::Alone, Mode::Holder, Mode::Filler)
+        );
+        world.says(3, 9, "a");
+        assert_eq!(world.mode(3), Mode::Filler, "what it said first counts");
+        world.tell(Event::Gone(Client(3)));
+        assert_eq!(world.mode(2), Mode::Alone);
+        world.tell(Event::Tick);
+        assert_eq!(world.cores.snapshots().len(), 2);
+    }
+
+    #[test]
+    fn a_device_switches_as_soon_as_one_of_its_clients_says_so() {
+        let cost = |world: &World, at: usize| world.cores.snapshots()[at].snapshot.switch_cost;
+        let shares = |world: &mut World, client: u64, mps: bool| {
+            world.cores.shares(1, Client(client), mps, &mut world.out);
+            world.settle();
+        };
+        let sliced = Config::default().switch_cost;
+        let mut world = World::new();
+        world.comes(1, 0);
+        world.says(1, 0, "a");
+        assert_eq!(cost(&world, 0), sliced, "until anybody says otherwise");
+        shares(&mut world, 1, true);
+        assert_eq!(cost(&world, 0), 0);
+        // Another device is another matter.
+        world.comes(2, 5);
+        world.says(2, 5, "b");
+        shares(&mut world, 2, false);
+        assert_eq!((cost(&world, 0), cost(&world, 1)), (0, sliced));
+        // One that does not share under MPS makes the device switch, for all, as long as it is there.
+        world.comes(3, 5);
+        world.says(3, 5, "a");
+        assert_eq!(cost(&world, 0), 0, "it has said nothing yet");
+        shares(&mut world, 3, false);
+        assert_eq!(cost(&world, 0), sliced);
+        let views = world.cores.snapshots();
+        assert_eq!((views[0].under_mps, views[0].not_under_mps), (1, 1));
+        world.tell(Event::Gone(Client(3)));
+        assert_eq!(cost(&world, 0), 0);
+        // Who leaves last is believed until somebody else is heard.
+        world.tell(Event::Gone(Client(1)));
+        assert_eq!(cost(&world, 0), 0);
+        shares(&mut world, 9, false);
+        assert_eq!(cost(&world, 0), 0, "nobody known");
+        assert!(world.cores.mps.len() == 1, "of those who left nothing is kept");
+        // What the owner said stands.
+        let mut fixed = World::new();
+        fixed.cores = Cores::new(Config::default(), false);
+        fixed.comes(1, 0);
+        shares(&mut fixed, 1, true);
+        assert_eq!(cost(&fixed, 0), sliced);
+    }
+
+    #[test]
+    fn what_a_client_makes_up_costs_little() {
+        let mut world = World::new();
+        for client in 0..2 * MOST as u64 {
+            world.comes(client, 5);
+            world.says(client, 5, &client.to_string());
+            world.tell(Event::Gone(Client(client)));
+        }
+        assert_eq!(world.cores.snapshots().len(), MOST);
+        assert!(world.cores.of.is_empty() && world.cores.said.is_empty());
+        world.says(9_999, 5, "a");
+        assert!(world.cores.said.is_empty(), "nobody known");
+    }
+}

@@ -1,0 +1,412 @@
+//! The door: lets clients in, answers questions, notices when it is time to end. The broker's main thread.
+//!
+//! Whoever is slow holds up only the thread made for him. Whoever may not come in is told why.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+use weft_profiles::Profile;
+
+use super::answers::Answers;
+use super::beside::{Beside, Most};
+use super::brought::Brought;
+use super::control::{Arrival, SETS_TOLD};
+use super::elsewhere::Elsewhere;
+use super::keeper::{Keeper, Tell};
+use super::mailbox::{Desk, Notice};
+use super::options::Options;
+use super::registry::{Entry, Newcomer, Registry};
+use super::said::clean;
+use super::status::Ending;
+use super::store;
+use crate::server::{Asker, Host, Incoming, Listener, Pending, Question, ToTheClient};
+use weft_protocol::board;
+use weft_protocol::control::{Hello, Refusal, ToClient};
+use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
+use weft_protocol::transport::Error;
+use weft_protocol::{Ns, PRIORITIES};
+
+/// How often the signs of the end are looked at.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Clients at once, where the process may have so many descriptors.
+const MOST: usize = 4096;
+
+/// Descriptors of a client at most: its connection, its lane, its process, and the two ends of a private broker's channel.
+const DESCRIPTORS: u64 = 5;
+
+/// Descriptors for everything else: threads' files, questions, connections that have not said yet what they want.
+const OTHERS: u64 = 256;
+
+/// Of the clients of a shared broker one guest may have this part.
+const GUESTS_PART: usize = 4;
+
+/// Of a guest's clients so many are let in at once, on a thread each: their profiles come to 64 MiB at most until they are taken apart, one by one.
+const ENTER_AT_ONCE: usize = 16;
+
+/// Of a guest's questions so many are answered at once. An answer may be a copy of all that is known, and may be waited for.
+const ANSWERS_AT_ONCE: usize = 4;
+
+/// Questions of a guest that wait for that.
+const QUESTIONS: usize = 256;
+
+/// The same of the broker's own user and of root, and of a private broker.
+const OWNERS_AT_ONCE: usize = 256;
+
+/// The longest name of a guest's profile that is kept.
+const LONGEST_NAME: usize = 200;
+
+/// How long the thread that lets a guest in waits in all for it to read what is known of its kernels.
+const READS_WITHIN: Duration = Duration::from_millis(500);
+
+/// What so many kernels may take goes in one message.
+const TIMES_TOLD: usize = 256;
+
+/// The longest reason that is kept why a client runs without its profile.
+const LONGEST_TROUBLE: usize = 1024;
+
+/// The longest command line that is kept.
+const LONGEST_COMMAND: usize = 1024;
+
+/// What the door needs.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// Board and doorbell.
+    pub host: Arc<Host>,
+    /// Who is attached.
+    pub registry: Arc<Registry>,
+    /// The scheduler.
+    pub desk: Desk,
+    /// The keeper.
+    pub keeper: Keeper,
+    /// The control thread.
+    pub control: Sender<Arrival>,
+    /// Who answers.
+    pub answers: Answers,
+    /// Set when the broker is to end.
+    pub stop: Arc<AtomicBool>,
+    /// What the broker was told at its start.
+    pub options: Arc<Options>,
+    /// Clients on their way in.
+    pub entering: Beside<Pending>,
+    /// Questions that are being answered.
+    pub asking: Beside<Question>,
+    /// Guests' profiles.
+    pub brought: Arc<Brought>,
+    /// Clients at once ([`most`]).
+    pub most: usize,
+    /// Who else has a device of ours.
+    pub elsewhere: Elsewhere,
+}
+
+/// So many clients this process can have at once: where it may open few files only, not so many that one user could take all of them.
+pub fn most() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
+    usize::try_from(most).unwrap_or(MOST).clamp(GUESTS_PART, MOST)
+}
+
+impl Door {
+    /// Stands at the door until it is time to end. Says why it was.
+    pub fn keep(&self, listener: &mut Listener) -> &'static str {
+        let mut alone_since = Instant::now();
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return "asked to";
+            }
+            self.elsewhere.tend(|| self.registry.devices().into_iter());
+            if self.registry.count() > 0 || self.entering.count() > 0 {
+                alone_since = Instant::now();
+            }
+            if self
+                .options
+                .idle_exit
+                .is_some_and(|patience| alone_since.elapsed() >= patience)
+            {
+                return "nobody was attached for the time of --idle-exit";
+            }
+            match listener.accept(PERIOD) {
+                Ok(None) => {
+                    if !listener.in_place() {
+                        return "its socket was removed";
+                    }
+                }
+                Ok(Some(Incoming::Client(pending))) => {
+                    alone_since = Instant::now();
+                    self.let_in(pending);
+                }
+                Ok(Some(Incoming::Question(question))) => {
+                    let answers = self.answers.clone();
+                    let most = match self.is_guest(question.asker.uid) {
+                        true => Most {
+                            at_once: ANSWERS_AT_ONCE,
+                            waiting: QUESTIONS,
+                        },
+                        false => OWNERS,
+                    };
+                    let asked = self.asking.take(question.asker.uid, question, most, move |question| {
+                        let answer = answers.line(&question.text, question.asker);
+                        if let Err(error) = question.answer(&answer) {
+                            log::debug!("an answer was not taken: {error}");
+                        }
+                    });
+                    if asked.is_err() {
+                        log::debug!("a question was dropped: its user has {QUESTIONS} more");
+                    }
+                }
+                Err(error) => {
+                    log::warn!("{error}");
+                    std::thread::sleep(PERIOD);
+                }
+            }
+        }
+    }
+
+    /// Whether it is a user whom a shared broker serves and who does not own it: the limits of guests are his.
+    fn is_guest(&self, uid: u32) -> bool {
+        self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
+    }
+
+    fn let_in(&self, pending: Pending) {
+        let uid = pending.uid;
+        let (guest, guests) = (self.is_guest(uid), self.most / GUESTS_PART);
+        let here = || self.registry.count_of(uid) + self.entering.count_of(uid);
+        let refusal = match pending.hello.priority {
+            priority if usize::from(priority) >= PRIORITIES => Some(Refusal::Priority(priority)),
+            _ if self.registry.count() + self.entering.count() >= self.most => Some(Refusal::Full(self.most)),
+            // One user leaves room for others.
+            _ if guest && here() >= guests => Some(Refusal::Full(guests)),
+            _ => None,
+        };
+        if let Some(why) = refusal {
+            return self.refuse(pending, why);
+        }
+        let most = match guest {
+            true => Most {
+                at_once: ENTER_AT_ONCE,
+                waiting: guests,
+            },
+            false => OWNERS,
+        };
+        let door = self.clone();
+        let taken = self
+            .entering
+            .take(uid, pending, most, move |pending| door.welcome(pending));
+        if let Err(pending) = taken {
+            self.refuse(pending, Refusal::Full(guests));
+        }
+    }
+
+    fn refuse(&self, pending: Pending, why: Refusal) {
+        log::warn!(
+            "process {} was not let in: {why}",
+            pending.pid.unwrap_or(pending.hello.pid)
+        );
+        self.registry.refused.fetch_add(1, Ordering::Relaxed);
+        pending.refuse(why);
+    }
+
+    fn welcome(&self, pending: Pending) {
+        let mut hello = pending.hello.clone();
+        let pending_pid = pending.pid;
+        let pid = pending_pid.unwrap_or(hello.pid);
+        let shared = self.options.door.is_shared();
+        let (profile, loaded, trouble) = match shared {
+            true => match self.brought(&hello, &pending) {
+                Ok(knowledge) => knowledge,
+                Err(error) => return self.did_not_come(pid, &error),
+            },
+            false => knowledge(hello.profile.as_deref(), hello.profiling),
+        };
+        let mut lowered = None;
+        if shared {
+            hello.profiling = false;
+            let asker = Asker {
+                uid: pending.uid,
+                pid: pending.pid,
+            };
+            if !asker.is_owner() {
+                let allowed = self.options.rights.allows(pending.uid, hello.priority);
+                lowered = (allowed != hello.priority).then_some((hello.priority, allowed));
+                hello.priority = allowed;
+            }
+        }
+        // It names the profile and the folder that the client said.
+        let trouble = trouble.map(|trouble| clean(&trouble, LONGEST_TROUBLE));
+        if let Some(trouble) = &trouble {
+            log::warn!("process {pid}: {trouble}");
+        }
+        let costs = loaded.as_ref().map_or_else(Vec::new, |profile| profile.mean_costs());
+        let typical = loaded.as_ref().and_then(|profile| profile.typical_cost());
+        let client = self.registry.number();
+        let options = &self.options;
+        let attached = pending.welcome(&self.host, client, costs, |lane| {
+            let unknown_cost = typical.unwrap_or(options.core.unknown_cost);
+            first_orders(
+                lane,
+                hello.priority,
+                options.longest_wait,
+                unknown_cost,
+                hello.profiling,
+            );
+            let dilation = (options.dilation * f64::from(DILATION_ONE)) as u32;
+            lane.orders.dilation.store(dilation, Ordering::Relaxed);
+            if options.refine && !hello.profiling {
+                lane.orders.flags.fetch_or(flags::SAMPLE, Ordering::Release);
+            }
+        });
+        let attached = match attached {
+            Ok(attached) => attached,
+            Err(error) => return self.did_not_come(pid, &error),
+        };
+        // A client that does not read goes by what is charged.
+        let end = Instant::now() + READS_WITHIN;
+        if let Some(profile) = &loaded {
+            for some in options.core.may_take(profile).chunks(TIMES_TOLD) {
+                let left = end.saturating_duration_since(Instant::now());
+                if let Err(Error::Late(..) | Error::Gone) =
+                    attached.sender.send_within(ToClient::MayTake(some.to_vec()), left)
+                {
+                    break;
+                }
+            }
+        }
+        let newcomer = Entry::new(Newcomer {
+            client,
+            pid,
+            command: clean(&hello.command, LONGEST_COMMAND),
+            profile,
+            loaded,
+            trouble,
+            profiling: hello.profiling,
+            priority: hello.priority,
+            lane: Arc::new(attached.lane),
+        });
+        if shared {
+            tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered, end);
+        }
+        // A shared broker writes no user's files.
+        let refines = options.refine && !hello.profiling && newcomer.profile.is_some();
+        let newcomer = match pending_pid {
+            Some(_) => newcomer,
+            None => newcomer.unseen(),
+        };
+        let entry = Arc::new(match shared {
+            true => newcomer.of(attached.uid, attached.house),
+            false if refines => newcomer.refining(),
+            false => newcomer,
+        });
+        entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
+        log::info!(
+            "client {client} is process {pid}, priority {}: {}",
+            hello.priority,
+            entry.command
+        );
+        self.registry.add(Arc::clone(&entry));
+        if entry.is_kept() {
+            self.keeper.tell(Tell::Attached(Arc::clone(&entry)));
+        }
+        self.desk.tell(Notice::Attached(Arc::clone(&entry)));
+        let arrival = Arrival {
+            entry,
+            receiver: attached.receiver,
+            sender: attached.sender,
+            life: attached.life,
+        };
+        if self.control.send(arrival).is_err() {
+            self.desk.tell(Notice::Gone(client, Ending::Vanished));
+        }
+    }
+
+    /// What is known of a guest of a shared broker, which opens no file for anybody and writes none.
+    fn brought(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
+        let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
+        if hello.profiling {
+            let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
+            return Ok((called, None, Some(trouble)));
+        }
+        let Some(name) = called else {
+            return Ok((None, None, None));
+        };
+        let taken = match pending.profile()? {
+            Ok(bytes) => self.brought.take(pending.uid, &name, &bytes),
+            Err(why) => Err(why.to_string()),
+        };
+        Ok(match taken {
+            Ok(profile) => (Some(name), Some(profile), None),
+            Err(trouble) => (Some(name), None, Some(trouble)),
+        })
+    }
+
+    fn did_not_come(&self, pid: u32, why: &Error) {
+        log::warn!("process {pid} did not come in: {why}");
+        self.registry.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whoever is no guest: one at a time would be slow, and a thread each for thousands of questions makes nothing faster.
+const OWNERS: Most = Most {
+    at_once: OWNERS_AT_ONCE,
+    waiting: MOST,
+};
+
+/// What a lane says before the scheduler knows of it.
+pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
+    let orders = &lane.orders;
+    // The row of the device that was heard of first, until it says its own.
+    let sign = board::sign(0, usize::from(priority));
+    orders.sign.store(sign as u32, Ordering::Relaxed);
+    let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
+    orders.longest_wait.store(longest, Ordering::Relaxed);
+    orders.unknown_cost.store(unknown_cost, Ordering::Relaxed);
+    let profiling = if profiling { flags::PROFILE } else { 0 };
+    orders.flags.store(profiling, Ordering::Relaxed);
+    orders.mode.store(Mode::Alone as u32, Ordering::Release);
+}
+
+type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<String>);
+
+/// What is known under a name: its long form, the profile, and what is wrong with it. A client that samples needs none.
+fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
+    let Some(called) = called.filter(|called| !called.is_empty()) else {
+        let trouble =
+            profiling.then(|| "samples are taken, but WEFT_PROFILE names no profile to keep them in".to_string());
+        return (None, None, trouble);
+    };
+    let long = match store::absolute(called) {
+        Ok(long) => long,
+        Err(error) => return (Some(called.chars().take(80).collect()), None, Some(error.to_string())),
+    };
+    if profiling {
+        return (Some(long), None, None);
+    }
+    match store::load(&long) {
+        Ok(profile) => (Some(long), Some(Arc::new(profile)), None),
+        Err(error) => (Some(long), None, Some(error.to_string())),
+    }
+}
+
+/// What a guest is told before it is one of many: later nobody waits for it to read.
+fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
+    if let Some((asked, allowed)) = lowered {
+        let line = format!(
+            "priority {asked} is more than the owner of this broker lets your jobs have: this one has {allowed}"
+        );
+        let _ = sender.send(ToClient::Warning(line));
+    }
+    let sets = profile.map_or(&[][..], |profile| &profile.working_sets.kernels);
+    for sets in sets.chunks(SETS_TOLD) {
+        let left = || end.saturating_duration_since(Instant::now());
+        let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
+        if let Err(Error::Nonsense(_)) = sent {
+            // Too much for a packet: one by one, without those that are so by themselves.
+            for set in sets {
+                let _ = sender.send_within(ToClient::WorkingSets(vec![set.clone()]), left());
+            }
+        }
+    }
+}

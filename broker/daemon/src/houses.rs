@@ -1,0 +1,139 @@
+//! The boards as the scheduler reads them: one in a private broker; in a shared one a board a user, so that no client can write what another user's reads.
+//!
+//! A launch of a holder voids the credit of its own user's fillers at once, by the sign that both see. For the fillers of other users the broker raises the same sign on their boards when it reads of the launch: they
+//! may go on so long, but never with more than the credit they have, which is what bounds the holder's delay.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::server::{Host, House};
+use weft_protocol::PRIORITIES;
+use weft_protocol::board::{self, Board};
+
+/// Of each row of a board, the sums above its priorities.
+type Rows = Vec<[u64; PRIORITIES]>;
+
+/// All boards, and what they said when they were read last.
+#[derive(Debug)]
+pub struct Houses {
+    host: Arc<Host>,
+    own: Rows,
+    guests: Vec<(Arc<House>, Rows)>,
+}
+
+impl Houses {
+    /// With no guest.
+    pub fn new(host: Arc<Host>) -> Houses {
+        Houses {
+            host,
+            own: Rows::new(),
+            guests: Vec::new(),
+        }
+    }
+
+    /// A client is there.
+    pub fn comes(&mut self, house: Option<&Arc<House>>, rows: usize) {
+        let Some(house) = house else { return };
+        if !self.guests.iter().any(|(known, _)| Arc::ptr_eq(known, house)) {
+            let mut read = Rows::new();
+            look(&house.board, rows, &mut read);
+            self.guests.push((Arc::clone(house), read));
+        }
+    }
+
+    /// Only those stay of which `lives` says so.
+    pub fn stay(&mut self, lives: impl Fn(&Arc<House>) -> bool) {
+        self.guests.retain(|(house, _)| lives(house));
+    }
+
+    /// Whether a launch may concern clients that do not see its sign.
+    pub fn many(&self) -> bool {
+        self.guests.len() > 1
+    }
+
+    /// A turn begins: the broker's heart beats, and all signs are read.
+    pub fn read(&mut self, rows: usize) {
+        self.host.board.heartbeat.fetch_add(1, Ordering::Relaxed);
+        look(&self.host.board, rows, &mut self.own);
+        for (house, read) in &mut self.guests {
+            house.board.heartbeat.fetch_add(1, Ordering::Relaxed);
+            look(&house.board, rows, read);
+        }
+    }
+
+    /// The sum above a priority that a client saw when the turn began.
+    pub fn above(&self, house: Option<&Arc<House>>, row: usize, priority: usize) -> u64 {
+        let rows = match house {
+            None => Some(&self.own),
+            Some(house) => {
+                let mut guests = self.guests.iter();
+                guests
+                    .find(|(known, _)| Arc::ptr_eq(known, house))
+                    .map(|(_, rows)| rows)
+            }
+        };
+        let row = rows.and_then(|rows| rows.get(row));
+        row.and_then(|row| row.get(priority)).copied().unwrap_or(0)
+    }
+
+    /// A holder of this house has launched: the others' fillers are told. What is decided in this turn is decided with knowledge of that launch, so the sign counts as read: credit bound to
+    /// the sums from before would be void when it is given.
+    pub fn relay(&mut self, house: Option<&Arc<House>>, sign: usize) {
+        let Some(house) = house else { return };
+        for (other, read) in &mut self.guests {
+            if Arc::ptr_eq(other, house) {
+                continue;
+            }
+            other.board.raise(sign);
+            for (row, signs) in read.iter_mut().enumerate() {
+                for (priority, signs) in signs.iter_mut().enumerate() {
+                    if (board::sign(row, 0)..board::sign(row, priority)).contains(&sign) {
+                        *signs = signs.wrapping_add(1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn look(board: &Board, rows: usize, read: &mut Rows) {
+    read.resize(rows, [0; PRIORITIES]);
+    for (row, signs) in read.iter_mut().enumerate() {
+        for (priority, signs) in signs.iter_mut().enumerate() {
+            *signs = board.above(board::sign(row, priority));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_is_seen_at_home_at_once_and_elsewhere_when_it_is_told() {
+        let host = Arc::new(Host::shared().expect("a host"));
+        let house = |uid| host.house_of(uid).expect("made").expect("a shared broker");
+        let (ann, bea) = (house(1), house(2));
+        assert!(Arc::ptr_eq(&ann, &house(1)), "one house a user");
+        let mut houses = Houses::new(Arc::clone(&host));
+        houses.comes(Some(&ann), 1);
+        houses.comes(Some(&bea), 1);
+        assert!(houses.many());
+        let sign = board::sign(0, 2);
+        ann.board.raise(sign);
+        houses.read(1);
+        assert_eq!(houses.above(Some(&ann), 0, 5), 1);
+        assert_eq!(houses.above(Some(&bea), 0, 5), 0);
+        houses.relay(Some(&ann), sign);
+        let told = houses.above(Some(&bea), 0, 5);
+        assert_eq!(told, 1, "what is decided now knows of it");
+        houses.read(1);
+        assert_eq!(houses.above(Some(&bea), 0, 5), told, "so credit given for it holds");
+        assert_eq!(houses.above(Some(&ann), 0, 5), 1, "not twice");
+        assert_eq!(houses.above(Some(&bea), 0, 5), 1);
+        assert_eq!(houses.above(Some(&bea), 0, 2), 0, "its own priority is not above it");
+        houses.stay(|house| Arc::ptr_eq(house, &bea));
+        assert!(!houses.many());
+    }
+}

@@ -1,0 +1,440 @@
+//! The keeper: turns stage-1 samples into profiles and writes them.
+//!
+//! A thread of its own, because disks are slow. A profile is written every few seconds while samples come, whenever one of its clients ends,
+//! and when `weft profile` asks: a job that is killed loses the last seconds at most. What is sampled while a job is served goes into its profile when it has ended (`refining`). A write that fails changes no file and is told in `weft status`.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use weft_kernel_id::KernelId;
+use weft_profiles::working_set::KernelWorkingSet;
+use weft_profiles::{Aggregator, Gpu};
+
+use super::lanes::Seen;
+use super::mailbox::Gauges;
+use super::refining::{Outcome, Refining};
+use super::registry::Entry;
+use super::status::Sampled;
+use super::store;
+
+/// How often a profile is written while samples come.
+const FLUSH: Duration = Duration::from_secs(3);
+
+/// What the keeper is told.
+#[derive(Debug)]
+pub enum Tell {
+    /// A client attached that profiles, or whose profile follows it.
+    Attached(Arc<Entry>),
+    /// A client named a kernel.
+    Named(u64, u64, KernelId),
+    /// A client uses this device.
+    Device(u64, Gpu),
+    /// What a client saw a kernel touch.
+    WorkingSet(u64, KernelWorkingSet),
+    /// Samples of a client.
+    Seen(u64, Vec<Seen>),
+    /// A client ended.
+    Gone(Arc<Entry>),
+    /// `weft profile` begins.
+    Begin(String),
+    /// It wants to know how far it is, with everything on the disk.
+    Flush(String, Sender<Sampled>),
+    /// It is over.
+    End(String, Sender<Sampled>),
+    /// The broker ends.
+    Stop,
+}
+
+/// The way to the keeper.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    tells: Sender<Tell>,
+    failures: Arc<AtomicU64>,
+}
+
+impl Keeper {
+    /// One that keeps nothing.
+    pub fn deaf() -> Keeper {
+        Keeper {
+            tells: channel().0,
+            failures: Arc::default(),
+        }
+    }
+
+    /// Tells it something. Never waits.
+    pub fn tell(&self, tell: Tell) {
+        // It ends last; should it have died, profiles are lost and nothing else.
+        let _ = self.tells.send(tell);
+    }
+
+    /// Hands samples over.
+    pub fn seen(&self, client: u64, seen: Vec<Seen>) {
+        if !seen.is_empty() {
+            self.tell(Tell::Seen(client, seen));
+        }
+    }
+
+    /// Asks and waits for the disk.
+    pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> Tell) -> Option<Sampled> {
+        const PATIENCE: Duration = Duration::from_secs(8);
+        let (way, answer) = channel();
+        self.tell(question(way));
+        answer.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Profiles that could not be written.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts the thread.
+pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Keeper, JoinHandle<()>)> {
+    let (tells, incoming) = channel();
+    let failures = Arc::new(AtomicU64::new(0));
+    let keeper = Keeper {
+        tells,
+        failures: Arc::clone(&failures),
+    };
+    let thread = std::thread::Builder::new().name("weft-keeper".into()).spawn(move || {
+        Thread {
+            jobs: HashMap::new(),
+            of: HashMap::new(),
+            refining: Refining::default(),
+            failures,
+            complain: Box::new(gauges),
+        }
+        .run(&incoming);
+    })?;
+    Ok((keeper, thread))
+}
+
+/// One profile that is being taken.
+#[derive(Debug)]
+struct Job {
+    aggregator: Aggregator,
+    names: HashSet<u64>,
+    active: HashMap<u64, Arc<Entry>>,
+    clients: u64,
+    launches_ended: u64,
+    samples: u64,
+    dirty: bool,
+    written: Instant,
+    asked_for: bool,
+    file: Option<PathBuf>,
+    trouble: Option<String>,
+    /// What was there under its name is out of the way.
+    set_aside: bool,
+    kept: Option<String>,
+}
+
+impl Job {
+    fn new(asked_for: bool) -> Job {
+        Job {
+            aggregator: Aggregator::new(),
+            names: HashSet::new(),
+            active: HashMap::new(),
+            clients: 0,
+            launches_ended: 0,
+            samples: 0,
+            dirty: false,
+            written: Instant::now(),
+            asked_for,
+            file: None,
+            trouble: None,
+            set_aside: false,
+            kept: None,
+        }
+    }
+
+    /// What its processes take and for how long. Of those that are there at the same time each is counted at its own peak, so that the sum is rather too much than too little for who is to
+    /// be admitted with it; who comes when another one has gone takes its place. Called before each that goes is left out.
+    fn measure(&mut self) {
+        let mut together = 0u64;
+        for entry in self.active.values() {
+            together = together.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+            self.aggregator.ran(entry.ran());
+        }
+        self.aggregator.memory(together);
+    }
+
+    fn sampled(&self) -> Sampled {
+        let now: u64 = self.active.values().map(|entry| launches(entry)).sum();
+        Sampled {
+            active: self.active.len() as u64,
+            clients: self.clients,
+            launches: self.launches_ended + now,
+            samples: self.samples,
+            kernels: self.names.len() as u64,
+            file: self.file.clone(),
+            trouble: self.trouble.clone(),
+            kept: self.kept.clone(),
+        }
+    }
+}
+
+fn launches(entry: &Entry) -> u64 {
+    let counters = &entry.lane.counters;
+    counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed)
+}
+
+struct Thread {
+    jobs: HashMap<String, Job>,
+    /// Which profile a client samples into.
+    of: HashMap<u64, String>,
+    /// Profiles that follow the jobs that are served with them.
+    refining: Refining,
+    failures: Arc<AtomicU64>,
+    complain: Box<dyn Fn(String) + Send>,
+}
+
+impl Thread {
+    fn run(mut self, incoming: &Receiver<Tell>) {
+        loop {
+            match incoming.recv_timeout(FLUSH) {
+                Ok(Tell::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(tell) => self.take(tell),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let due: Vec<String> = self
+                .jobs
+                .iter()
+                .filter(|(_, job)| job.dirty && job.written.elapsed() >= FLUSH)
+                .map(|(called, _)| called.clone())
+                .collect();
+            for called in due {
+                self.write(&called);
+            }
+        }
+        for called in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            self.write(&called);
+        }
+    }
+
+    fn take(&mut self, tell: Tell) {
+        match tell {
+            Tell::Attached(entry) if entry.refines => self.refining.attached(entry),
+            Tell::Attached(entry) => {
+                let Some(called) = entry.profile.clone() else { return };
+                let job = self.jobs.entry(called.clone()).or_insert_with(|| Job::new(false));
+                job.clients += 1;
+                job.active.insert(entry.client, Arc::clone(&entry));
+                self.of.insert(entry.client, called);
+            }
+            Tell::Named(client, hash, id) => {
+                self.refining.named(client, hash, &id);
+                if let Some(job) = self.job(client)
+                    && job.names.len() < weft_profiles::MAX_KERNELS
+                {
+                    job.names.insert(hash);
+                    job.aggregator.named(hash, id);
+                    job.dirty = job.samples > 0;
+                }
+            }
+            Tell::WorkingSet(client, set) => {
+                if let Some(job) = self.job(client) {
+                    job.aggregator.working_set(set);
+                    job.dirty = true;
+                }
+            }
+            Tell::Device(client, gpu) => {
+                self.refining.device(client, &gpu);
+                if let Some(job) = self.job(client) {
+                    job.aggregator.device(gpu);
+                }
+            }
+            Tell::Seen(client, seen) => {
+                for one in &seen {
+                    if let Seen::Served(timed, _) = one {
+                        self.refining.timed(client, timed);
+                    }
+                }
+                if let Some(job) = self.job(client) {
+                    for one in seen {
+                        match one {
+                            Seen::Launches(hash, times) => {
+                                job.aggregator.launched(hash, times);
+                                job.dirty |= job.samples > 0;
+                            }
+                            Seen::Sample(hash, time, gap) => {
+                                job.aggregator.sampled(hash, time, gap);
+                                job.samples += 1;
+                                job.dirty = true;
+                            }
+                            Seen::Served(..) => {}
+                        }
+                    }
+                }
+            }
+            Tell::Gone(entry) => self.gone(&entry),
+            Tell::Begin(called) => {
+                let mut job = Job::new(true);
+                if let Some(old) = self.jobs.remove(&called) {
+                    job.active = old.active;
+                    job.clients = job.active.len() as u64;
+                }
+                self.jobs.insert(called, job);
+            }
+            Tell::Flush(called, answer) => {
+                self.write(&called);
+                let _ = answer.send(self.jobs.get(&called).map(Job::sampled).unwrap_or_default());
+            }
+            Tell::End(called, answer) => {
+                self.write(&called);
+                let sampled = match self.jobs.get_mut(&called) {
+                    Some(job) if !job.active.is_empty() => {
+                        job.asked_for = false;
+                        job.sampled()
+                    }
+                    _ => self.jobs.remove(&called).map(|job| job.sampled()).unwrap_or_default(),
+                };
+                let _ = answer.send(sampled);
+            }
+            Tell::Stop => {}
+        }
+    }
+
+    fn job(&mut self, client: u64) -> Option<&mut Job> {
+        self.jobs.get_mut(self.of.get(&client)?)
+    }
+
+    fn gone(&mut self, entry: &Arc<Entry>) {
+        match self.refining.gone(entry) {
+            Outcome::Goes | Outcome::Stays => {}
+            Outcome::Refined(refined) => log::info!(
+                "what process {} and its like showed while they were served is in their profile now: {} kernels added, {} corrected, {} confirmed",
+                entry.pid,
+                refined.added,
+                refined.replaced,
+                refined.confirmed
+            ),
+            Outcome::Trouble(said) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                log::warn!("{said}");
+                (self.complain)(said);
+            }
+        }
+        let Some(called) = self.of.remove(&entry.client) else {
+            return;
+        };
+        if let Some(job) = self.jobs.get_mut(&called) {
+            job.measure();
+            job.launches_ended += launches(entry);
+            job.active.remove(&entry.client);
+        }
+        self.write(&called);
+        if self
+            .jobs
+            .get(&called)
+            .is_some_and(|job| job.active.is_empty() && !job.asked_for)
+        {
+            self.jobs.remove(&called);
+        }
+    }
+
+    /// Writes a profile, if there is something new in it.
+    fn write(&mut self, called: &str) {
+        let Some(job) = self.jobs.get_mut(called) else { return };
+        if !job.dirty {
+            return;
+        }
+        job.dirty = false;
+        job.written = Instant::now();
+        job.measure();
+        let taken = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
+        let saved = store::locate(called).and_then(|(store, name)| {
+            // `weft profile` takes a profile anew; the one before may have been the better one.
+            if job.asked_for && !job.set_aside {
+                job.kept = store.set_aside(&name)?;
+                job.set_aside = true;
+            }
+            let profile = job.aggregator.clone().finish(&name, taken);
+            store.save(&profile)
+        });
+        match saved {
+            Ok(file) => {
+                job.file = Some(file);
+                job.trouble = None;
+            }
+            Err(error) => {
+                let said = error.to_string();
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                if job.trouble.as_deref() != Some(&said) {
+                    log::warn!("{said}");
+                    (self.complain)(said.clone());
+                }
+                job.trouble = Some(said);
+            }
+        }
+    }
+}
+
+/// What tells people of trouble: the scheduler's gauges.
+pub fn complaints(gauges: Arc<std::sync::OnceLock<Arc<Gauges>>>) -> impl Fn(String) + Send + 'static {
+    move |said| {
+        if let Some(gauges) = gauges.get() {
+            gauges.set_trouble(said);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Newcomer;
+    use weft_protocol::transport::map::SharedLane;
+
+    fn process(client: u64, peak: u64) -> Arc<Entry> {
+        let lane = SharedLane::lane().expect("a lane");
+        lane.counters.memory_peak.store(peak, Ordering::Relaxed);
+        Arc::new(Entry::new(Newcomer {
+            client,
+            pid: client as u32,
+            command: String::new(),
+            profile: Some("gang".into()),
+            loaded: None,
+            trouble: None,
+            profiling: true,
+            priority: 0,
+            lane: Arc::new(lane),
+        }))
+    }
+
+    #[test]
+    fn a_job_takes_what_its_processes_take_together() {
+        let mut thread = Thread {
+            jobs: HashMap::new(),
+            of: HashMap::new(),
+            refining: Refining::default(),
+            failures: Arc::default(),
+            complain: Box::new(|_| {}),
+        };
+        let taken = |thread: &Thread| {
+            let job = thread.jobs.get("gang").expect("it was asked for");
+            job.aggregator.clone().finish("gang", 0).memory_peak
+        };
+        thread.take(Tell::Begin("gang".into()));
+        let (first, second) = (process(1, 3_000), process(2, 2_000));
+        for entry in [&first, &second] {
+            thread.take(Tell::Attached(Arc::clone(entry)));
+        }
+        thread.take(Tell::Gone(first));
+        assert_eq!(taken(&thread), 5_000);
+        // What the second takes when the first has gone does not add to what that had.
+        second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
+        thread.take(Tell::Gone(second));
+        assert_eq!(taken(&thread), 5_000);
+        let third = process(3, 4_900);
+        thread.take(Tell::Attached(Arc::clone(&third)));
+        thread.take(Tell::Gone(third));
+        assert_eq!(taken(&thread), 5_000, "it came after them");
+    }
+}

@@ -1,0 +1,182 @@
+//! The daemon: drives the scheduling core with real time and real clients.
+//!
+//! Threads, and who touches what:
+//! * [`door`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
+//! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
+//! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait that it lives;
+//! * [`admission`] says who may take device memory (told by the control thread);
+//! * [`keeper`] turns samples into profiles on the disk.
+//!
+//! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
+#![deny(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::server::{Host, Listener};
+
+pub mod admin;
+pub mod admission;
+mod answers;
+mod beat;
+mod beside;
+mod brought;
+#[doc(hidden)]
+pub mod by_hand;
+mod clock;
+mod company;
+mod control;
+mod cores;
+mod door;
+mod elsewhere;
+mod houses;
+pub mod journal;
+mod keeper;
+mod lanes;
+mod mailbox;
+mod memory;
+pub mod mps;
+pub mod options;
+pub mod places;
+mod rank;
+mod refining;
+mod registry;
+mod rota;
+mod said;
+mod scheduler;
+pub mod server;
+pub mod status;
+pub mod store;
+mod trace;
+mod waiting;
+
+use options::Options;
+use places::Places;
+use rank::Rank;
+
+/// Runs a broker until it is asked to end. An error is a reason not to begin.
+pub fn run(places: &Places, options: &Options) -> Result<()> {
+    let mut listener = Listener::open(places.socket(), options.door)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    // A file that grows past a limit is an error to be told, not the end.
+    let full = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, full).context("cannot take signals")?;
+    let trace = match &options.trace {
+        Some(path) => trace::Trace::to(path).with_context(|| format!("cannot write {}", path.display()))?,
+        None => trace::Trace::none(),
+    };
+    let host = Arc::new(match options.door.is_shared() {
+        true => Host::shared()?,
+        false => Host::make()?,
+    });
+    let registry = Arc::new(registry::Registry::default());
+    let gauges = Arc::new(OnceLock::new());
+    let (keeper, keeper_thread) =
+        keeper::start(keeper::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
+    let (memory, memory_thread) =
+        memory::start(memory::Settings::of(options), trace.another()).context("cannot start a thread")?;
+    let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
+        config: options.core.clone(),
+        listens: !options.switch_cost_said,
+        spin: options.spin.decided(),
+        host: Arc::clone(&host),
+        registry: Arc::clone(&registry),
+        keeper: keeper.clone(),
+        trace,
+        memory: memory.clone(),
+        clock: clock::now,
+    })
+    .context("cannot start a thread")?;
+    let _ = gauges.set(Arc::clone(&desk.gauges));
+    memory.tell(memory::Tell::Desk(desk.clone()));
+    // What is learnt of one user's jobs, and what they are called, is not for those of a broker for all.
+    let known = match options.door.is_shared() {
+        true => places.known(),
+        false => store::folder().join(admission::KNOWN),
+    };
+    let admission = admission::Desk::new(options.admission, Some(places.ledger()))
+        .shared(options.door.is_shared())
+        .measuring(&known);
+    for (uid, weight) in &options.rights.weights {
+        admission.weigh(&uid.to_string(), *weight);
+    }
+    let signs = control::Signs {
+        accounts: listener.accounts(),
+        ..control::Signs::default()
+    };
+    let (control, control_thread) = control::start(
+        Arc::clone(&registry),
+        desk.clone(),
+        keeper.clone(),
+        memory.clone(),
+        admission.clone(),
+        options.core.unknown_cost,
+        signs.clone(),
+    )?;
+    let beat = beat::start(Arc::clone(&registry), Arc::clone(&signs.rounds)).context("cannot start a thread")?;
+    let elsewhere = elsewhere::Elsewhere::default();
+    let answers = answers::Answers {
+        admission: admission.clone(),
+        registry: Arc::clone(&registry),
+        desk: desk.clone(),
+        keeper: keeper.clone(),
+        stop: Arc::clone(&stop),
+        since: Instant::now(),
+        socket: places.socket().to_path_buf(),
+        policy: options.core.policy.to_string(),
+        delay_bound: Duration::from_nanos(options.core.delay_bound),
+        longest_wait: options.longest_wait,
+        dilation: options.dilation,
+        shared: options.door.is_shared(),
+        rights: options.rights.clone(),
+        elsewhere: elsewhere.clone(),
+    };
+    let door = door::Door {
+        host,
+        registry: Arc::clone(&registry),
+        desk: desk.clone(),
+        keeper: keeper.clone(),
+        control,
+        answers,
+        stop,
+        options: Arc::new(options.clone()),
+        entering: beside::Beside::new("weft-welcome", listener.accounts()),
+        asking: beside::Beside::new("weft-answer", listener.accounts()),
+        brought: Arc::default(),
+        most: door::most(),
+        elsewhere,
+    };
+    log::info!(
+        "process {} at {}, policy {}",
+        std::process::id(),
+        places.socket().display(),
+        options.core.policy
+    );
+    // The last thread but those that it starts: these have its rank or a lower one.
+    if options.door.is_shared() {
+        Rank::Door.take();
+    }
+    let why = door.keep(&mut listener);
+    log::info!("ends: {why}; {} clients go on as without weft", registry.count());
+    // The socket goes first: who comes now starts or finds another broker.
+    drop(listener);
+    drop(door);
+    // Before the scheduler, which waits for the trace's last line.
+    memory.tell(memory::Tell::Stop);
+    let _ = memory_thread.join();
+    desk.tell(mailbox::Notice::Stop);
+    let _ = scheduler_thread.join();
+    signs.stop.store(true, Ordering::Release);
+    let _ = control_thread.join();
+    drop(beat);
+    admission.close();
+    keeper.tell(keeper::Tell::Stop);
+    let _ = keeper_thread.join();
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! What clients' launches touch, as it happens, and what is written down of it. Where each is in its period says what it has touched since the last look. It goes into [`Residency`](super::residency::Residency), and so do
+//! errands.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::granules::granules;
+use super::thread::Thread;
+use crate::clock;
+use crate::trace::Memory;
+use weft_paging::{GRANULE, Range, What};
+use weft_protocol::Ns;
+use weft_protocol::errands::Outcome;
+use weft_protocol::host;
+use weft_scheduler::Client;
+
+/// Of a client that has no period, all that it is known to touch counts as touched so often while it is at work: as often as it says what it touches.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// Between two looks at the host: a few small files are read.
+pub(super) const SURVEY: Duration = Duration::from_secs(1);
+
+/// Between two lines of the trace on a client's memory: what a turn of a tenth of a second moves is seen in it.
+const DRAWN: Duration = Duration::from_millis(20);
+
+impl Thread {
+    /// Where each client is in its period. Taken before it is heard how errands ended: what a launch waited for has come before the client goes on.
+    pub(super) fn positions(&self) -> Vec<(u64, Option<Ns>)> {
+        let managed = self.clients.iter().filter(|(_, known)| !known.ranges.is_empty());
+        managed
+            .map(|(client, known)| (*client, known.forecast.position(&known.entry.lane.errands)))
+            .collect()
+    }
+
+    /// Takes down what they have touched since.
+    pub(super) fn touches(&mut self, positions: Vec<(u64, Option<Ns>)>, now: Instant) {
+        for (client, at) in positions {
+            let Some(known) = self.clients.get_mut(&client) else {
+                continue;
+            };
+            if known.forecast.is_there() {
+                let (told, residency) = (&known.told, &mut self.residency);
+                for granule in known.forecast.passed(at).filter(|granule| told.contains(granule)) {
+                    residency.touched(client, granule);
+                }
+                continue;
+            }
+            let due = known
+                .counted
+                .is_none_or(|counted| now.saturating_duration_since(counted) >= ROUND);
+            let launched = known.entry.lane.counters.launches.load(Ordering::Relaxed);
+            if due && launched != known.launched {
+                (known.counted, known.launched) = (Some(now), launched);
+                for (start, (bytes, named)) in &known.ranges {
+                    if known.is_touched(*named) {
+                        for granule in granules(*start, *bytes).granules() {
+                            self.residency.touched(client, granule);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// An errand has ended.
+    pub(super) fn moved(&mut self, client: u64, what: What, range: Range, outcome: Outcome) {
+        let residency = &mut self.residency;
+        match (what, outcome) {
+            (What::Advise(_), _) => {}
+            (What::Prefetch | What::Populate, Outcome::Done) => residency.came(client, range),
+            (What::Prefetch | What::Populate, Outcome::Refused | Outcome::Gone) => residency.stays(client, range),
+            (What::Evict | What::Release, Outcome::Done) => residency.went(client, range),
+            (What::Discard, Outcome::Done) => residency.gone(client, range.granules()),
+            (What::Evict | What::Release | What::Discard, Outcome::Refused | Outcome::Gone) => {}
+        }
+    }
+
+    /// Now and then sees what the host has to spare, and tells the planner.
+    pub(super) fn survey(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.surveyed) < SURVEY {
+            return;
+        }
+        self.surveyed = now;
+        let Some(planner) = &mut self.planner else { return };
+        // What lies there already is not spare any more, and belongs to the plan.
+        let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
+        planner.host_may_take(host::of_system().saturating_add(lies) / GRANULE);
+    }
+
+    /// Tells the planner what of each client may lie on the host, where its side said something new: nine tenths of what its control groups leave, the rest is for what the job takes by itself, and what
+    /// lies there already.
+    pub(super) fn limit(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        for (client, known) in &mut self.clients {
+            let left = known.entry.lane.counters.host_left.load(Ordering::Relaxed);
+            if known.ranges.is_empty() || known.host_left == Some(left) {
+                continue;
+            }
+            known.host_left = Some(left);
+            let client = Client(*client);
+            let limit = (left > 0).then(|| left / 10 * 9 / GRANULE + planner.on_host_of(client));
+            planner.client_may_take(client, limit);
+        }
+    }
+
+    /// Writes down what has changed, where there is a trace.
+    pub(super) fn draw(&mut self) {
+        if !self.trace.wanted() || self.traced.elapsed() < DRAWN {
+            return;
+        }
+        self.traced = Instant::now();
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        for (client, known) in &mut self.clients {
+            let (counters, figures) = (&known.entry.lane.counters, &known.entry.figures);
+            let memory = Memory {
+                managed: read(&counters.managed),
+                working_set: read(&figures.working_set),
+                resident: read(&figures.resident),
+                prefetched: read(&counters.prefetched),
+                evicted: read(&counters.evicted),
+                discarded: read(&counters.discarded),
+                faulted: read(&figures.faulted),
+            };
+            if memory != known.drawn {
+                known.drawn = memory.clone();
+                self.trace.memory(clock::now(), *client, known.entry.pid, memory);
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Which granules lie on the device, and what came there by faults: an estimate.
+//!
+//! No unified-memory driver tells an ordinary process which pages it moved, so this keeps the driver's book beside it: what a client's launches are foretold to touch comes in when they are launched,
+//! what errands moved is where they left it, and where the device is full what arrived longest ago goes, as the driver's own order is (it does not see that a page is used again).
+//!
+//! What holds:
+//! * The first touch of a granule is a fault like others, though a driver has nothing to copy for it.
+//! * What an errand brings is no fault, also where a launch is already waiting for it.
+//! * What comes in by a fault counts as a whole granule; the driver may bring less of it.
+//! * It is as right as the forecasts of what is touched. What no forecast names is not seen.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+
+use weft_paging::{GRANULE, Range};
+
+/// Where a granule lies that was touched or moved before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Host,
+    /// An errand brings it.
+    Coming,
+    /// It arrived there as the one of this number.
+    Device(u64),
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    places: HashMap<u64, Place>,
+    there: u64,
+    faulted: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Residency {
+    /// Granules that fit on the device.
+    capacity: u64,
+    there: u64,
+    arrivals: u64,
+    /// Arrivals in their order, with whose and which granule it was. Some are no more.
+    order: VecDeque<(u64, u64, u64)>,
+    clients: HashMap<u64, Book>,
+}
+
+impl Residency {
+    /// The device has room for so many granules.
+    pub fn room(&mut self, granules: u64) {
+        self.capacity = granules;
+        self.make_room();
+    }
+
+    /// A launch has touched it.
+    pub fn touched(&mut self, client: u64, granule: u64) {
+        let book = self.clients.entry(client).or_default();
+        match book.places.get(&granule) {
+            Some(Place::Device(_) | Place::Coming) => return,
+            Some(Place::Host) | None => book.faulted += 1,
+        }
+        self.arrives(client, granule);
+        self.make_room();
+    }
+
+    /// An errand to bring it is out.
+    pub fn ordered(&mut self, client: u64, range: Range) {
+        let Some(book) = self.clients.get_mut(&client) else {
+            return;
+        };
+        for granule in range.granules() {
+            if let Some(place @ Place::Host) = book.places.get_mut(&granule) {
+                *place = Place::Coming;
+            }
+        }
+    }
+
+    /// An errand brought it.
+    pub fn came(&mut self, client: u64, range: Range) {
+        for granule in range.granules() {
+            let book = self.clients.entry(client).or_default();
+            if !matches!(book.places.get(&granule), Some(Place::Device(_))) {
+                self.arrives(client, granule);
+            }
+        }
+        self.make_room();
+    }
+
+    /// An errand that was to bring it was refused.
+    pub fn stays(&mut self, client: u64, range: Range) {
+        if let Some(book) = self.clients.get_mut(&client) {
+            for granule in range.granules() {
+                if let Some(place @ Place::Coming) = book.places.get_mut(&granule) {
+                    *place = Place::Host;
+                }
+            }
+        }
+    }
+
+    /// It lies on the host now.
+    pub fn went(&mut self, client: u64, range: Range) {
+        let Some(book) = self.clients.get_mut(&client) else {
+            return;
+        };
+        for granule in range.granules() {
+            if let Some(place) = book.places.get_mut(&granule) {
+                let gone = u64::from(matches!(place, Place::Device(_)));
+                *place = Place::Host;
+                book.there -= gone;
+                self.there -= gone;
+            }
+        }
+    }
+
+    /// What it holds is dead, or it is not the client's any more.
+    pub fn gone(&mut self, client: u64, granules: std::ops::Range<u64>) {
+        let Some(book) = self.clients.get_mut(&client) else {
+            return;
+        };
+        for granule in granules {
+            if let Some(Place::Device(_)) = book.places.remove(&granule) {
+                book.there -= 1;
+                self.there -= 1;
+            }
+        }
+    }
+
+    /// The client is no more.
+    pub fn left(&mut self, client: u64) {
+        if let Some(book) = self.clients.remove(&client) {
+            self.there -= book.there;
+        }
+    }
+
+    /// Nobody hears any more how errands end that are out: most do what they were to do.
+    pub fn forget_errands(&mut self) {
+        let coming = |(client, book): (&u64, &Book)| {
+            let client = *client;
+            let out = book.places.iter().filter(|(_, place)| **place == Place::Coming);
+            out.map(move |(granule, _)| (client, *granule)).collect::<Vec<_>>()
+        };
+        let all: Vec<(u64, u64)> = self.clients.iter().flat_map(coming).collect();
+        for (client, granule) in all {
+            self.arrives(client, granule);
+        }
+        self.make_room();
+    }
+
+    /// Of this client, bytes that came to the device by faults so far, and bytes that lie on it.
+    pub fn of(&self, client: u64) -> (u64, u64) {
+        let book = self.clients.get(&client);
+        book.map_or((0, 0), |book| (book.faulted * GRANULE, book.there * GRANULE))
+    }
+
+    /// Bytes that lie on the host, of all clients.
+    pub fn on_host(&self) -> u64 {
+        let all = self.clients.values().map(|book| book.places.len() as u64 - book.there);
+        all.sum::<u64>() * GRANULE
+    }
+
+    fn arrives(&mut self, client: u64, granule: u64) {
+        let Some(book) = self.clients.get_mut(&client) else {
+            return;
+        };
+        self.arrivals += 1;
+        book.places.insert(granule, Place::Device(self.arrivals));
+        book.there += 1;
+        self.there += 1;
+        self.order.push_back((self.arrivals, client, granule));
+        // Of those that went by errands the order knows nothing.
+        if self.order.len() as u64 > 2 * self.there + 4096 {
+            let clients = &self.clients;
+            self.order
+                .retain(|(number, client, granule)| is_there(clients, *client, *granule, *number));
+        }
+    }
+
+    /// What arrived first goes, where there is more than fits.
+    fn make_room(&mut self) {
+        while self.there > self.capacity
+            && let Some((number, client, granule)) = self.order.pop_front()
+        {
+            if is_there(&self.clients, client, granule, number)
+                && let Some(book) = self.clients.get_mut(&client)
+            {
+                book.places.insert(granule, Place::Host);
+                book.there -= 1;
+                self.there -= 1;
+            }
+        }
+    }
+}
+
+/// Whether a granule is still there since that arrival.
+fn is_there(clients: &HashMap<u64, Book>, client: u64, granule: u64, number: u64) -> bool {
+    let place = clients.get(&client).and_then(|book| book.places.get(&granule));
+    place == Some(&Place::Device(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, count: u32) -> Range {
+        Range { first, count }
+    }
+
+    fn touch(residency: &mut Residency, client: u64, granules: std::ops::Range<u64>) {
+        granules.for_each(|granule| residency.touched(client, granule));
+    }
+
+    fn of(residency: &Residency, client: u64) -> (u64, u64) {
+        let (faulted, there) = residency.of(client);
+        (faulted / GRANULE, there / GRANULE)
+    }
+
+    #[test]
+    fn who_finds_no_room_faults_each_time_round() {
+        let mut residency = Residency::default();
+        residency.room(10);
+        touch(&mut residency, 1, 0..8);
+        assert_eq!(of(&residency, 1), (8, 8));
+        touch(&mut residency, 1, 0..8);
+        assert_eq!(of(&residency, 1), (8, 8), "what is there does not fault");
+        touch(&mut residency, 2, 0..8);
+        assert_eq!((of(&residency, 1), of(&residency, 2)), ((8, 2), (8, 8)));
+        for turn in 2..5 {
+            touch(&mut residency, 1, 0..8);
+            // The two that were still there had arrived first, and went for the others: nothing of a turn before is used again.
+            let (faulted, there) = of(&residency, 1);
+            assert!(
+                (6 * turn + 2..=8 * turn).contains(&faulted) && there == 8,
+                "{turn}: {faulted} {there}"
+            );
+            touch(&mut residency, 2, 0..8);
+        }
+    }
+
+    #[test]
+    fn what_errands_bring_is_no_fault() {
+        let mut residency = Residency::default();
+        residency.room(100);
+        residency.came(1, range(0, 8));
+        touch(&mut residency, 1, 0..8);
+        residency.went(1, range(0, 8));
+        residency.ordered(1, range(0, 6));
+        touch(&mut residency, 1, 0..4);
+        assert_eq!(of(&residency, 1), (0, 0), "they wait for it");
+        residency.came(1, range(0, 4));
+        residency.stays(1, range(4, 2));
+        touch(&mut residency, 1, 0..8);
+        assert_eq!(residency.on_host(), 0);
+        assert_eq!(of(&residency, 1), (4, 8), "two were refused and two never asked for");
+        residency.went(1, range(0, 2));
+        assert_eq!(residency.on_host(), 2 * GRANULE);
+        residency.ordered(1, range(0, 1));
+        residency.forget_errands();
+        assert_eq!(of(&residency, 1), (4, 7));
+    }
+
+    #[test]
+    fn what_is_freed_or_dead_takes_no_room_and_nothing_grows_for_ever() {
+        let mut residency = Residency::default();
+        residency.room(4);
+        for round in 0..20_000 {
+            touch(&mut residency, 1, round..round + 2);
+            residency.gone(1, round..round + 2);
+        }
+        assert!(residency.order.len() < 5_000, "{}", residency.order.len());
+        touch(&mut residency, 1, 0..2);
+        touch(&mut residency, 2, 0..4);
+        assert_eq!((of(&residency, 1).1, of(&residency, 2).1), (0, 4));
+        residency.left(2);
+        touch(&mut residency, 1, 0..2);
+        let (faulted, _) = of(&residency, 1);
+        assert_eq!(faulted, 40_000 + 4, "two of them had made room for others");
+        residency.room(1);
+        assert_eq!(of(&residency, 1), (faulted, 1));
+    }
+}

@@ -1,0 +1,366 @@
+//! The memory thread, turned by hand, with clients that do as they are told or do not.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::faults::SURVEY;
+use super::granules::granules;
+use super::known::{IDLE, ROUNDS};
+use super::room::RESERVE;
+use super::thread::Thread;
+use super::*;
+use crate::registry::Newcomer;
+use weft_protocol::errands::{self, Errand, Taker};
+use weft_protocol::transport::map::SharedLane;
+
+const MB: u64 = 1 << 20;
+
+fn entry(client: u64) -> Arc<Entry> {
+    let entry = Entry::new(Newcomer {
+        client,
+        pid: 1,
+        command: String::new(),
+        profile: None,
+        loaded: None,
+        trouble: None,
+        profiling: false,
+        priority: 5,
+        lane: Arc::new(SharedLane::lane().expect("a lane")),
+    });
+    entry.lane.errands.served.store(1, Ordering::Relaxed);
+    Arc::new(entry)
+}
+
+/// A thread that is turned by hand, with clients that carry out what they are told, or not.
+struct Scene {
+    thread: Thread,
+    clients: Vec<(Arc<Entry>, Taker)>,
+}
+
+impl Scene {
+    /// Each client's context takes a quarter of so small a device.
+    fn new(device: u64, clients: u64) -> Scene {
+        let settings = Settings {
+            turn: 100_000_000,
+            away: 500_000_000,
+            dilation: 1.0,
+        };
+        let mut thread = Thread::new(settings, Trace::none());
+        let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
+        for (entry, _) in &clients {
+            thread.take(Tell::Joined(Arc::clone(entry)));
+            thread.take(Tell::Device(entry.client, "gpu".into(), device));
+        }
+        Scene { thread, clients }
+    }
+
+    /// Until nothing is given any more; errands of each client in order.
+    fn settle(&mut self, outcome: errands::Outcome) -> Vec<(u64, Errand)> {
+        let mut seen = Vec::new();
+        loop {
+            self.thread.learn();
+            self.thread.hear();
+            self.thread.order();
+            self.thread.show();
+            let before = seen.len();
+            for (entry, taker) in &mut self.clients {
+                while let Some((number, errand)) = taker.next(&entry.lane.errands) {
+                    seen.push((entry.client, errand));
+                    entry.lane.errands.end(number, outcome);
+                }
+            }
+            if seen.len() == before {
+                return seen;
+            }
+        }
+    }
+
+    fn resident(&self, client: u64) -> u64 {
+        self.clients[client as usize - 1]
+            .0
+            .figures
+            .resident
+            .load(Ordering::Relaxed)
+    }
+}
+
+fn sum(seen: &[(u64, Errand)], client: u64, inward: bool) -> u64 {
+    let of = |(whose, errand): &&(u64, Errand)| *whose == client && errand.what.is_inward() == inward;
+    seen.iter().filter(of).map(|(_, errand)| errand.bytes).sum()
+}
+
+#[test]
+fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
+    let mut scene = Scene::new(256 * MB, 2);
+    let base = 1 << 40;
+    scene.thread.take(Tell::Backed(1, base, 100 * MB));
+    scene.thread.take(Tell::Backed(2, base, 100 * MB));
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 100 * MB);
+    let there = scene.resident(2);
+    assert!(there <= 24 * MB, "{there}");
+    scene.thread.take(Tell::Runs(2));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(2), 100 * MB);
+    assert_eq!(sum(&seen, 2, true), 100 * MB - there);
+    assert!(sum(&seen, 1, false) >= 76 * MB);
+    assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE);
+    // Each stays within what its client holds.
+    for (_, errand) in &seen {
+        assert!(errand.start >= base && errand.start + errand.bytes <= base + 100 * MB);
+    }
+}
+
+#[test]
+fn clients_that_fit_together_are_left_where_they_are() {
+    let mut scene = Scene::new(512 * MB, 2);
+    for client in [1, 2] {
+        scene.thread.take(Tell::Backed(client, 1 << 40, 100 * MB));
+    }
+    scene.settle(errands::Outcome::Done);
+    for turn in 0..6 {
+        scene.thread.take(Tell::Runs(1 + turn % 2));
+        assert_eq!(scene.settle(errands::Outcome::Done), []);
+    }
+    assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
+}
+
+#[test]
+fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
+    let mut scene = Scene::new(256 * MB, 2);
+    scene.clients[0].0.lane.errands.served.store(0, Ordering::Relaxed);
+    scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
+    scene.thread.take(Tell::Backed(2, 1 << 40, 100 * MB));
+    scene.thread.take(Tell::Runs(2));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
+    assert_eq!(scene.resident(2), 100 * MB);
+    scene.thread.take(Tell::Runs(1));
+    scene.settle(errands::Outcome::Refused);
+    assert_eq!(scene.resident(1), 0);
+}
+
+#[test]
+fn shared_granules_go_with_the_last_of_them() {
+    let mut scene = Scene::new(128 * MB, 1);
+    let base = 1 << 40;
+    for part in 0..4 {
+        scene.thread.take(Tell::Backed(1, base + part * MB, MB));
+    }
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 4 * MB);
+    scene.thread.take(Tell::Unbacked(1, base));
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 4 * MB);
+    scene.thread.take(Tell::Unbacked(1, base + MB));
+    scene.settle(errands::Outcome::Done);
+    assert_eq!(scene.resident(1), 2 * MB);
+    scene.thread.take(Tell::Left(1));
+    assert!(scene.thread.planner.is_none());
+}
+
+#[test]
+fn what_is_not_named_any_more_does_not_come_in() {
+    let mut scene = Scene::new(256 * MB, 2);
+    let base = 1 << 40;
+    scene.thread.take(Tell::Backed(1, base, 60 * MB));
+    scene.thread.take(Tell::Backed(1, base + 64 * MB, 60 * MB));
+    scene.thread.take(Tell::Backed(2, base, 100 * MB));
+    scene.settle(errands::Outcome::Done);
+    for _ in 0..=ROUNDS {
+        scene.thread.take(Tell::Touched(1, Some(vec![base, 77])));
+        scene.thread.take(Tell::Touched(1, Some(Vec::new())));
+    }
+    scene.thread.take(Tell::Runs(2));
+    scene.settle(errands::Outcome::Done);
+    scene.thread.take(Tell::Runs(1));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert!(sum(&seen, 1, true) > 0);
+    let inward = |(client, errand): &&(u64, Errand)| *client == 1 && errand.what.is_inward();
+    assert!(
+        seen.iter()
+            .filter(inward)
+            .all(|(_, errand)| errand.start < base + 60 * MB),
+        "{seen:?}"
+    );
+    // A graph: all may be touched.
+    scene.thread.take(Tell::Touched(1, None));
+    let seen = scene.settle(errands::Outcome::Done);
+    assert!(
+        seen.iter()
+            .filter(inward)
+            .any(|(_, errand)| errand.start > base + 60 * MB),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn nonsense_about_memory_is_not_believed() {
+    let mut scene = Scene::new(128 * MB, 1);
+    scene.thread.take(Tell::Backed(1, u64::MAX - 5, 100));
+    scene.thread.take(Tell::Backed(1, 0, u64::MAX));
+    scene.thread.take(Tell::Backed(1, 1 << 30, 0));
+    scene.thread.take(Tell::Backed(7, 1 << 30, MB));
+    scene.thread.take(Tell::Unbacked(1, 5));
+    scene.thread.take(Tell::Runs(9));
+    assert_eq!(scene.settle(errands::Outcome::Done), []);
+}
+
+/// At work at this time: it has launched something.
+fn works(scene: &mut Scene, client: u64, now: Instant) {
+    let (entry, _) = &scene.clients[client as usize - 1];
+    entry.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
+    scene.thread.share(now);
+}
+
+#[test]
+fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
+    let (mut scene, begin) = (Scene::new(256 * MB, 3), Instant::now());
+    for client in [1, 2, 3] {
+        scene.thread.take(Tell::Backed(client, 1 << 40, 40 * MB));
+    }
+    scene.settle(errands::Outcome::Done);
+    let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
+    // A context takes a quarter of the device, so that 60 MB are left: for one of them.
+    for client in [1, 2, 3] {
+        works(&mut scene, client, begin);
+    }
+    assert_eq!(turns(&scene), [true; 3]);
+    // One that does nothing for long does not count.
+    let later = begin + IDLE;
+    works(&mut scene, 1, later - IDLE / 2);
+    works(&mut scene, 2, later - IDLE / 2);
+    scene.thread.share(later + IDLE / 4);
+    assert_eq!(turns(&scene), [true, true, false]);
+    // It waits at the gate: it is there again.
+    scene.clients[2].0.lane.reports.waiting.store(1, Ordering::Relaxed);
+    scene.thread.share(later + IDLE / 4);
+    assert_eq!(turns(&scene), [true; 3]);
+    scene.thread.take(Tell::Left(3));
+    scene.thread.take(Tell::Left(2));
+    works(&mut scene, 1, later);
+    assert_eq!(turns(&scene)[1..], [false; 2]);
+}
+
+#[test]
+fn room_that_has_just_come_is_believed_after_a_while() {
+    let (mut scene, mut now) = (Scene::new(256 * MB, 2), Instant::now());
+    let base = 1 << 40;
+    scene.thread.take(Tell::Backed(1, base, 60 * MB));
+    scene.thread.take(Tell::Backed(2, base, 60 * MB));
+    scene.thread.take(Tell::Backed(2, base + 64 * MB, 60 * MB));
+    scene.settle(errands::Outcome::Done);
+    works(&mut scene, 1, now);
+    works(&mut scene, 2, now);
+    assert!(scene.thread.turns.of(1).is_some());
+    scene.thread.take(Tell::Unbacked(2, base));
+    scene.settle(errands::Outcome::Done);
+    for (after, still) in [(0, true), (500, true), (1_100, false)] {
+        now += Duration::from_millis(after);
+        works(&mut scene, 1, now);
+        works(&mut scene, 2, now);
+        assert_eq!(scene.thread.turns.of(1).is_some(), still, "after {after} ms");
+        assert_eq!(scene.thread.turns.of(2).is_some(), still);
+    }
+}
+
+#[test]
+fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_leaves() {
+    const GB: u64 = 1 << 30;
+    // What lies beside one set of 1 GB: contexts of 450 MB each and a 64th.
+    for (device, jobs, moved) in [(9 * GB / 4, 2, 1), (11 * GB / 4, 3, 1), (64 * GB, 2, 0)] {
+        let (mut scene, now) = (Scene::new(device, jobs), Instant::now());
+        for client in 1..=jobs {
+            scene.thread.take(Tell::Backed(client, 1 << 40, GB));
+        }
+        scene.thread.learn();
+        for client in 1..=jobs {
+            works(&mut scene, client, now);
+        }
+        let length = scene.thread.turns.of(1);
+        if moved == 0 {
+            assert_eq!(length, None, "there is room");
+            continue;
+        }
+        let length = length.expect("no room");
+        // In and out on a link of 22.2 GB/s one way: 97 ms if nothing of it stayed.
+        assert!(length >= 20_000_000, "{length}");
+        assert!(length <= 97_000_000 * 100 / 65, "{length}");
+        assert!(
+            length * (jobs - 1) <= 500_000_000,
+            "{length}: nobody is away for longer"
+        );
+    }
+}
+
+#[test]
+fn what_the_host_has_to_spare_is_seen_anew() {
+    let mut scene = Scene::new(512 * MB, 1);
+    scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
+    scene.settle(errands::Outcome::Done);
+    let limit = |scene: &Scene| scene.thread.planner.as_ref().expect("a plan").config().host_limit;
+    let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").host_may_take(7);
+    stale(&mut scene);
+    let now = Instant::now();
+    scene.thread.survey(now);
+    assert_eq!(limit(&scene), 7, "it looked not long ago");
+    // What lies there already may stay there, however little is left.
+    scene.thread.residency.went(1, granules(1 << 40, 100 * MB));
+    scene.thread.survey(now + SURVEY);
+    assert!(
+        limit(&scene) > 7 && limit(&scene) * 2 * MB >= 100 * MB,
+        "{}",
+        limit(&scene)
+    );
+}
+
+#[test]
+fn what_clients_say_of_their_memory_is_kept_within_bounds() {
+    let mut scene = Scene::new(256 * MB, 2);
+    scene.thread.host = 256 * MB;
+    let base = 1u64 << 40;
+    let granules = |thread: &Thread, client: u64| thread.clients[&client].granules;
+    // More than there is on the device and on the host is left to demand paging.
+    scene.thread.take(Tell::Backed(1, base, 1 << 42));
+    assert_eq!(granules(&scene.thread, 1), 0);
+    for range in 0..20 {
+        scene.thread.take(Tell::Backed(1, base + range * 64 * MB, 64 * MB));
+    }
+    assert_eq!(granules(&scene.thread, 1), 256);
+    scene.thread.take(Tell::Unbacked(1, base));
+    assert_eq!(granules(&scene.thread, 1), 256 - 32);
+    // The same range once more, and shorter.
+    scene.thread.take(Tell::Backed(1, base + 64 * MB, 2 * MB));
+    assert_eq!(granules(&scene.thread, 1), 256 - 32 - 31);
+    // Who has no range forecasts nothing.
+    assert_eq!((scene.thread.uses_left(2), scene.thread.uses_left(9)), (0, 0));
+}
+
+#[test]
+fn a_device_is_as_large_as_most_users_say() {
+    let mut scene = Scene::new(256 * MB, 0);
+    let says = |thread: &mut Thread, client, uid, bytes| {
+        let entry = Arc::into_inner(entry(client)).expect("its own").of(uid, None);
+        thread.take(Tell::Joined(Arc::new(entry)));
+        thread.take(Tell::Device(client, "gpu".into(), bytes));
+    };
+    for client in 1..=3 {
+        says(&mut scene.thread, client, 7, MB);
+    }
+    assert_eq!(scene.thread.sizes()["gpu"], MB);
+    says(&mut scene.thread, 4, 8, 80 << 30);
+    assert_eq!(scene.thread.sizes()["gpu"], MB, "one voice each: who came first");
+    says(&mut scene.thread, 5, 9, 80 << 30);
+    assert_eq!(
+        scene.thread.sizes()["gpu"],
+        80 << 30,
+        "two users against one with three clients"
+    );
+    says(&mut scene.thread, 6, 10, u64::MAX);
+    assert_eq!(scene.thread.sizes()["gpu"], 80 << 30);
+    for client in 1..=6 {
+        scene.thread.take(Tell::Left(client));
+    }
+    assert!(scene.thread.sizes().is_empty(), "nothing is kept of who left");
+}

@@ -1,0 +1,581 @@
+//! The thread itself: takes what it is told, keeps the planner, and has its orders carried out.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+
+use super::carried::{Carried, Way};
+use super::granules::{confirms, errand, granules, joined};
+use super::known::{Known, Out};
+use super::limits::count;
+use super::residency::Residency;
+use super::room::{config, holds, link};
+use super::turns::Turns;
+use super::{Settings, Tell};
+use crate::mailbox::{Desk, Notice};
+use crate::trace::Trace;
+use weft_paging::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
+use weft_protocol::Ns;
+use weft_protocol::errands::{self, Ended};
+use weft_protocol::host;
+use weft_scheduler::Client;
+
+/// Between two looks at errands that are out: the shortest takes about as long.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// While jobs that do not fit together take turns: what the running one has used for the last time in its turn may go then, a granule in 0.1 ms.
+const WATCH: Duration = Duration::from_millis(2);
+
+/// With nothing out.
+const REST: Duration = Duration::from_millis(250);
+
+/// An errand that takes longer is given up: a whole lane of them takes some 20 ms.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A client whose errands were given up gets none for so long.
+pub(super) const PENANCE: Duration = Duration::from_secs(5);
+
+/// Devices whose links' rates are remembered.
+const LINKS: usize = 64;
+
+/// See the module above.
+pub(super) struct Thread {
+    pub settings: Settings,
+    pub trace: Trace,
+    /// When memory was written down last.
+    pub traced: Instant,
+    pub desk: Option<Desk>,
+    pub turns: Turns,
+    pub planner: Option<Planner>,
+    /// The device that is planned: the first that a managed client uses.
+    pub device: Option<String>,
+    pub clients: BTreeMap<u64, Known>,
+    pub running: Option<(u64, Instant)>,
+    /// When the planner was last told who runs.
+    pub switched: Instant,
+    /// Bytes of the host's memory.
+    pub host: u64,
+    /// Clients whose contexts the planner's capacity leaves room for, and device memory of clients that is not managed.
+    pub beside: (usize, u64),
+    pub orders: Vec<Order>,
+    /// When it was last seen what the host has to spare.
+    pub surveyed: Instant,
+    /// What is taken to be on the device.
+    pub residency: Residency,
+    /// What devices' links carry.
+    pub links: HashMap<String, Carried>,
+}
+
+impl Thread {
+    pub(super) fn new(settings: Settings, trace: Trace) -> Thread {
+        Thread {
+            settings,
+            trace,
+            traced: Instant::now(),
+            desk: None,
+            turns: Turns::new(settings.away),
+            switched: Instant::now(),
+            planner: None,
+            device: None,
+            clients: BTreeMap::new(),
+            running: None,
+            host: host::total(),
+            beside: (0, 0),
+            orders: Vec::new(),
+            surveyed: Instant::now(),
+            residency: Residency::default(),
+            links: HashMap::new(),
+        }
+    }
+
+    pub(super) fn run(mut self, incoming: &Receiver<Tell>) {
+        loop {
+            let busy = self.clients.values().any(|known| !known.out.is_empty());
+            let watch = self.planner.as_ref().is_some_and(Planner::is_short);
+            let rest = if watch { WATCH } else { REST };
+            match incoming.recv_timeout(if busy { LOOK } else { rest }) {
+                Ok(Tell::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(tell) => {
+                    self.take(tell);
+                    // All that is there already is one change.
+                    while let Ok(tell) = incoming.try_recv() {
+                        if matches!(tell, Tell::Stop) {
+                            return;
+                        }
+                        self.take(tell);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.learn();
+            self.progress();
+            self.share(Instant::now());
+            let positions = self.positions();
+            self.hear();
+            self.touches(positions, Instant::now());
+            self.limit();
+            self.order();
+            self.show();
+            self.draw();
+            self.survey(Instant::now());
+        }
+    }
+
+    pub(super) fn take(&mut self, tell: Tell) {
+        match tell {
+            Tell::Desk(desk) => self.desk = Some(desk),
+            Tell::Joined(entry) => {
+                self.clients.insert(entry.client, Known::new(entry));
+            }
+            Tell::Left(client) => self.left(client),
+            Tell::Device(client, uuid, bytes) => self.uses_device(client, uuid, bytes),
+            Tell::Backed(client, start, bytes) => self.backed(client, start, bytes),
+            Tell::Forecast {
+                client,
+                number,
+                period,
+                mut uses,
+                ends,
+            } => {
+                uses.truncate(self.uses_left(client));
+                if let Some(known) = self.clients.get_mut(&client) {
+                    known.dirty |= known.forecast.take(number, period, uses, ends);
+                }
+            }
+            Tell::Touched(client, starts) => {
+                if let Some(known) = self.clients.get_mut(&client) {
+                    known.touched(starts);
+                }
+            }
+            Tell::Unbacked(client, start) => self.unbacked(client, start),
+            Tell::Runs(client) => self.runs(client),
+            Tell::Holds(client, holds) => {
+                if let Some(known) = self.clients.get_mut(&client) {
+                    known.pinned = holds;
+                    if holds {
+                        known.active_at = Instant::now();
+                    }
+                    if let Some(planner) = &mut self.planner {
+                        planner.pin(Client(client), holds);
+                    }
+                }
+                if holds {
+                    self.runs(client);
+                }
+            }
+            Tell::Stop => {}
+        }
+    }
+
+    pub(super) fn left(&mut self, client: u64) {
+        self.clients.remove(&client);
+        self.residency.left(client);
+        self.turns.forget(client);
+        if let Some(planner) = &mut self.planner {
+            planner.leave(Client(client));
+        }
+        if self.running.is_some_and(|(running, _)| running == client) {
+            self.running = None;
+        }
+        let managed = self.clients.values().any(|known| !known.ranges.is_empty());
+        if !managed {
+            // The next managed client may be on another device, and the machine's free memory another.
+            (self.planner, self.device, self.running) = (None, None, None);
+        }
+    }
+
+    pub(super) fn unbacked(&mut self, client: u64, start: u64) {
+        let Some(known) = self.clients.get_mut(&client) else {
+            return;
+        };
+        let Some((bytes, _)) = known.ranges.remove(&start) else {
+            return;
+        };
+        known.dirty = true;
+        known.granules -= count(start, bytes);
+        let gone = granules(start, bytes);
+        // The granules at its ends may be others' too.
+        let taken = |granule: u64| {
+            let (from, to) = (granule * GRANULE, (granule + 1) * GRANULE);
+            let before = known.ranges.range(..to).next_back();
+            before.is_some_and(|(start, (bytes, _))| start + bytes > from)
+        };
+        let mut first = gone.first;
+        let mut end = gone.end();
+        if first < end && taken(first) {
+            first += 1;
+        }
+        if first < end && taken(end - 1) {
+            end -= 1;
+        }
+        for granule in first..end {
+            known.told.remove(&granule);
+        }
+        self.residency.gone(client, first..end);
+        if let (Some(planner), Ok(count)) = (&mut self.planner, u32::try_from(end.saturating_sub(first))) {
+            planner.freed(Client(client), Range { first, count });
+        }
+    }
+
+    /// The device goes to a client.
+    pub(super) fn runs(&mut self, client: u64) {
+        let now = Instant::now();
+        if self.running.is_some_and(|(running, _)| running == client) {
+            return;
+        }
+        if self.clients.get(&client).is_none_or(|known| known.ranges.is_empty()) {
+            return;
+        }
+        self.progress();
+        if let (Some(planner), Some((before, since))) = (&mut self.planner, self.running)
+            && self.clients.get(&before).is_none_or(|known| !known.forecast.is_there())
+        {
+            planner.ran(Client(before), (now - since).as_nanos() as Ns);
+        }
+        if let Some(before) = self.running.and_then(|(before, _)| self.clients.get_mut(&before)) {
+            before.ran_at = Some(now);
+        }
+        if self.turns.of(client).is_some()
+            && let Some(known) = self.clients.get(&client)
+        {
+            known.entry.figures.turns.fetch_add(1, Ordering::Relaxed);
+        }
+        self.running = Some((client, now));
+        if let (Some(planner), Some(known)) = (&mut self.planner, self.clients.get_mut(&client))
+            && let Some(at) = known.forecast.position(&known.entry.lane.errands)
+        {
+            known.forecast.stands(at, now);
+            planner.stands(Client(client), at);
+            if planner.is_short() {
+                let there = |granule| planner.is_there(Client(client), granule);
+                known.confirms = confirms(known.forecast.granules_from(at), there);
+            }
+        }
+        self.switch();
+        if let Some(planner) = self.planner.as_ref().filter(|_| self.turns.is_short()) {
+            self.turns.measure(planner);
+        }
+    }
+
+    /// Tells the planner how far the running client is.
+    pub(super) fn progress(&mut self) {
+        let (Some(planner), Some((running, _))) = (&mut self.planner, self.running) else {
+            return;
+        };
+        if let Some(known) = self.clients.get_mut(&running)
+            && let Some(at) = known.forecast.position(&known.entry.lane.errands)
+        {
+            let ran = known.forecast.progress(at, Instant::now());
+            if ran > 0 {
+                planner.ran(Client(running), ran);
+            }
+        }
+    }
+
+    /// Who runs now, then the others in turn: holders, which may come back at any time, then who has not run for longest. Of those who take turns only those who are at work.
+    pub(super) fn switch(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        let Some((running, _)) = self.running else { return };
+        let short = self.turns.is_short();
+        let takes_part = |client: &u64, known: &Known| {
+            !known.ranges.is_empty()
+                && (*client == running || !short || known.pinned || self.turns.of(*client).is_some())
+        };
+        let mut order: Vec<(u64, &Known)> = self
+            .clients
+            .iter()
+            .filter(|(client, known)| takes_part(client, known))
+            .map(|(client, known)| (*client, known))
+            .collect();
+        order.sort_by_key(|(client, known)| {
+            let later = (!known.pinned, known.ran_at, *client < running, *client);
+            (*client != running, later)
+        });
+        let length = |client| self.turns.of(client).unwrap_or(self.settings.turn);
+        let timeline: Vec<Turn> = order
+            .into_iter()
+            .map(|(client, _)| Turn {
+                client: Client(client),
+                length: length(client),
+            })
+            .collect();
+        planner.switch(&timeline);
+        self.switched = Instant::now();
+    }
+
+    /// Sees who is at work and whether those find room together, and tells the scheduler where that changes.
+    pub(super) fn share(&mut self, now: Instant) {
+        let mut active = Vec::new();
+        for (client, known) in &mut self.clients {
+            known.look(now);
+            let is_active = known.is_active(now);
+            if let Some(planner) = &mut self.planner {
+                // Of one that was idle for long what lies on the device is others' room.
+                planner.pin(Client(*client), known.pinned && is_active);
+            }
+            if is_active && !known.ranges.is_empty() && known.device.is_some() && known.device == self.device {
+                active.push(Client(*client));
+            }
+        }
+        let tell = self.turns.look(self.planner.as_ref(), &active, now);
+        let members = !tell.is_empty();
+        for (client, turn) in tell {
+            if let Some(desk) = &self.desk {
+                desk.tell(Notice::Crowded(client, turn));
+            }
+        }
+        let over = self
+            .running
+            .and_then(|(running, _)| self.turns.of(running))
+            .is_some_and(|length| now.saturating_duration_since(self.switched) >= Duration::from_nanos(length));
+        if members || over {
+            // Nobody else wanted the device when its turn was over: another one begins.
+            self.progress();
+            self.switch();
+        }
+    }
+
+    /// Tells the planner what has changed of clients' memory.
+    pub(super) fn learn(&mut self) {
+        let mut changed = false;
+        let beside = self.beside();
+        if beside != self.beside {
+            // The plan begins anew with another capacity; what it orders once more that lies there already moves nothing.
+            self.beside = beside;
+            self.planner = None;
+        }
+        let begins = self.planner.is_none();
+        if begins {
+            self.residency.forget_errands();
+            for known in self.clients.values_mut() {
+                known.told.clear();
+                known.waiting.clear();
+                known.out.clear();
+                known.confirming.clear();
+                known.dirty |= !known.ranges.is_empty();
+            }
+        }
+        let (contexts, plain) = self.beside;
+        let sizes = match self.clients.values().any(|known| known.dirty) {
+            true => self.sizes(),
+            false => HashMap::new(),
+        };
+        for (client, known) in &mut self.clients {
+            if !known.dirty {
+                continue;
+            }
+            let Some(uuid) = &known.device else { continue };
+            let Some(bytes) = sizes.get(uuid) else { continue };
+            if self.device.get_or_insert_with(|| uuid.clone()) != uuid {
+                continue;
+            }
+            known.dirty = false;
+            changed = true;
+            let planner = self
+                .planner
+                .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.dilation)));
+            if let Some(carried) = self.links.get(uuid) {
+                planner.carries(carried.link());
+            }
+            self.residency.room(holds(*bytes, contexts, plain));
+            planner.join(Client(*client));
+            known.host_left = None;
+            planner.pin(Client(*client), known.pinned);
+            let set = known.working_set(self.settings.turn);
+            // What was told before keeps its place.
+            let new: BTreeSet<u64> = known
+                .ranges
+                .iter()
+                .flat_map(|(start, (bytes, _))| granules(*start, *bytes).granules())
+                .filter(|granule| !known.told.contains(granule))
+                .collect();
+            known.told.extend(&new);
+            for range in joined(new.into_iter()) {
+                planner.placed(Client(*client), range, Place::Nowhere);
+            }
+            let at = known.forecast.position(&known.entry.lane.errands);
+            if let Some(at) = at {
+                known.forecast.stands(at, Instant::now());
+            }
+            planner.learn(Client(*client), set, at.unwrap_or(0));
+            if self.running.is_none() {
+                self.running = Some((*client, Instant::now()));
+            }
+        }
+        if changed || (begins && self.planner.is_some()) {
+            self.switch();
+        }
+    }
+
+    /// What the device holds beside managed memory: contexts, and memory that is not managed, in steps so coarse that a plan seldom begins anew.
+    pub(super) fn beside(&self) -> (usize, u64) {
+        const STEP: u64 = 128 << 20;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let mut managed = self.clients.values().filter(|known| !known.ranges.is_empty());
+        let Some(first) = managed.next() else { return (0, 0) };
+        // The device that is planned, or will be.
+        let device = self.device.as_ref().or(first.device.as_ref());
+        let plain = |known: &Known| {
+            let counters = &known.entry.lane.counters;
+            read(&counters.memory).saturating_sub(read(&counters.managed))
+        };
+        // Those whose memory is the device's alone have their part of it, too.
+        let there = |known: &&Known| {
+            let neighbour = device.is_some() && known.device.as_ref() == device && plain(known) > 0;
+            !known.ranges.is_empty() || neighbour
+        };
+        let there = self.clients.values().filter(there);
+        let sum = there.clone().map(plain).fold(0, u64::saturating_add);
+        (there.count(), sum / STEP * STEP)
+    }
+
+    /// Hears how errands ended.
+    pub(super) fn hear(&mut self) {
+        let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
+            return;
+        };
+        if self.links.len() >= LINKS && !self.links.contains_key(device) {
+            // A machine has some; who makes more of them up costs no more than what was measured.
+            self.links.clear();
+        }
+        let granted = || Carried::new(link(self.settings.dilation));
+        let carried = self.links.entry(device.clone()).or_insert_with(granted);
+        let now = Instant::now();
+        for out in self.clients.values().flat_map(|known| known.out.values()) {
+            carried.busy(way(out.what), now);
+        }
+        let mut ended = Vec::new();
+        let mut measured = false;
+        for (client, known) in &mut self.clients {
+            for Ended { number, outcome, took } in known.giver.ended(&known.entry.lane.errands) {
+                if let Some(out) = known.out.remove(&number) {
+                    planner.done(
+                        out.order,
+                        match outcome {
+                            errands::Outcome::Done => Outcome::Done,
+                            errands::Outcome::Refused | errands::Outcome::Gone => Outcome::Refused,
+                        },
+                    );
+                    if matches!(out.what, What::Prefetch | What::Evict) && outcome == errands::Outcome::Done {
+                        let bytes = u64::from(out.range.count) * GRANULE;
+                        measured |= carried.moved(way(out.what), bytes, took, now);
+                    }
+                    ended.push((*client, out.what, out.range, outcome));
+                } else if let Some(range) = known.confirming.remove(&number) {
+                    ended.push((*client, What::Prefetch, range, outcome));
+                }
+            }
+            if known.out.values().any(|out| now - out.since > PATIENCE) {
+                log::warn!(
+                    "client {} does not carry out what it is told about its memory",
+                    known.entry.client
+                );
+                known.penance = Some(now + PENANCE);
+                for (_, out) in known.out.drain() {
+                    planner.done(out.order, Outcome::Refused);
+                    ended.push((*client, out.what, out.range, errands::Outcome::Refused));
+                }
+            }
+        }
+        if measured {
+            planner.carries(carried.link());
+        }
+        for (client, what, range, outcome) in ended {
+            self.moved(client, what, range, outcome);
+        }
+    }
+
+    /// Has the planner's orders carried out.
+    pub(super) fn order(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        self.orders.clear();
+        planner.orders(&mut self.orders);
+        for order in self.orders.drain(..) {
+            if let Some(known) = self.clients.get_mut(&order.client.0) {
+                known.waiting.push_back(order);
+            }
+        }
+        let due = |(_, known): &(&u64, &mut Known)| !known.waiting.is_empty() || !known.confirms.is_empty();
+        for (client, known) in self.clients.iter_mut().filter(due) {
+            let now = Instant::now();
+            let lane = &known.entry.lane;
+            let served = lane.errands.served.load(Ordering::Acquire) == 1;
+            if !served || known.penance.is_some_and(|until| now < until) {
+                known.confirms.clear();
+                for order in known.waiting.drain(..) {
+                    planner.done(order.id, Outcome::Refused);
+                }
+                continue;
+            }
+            let mut given = false;
+            while let Some(errand) = known.confirms.front() {
+                let Some(number) = known.giver.give(&lane.errands, *errand) else {
+                    break;
+                };
+                let range = granules(errand.start, errand.bytes);
+                self.residency.ordered(*client, range);
+                known.confirming.insert(number, range);
+                known.confirms.pop_front();
+                given = true;
+            }
+            while let Some(order) = known.waiting.front() {
+                let Some(number) = known.giver.give(&lane.errands, errand(order)) else {
+                    break;
+                };
+                if !matches!(order.what, What::Advise(_)) {
+                    if matches!(order.what, What::Prefetch | What::Populate) {
+                        self.residency.ordered(*client, order.range);
+                    }
+                    let out = Out {
+                        order: order.id,
+                        what: order.what,
+                        range: order.range,
+                        since: now,
+                    };
+                    known.out.insert(number, out);
+                }
+                known.waiting.pop_front();
+                given = true;
+            }
+            if given {
+                lane.errands.bell.fetch_add(1, Ordering::AcqRel);
+                let _ = futex::wake(&lane.errands.bell, futex::Flags::empty(), 1);
+            }
+        }
+    }
+
+    /// What people see.
+    pub(super) fn show(&self) {
+        let Some(planner) = &self.planner else { return };
+        let carried = self.device.as_ref().and_then(|device| self.links.get(device));
+        let rate = |way| carried.and_then(|carried| carried.measured(way)).unwrap_or(0.0) as u64;
+        let rates = (rate(Way::Inward), rate(Way::Outward));
+        for row in planner.rows() {
+            if let Some(known) = row.client.and_then(|client| self.clients.get(&client.0)) {
+                let figures = &known.entry.figures;
+                let (faulted, there) = self.residency.of(known.entry.client);
+                figures.faulted.store(faulted, Ordering::Relaxed);
+                figures.resident.store(there, Ordering::Relaxed);
+                figures.working_set.store(row.working_set, Ordering::Relaxed);
+                let turn = self.turns.of(known.entry.client);
+                let runs = self.running.is_some_and(|(running, _)| running == known.entry.client);
+                figures.to_device.store(rates.0, Ordering::Relaxed);
+                figures.to_host.store(rates.1, Ordering::Relaxed);
+                figures.turn.store(turn.unwrap_or(0), Ordering::Relaxed);
+                figures.has_turn.store(turn.is_some() && runs, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Which way an order moves memory.
+fn way(what: What) -> Way {
+    match what {
+        What::Prefetch | What::Populate => Way::Inward,
+        What::Evict | What::Release | What::Discard | What::Advise(_) => Way::Outward,
+    }
+}

@@ -1,0 +1,281 @@
+//! Profiles that follow the jobs they are used for: what a job's processes showed while they were served, until the last of them has ended.
+//!
+//! The keeper's thread asks this; the disk is touched once, at the end of the job. The profile is read again then: where somebody has taken it anew meanwhile, or it cannot be read, it
+//! stays as it is. What of it may change, and by what, is [`weft_profiles::refine`]'s to say.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use weft_kernel_id::KernelId;
+use weft_profiles::refine::{Refined, Served, Timed, Unrefined};
+use weft_profiles::{Error, Gpu, Profile};
+
+use super::registry::Entry;
+use super::store;
+
+/// What came of a job's end.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Others of its processes are still there.
+    Goes,
+    /// The profile was changed.
+    Refined(Refined),
+    /// It stays as it is, and nothing is wrong.
+    Stays,
+    /// It stays as it is, and people should know.
+    Trouble(String),
+}
+
+/// One job.
+#[derive(Debug, Default)]
+struct Job {
+    served: Served,
+    active: HashMap<u64, Arc<Entry>>,
+    /// Of the processes that have ended.
+    launches: u64,
+    memory_peak: u64,
+    ran: u64,
+    /// When the profile was taken that the job began with, as its file says. `None`: there was none.
+    taken: Option<u64>,
+}
+
+/// The jobs, by what they call their profiles.
+#[derive(Debug, Default)]
+pub struct Refining {
+    jobs: HashMap<String, Job>,
+    of: HashMap<u64, String>,
+}
+
+impl Refining {
+    /// A process that is sampled while it is served attached.
+    pub fn attached(&mut self, entry: Arc<Entry>) {
+        let Some(called) = entry.profile.clone() else { return };
+        let job = self.jobs.entry(called.clone()).or_default();
+        job.taken = job.taken.or(entry.loaded.as_ref().map(|profile| profile.taken));
+        self.of.insert(entry.client, called);
+        job.active.insert(entry.client, entry);
+    }
+
+    /// It named a kernel.
+    pub fn named(&mut self, client: u64, hash: u64, id: &KernelId) {
+        if let Some(job) = self.job(client) {
+            job.served.named(hash, id.clone());
+        }
+    }
+
+    /// It uses this device.
+    pub fn device(&mut self, client: u64, gpu: &Gpu) {
+        if let Some(job) = self.job(client) {
+            job.served.device(gpu.clone());
+        }
+    }
+
+    /// A launch of it was timed.
+    pub fn timed(&mut self, client: u64, timed: &Timed) {
+        if let Some(job) = self.job(client) {
+            job.served.timed(timed);
+        }
+    }
+
+    /// It ended. With the last process of its job what was seen goes into the profile.
+    pub fn gone(&mut self, entry: &Entry) -> Outcome {
+        let Some(called) = self.of.remove(&entry.client) else {
+            return Outcome::Goes;
+        };
+        let Some(job) = self.jobs.get_mut(&called) else {
+            return Outcome::Goes;
+        };
+        let together = job
+            .active
+            .values()
+            .map(|entry| counted(&entry.lane.counters.memory_peak));
+        job.memory_peak = job.memory_peak.max(together.fold(0, u64::saturating_add));
+        job.ran = job.ran.max(entry.ran());
+        job.active.remove(&entry.client);
+        let counters = &entry.lane.counters;
+        let launches = counted(&counters.launches).saturating_add(counted(&counters.graph_launches));
+        job.launches = job.launches.saturating_add(launches);
+        if !job.active.is_empty() {
+            return Outcome::Goes;
+        }
+        match self.jobs.remove(&called) {
+            Some(job) => ended(&called, &job),
+            None => Outcome::Goes,
+        }
+    }
+
+    fn job(&mut self, client: u64) -> Option<&mut Job> {
+        self.jobs.get_mut(self.of.get(&client)?)
+    }
+}
+
+fn counted(counter: &std::sync::atomic::AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn ended(called: &str, job: &Job) -> Outcome {
+    let trouble = |error: &dyn std::fmt::Display| Outcome::Trouble(error.to_string());
+    let (store, name) = match store::locate(called) {
+        Ok(located) => located,
+        Err(error) => return trouble(&error),
+    };
+    let mut profile = match store.load(&name) {
+        Ok(profile) if job.taken.is_none_or(|taken| taken == profile.taken) => profile,
+        // Stage 1 saw it again meanwhile, and better.
+        Ok(_) => return Outcome::Stays,
+        // It was there and somebody has removed it: it is not ours to bring back.
+        Err(Error::Missing { .. }) if job.taken.is_some() => return Outcome::Stays,
+        Err(Error::Missing { .. }) => {
+            let mut new = Profile {
+                name,
+                runs: 1,
+                taken: std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+                ..Profile::default()
+            };
+            new.took(job.memory_peak, job.ran);
+            new
+        }
+        // What cannot be read is left for people to look at.
+        Err(error) => return trouble(&error),
+    };
+    match profile.refine(&job.served, job.launches) {
+        Ok(refined) => match store.save(&profile) {
+            Ok(_) => Outcome::Refined(refined),
+            Err(error) => trouble(&error),
+        },
+        Err(Unrefined::Few(_)) => Outcome::Stays,
+        Err(error) => trouble(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_profiles::refine::Beside;
+    use weft_profiles::{Aggregator, Store};
+
+    use super::*;
+    use crate::registry::Newcomer;
+    use weft_protocol::transport::map::SharedLane;
+
+    const KERNEL: u64 = 7;
+
+    fn process(client: u64, called: &str) -> Arc<Entry> {
+        let lane = SharedLane::lane().expect("a lane");
+        lane.counters.launches.store(1_000, Ordering::Relaxed);
+        lane.counters.memory_peak.store(3_000, Ordering::Relaxed);
+        let newcomer = Newcomer {
+            client,
+            pid: client as u32,
+            command: String::new(),
+            profile: Some(called.to_string()),
+            loaded: store::load(called).ok().map(Arc::new),
+            trouble: None,
+            profiling: false,
+            priority: 0,
+            lane: Arc::new(lane),
+        };
+        Arc::new(Entry::new(newcomer).refining())
+    }
+
+    fn show(refining: &mut Refining, client: u64, time: u64) {
+        for _ in 0..40 {
+            let timed = Timed {
+                kernel: KERNEL,
+                time,
+                gap: None,
+                beside: Beside::Fillers,
+            };
+            refining.timed(client, &timed);
+        }
+    }
+
+    fn profile(time: u64) -> Profile {
+        let mut run = Aggregator::new();
+        (0..50).for_each(|_| run.sampled(KERNEL, time, None));
+        run.finish("job", 100)
+    }
+
+    fn says(store: &Store) -> Option<u64> {
+        store.load("job").ok()?.kernel(KERNEL)?.time.quantile(0.5)
+    }
+
+    #[test]
+    fn a_profile_is_written_when_the_last_process_has_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::at(folder.path());
+        let called = format!("{}/job", folder.path().display());
+        store.save(&profile(50_000)).expect("written");
+        let mut refining = Refining::default();
+        let (first, second) = (process(1, &called), process(2, &called));
+        for entry in [&first, &second] {
+            refining.attached(Arc::clone(entry));
+        }
+        show(&mut refining, 1, 20_000);
+        assert!(matches!(refining.gone(&first), Outcome::Goes));
+        assert_eq!(says(&store), Some(50_000));
+        assert!(matches!(
+            refining.gone(&second),
+            Outcome::Refined(Refined { replaced: 1, .. })
+        ));
+        assert_eq!(says(&store), Some(20_000));
+        assert_eq!(store.load("job").expect("there").refined, 1);
+        assert!(matches!(refining.gone(&second), Outcome::Goes), "once");
+        assert!(refining.jobs.is_empty() && refining.of.is_empty());
+    }
+
+    #[test]
+    fn a_job_without_a_profile_has_one_after_it_was_served() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::at(folder.path().join("new"));
+        let called = format!("{}/new/job", folder.path().display());
+        let mut refining = Refining::default();
+        let only = process(1, &called);
+        refining.attached(Arc::clone(&only));
+        refining.named(1, KERNEL, &KernelId::new(0, "k", [1; 3], [32, 1, 1], 0));
+        show(&mut refining, 1, 20_000);
+        assert!(matches!(
+            refining.gone(&only),
+            Outcome::Refined(Refined { added: 1, .. })
+        ));
+        let new = store.load("job").expect("written");
+        assert_eq!((says(&store), new.memory_peak), (Some(20_000), 3_000));
+        assert_eq!(
+            new.kernel(KERNEL)
+                .map(|kernel| (kernel.launches, kernel.id.symbol.as_str())),
+            Some((1_000, "k"))
+        );
+    }
+
+    #[test]
+    fn what_somebody_else_did_to_the_file_is_respected() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::at(folder.path());
+        let called = format!("{}/job", folder.path().display());
+        let run = |change: &dyn Fn()| {
+            store.save(&profile(50_000)).expect("written");
+            let mut refining = Refining::default();
+            let only = process(1, &called);
+            refining.attached(Arc::clone(&only));
+            show(&mut refining, 1, 20_000);
+            change();
+            refining.gone(&only)
+        };
+        let anew = || {
+            let mut anew = profile(60_000);
+            anew.taken += 1;
+            store.save(&anew).expect("written");
+        };
+        assert!(matches!(run(&anew), Outcome::Stays));
+        assert_eq!(says(&store), Some(60_000));
+        assert!(matches!(run(&|| store.remove("job").expect("there")), Outcome::Stays));
+        assert_eq!(says(&store), None);
+        let torn = || std::fs::write(store.path("job").expect("a name"), "weftPROF torn").expect("written");
+        assert!(matches!(run(&torn), Outcome::Trouble(_)));
+        assert_eq!(
+            std::fs::read(store.path("job").expect("a name")).expect("there"),
+            b"weftPROF torn"
+        );
+    }
+}

@@ -1,0 +1,560 @@
+//! Who is attached, and who was.
+//!
+//! Entries are made when a client attaches and removed when it ends; all threads of the broker look things up here. Nothing here decides.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use dashmap::DashMap;
+use weft_profiles::{Gpu, Profile};
+
+use super::admission::{self, Process};
+use super::said::clean;
+use super::status::{ClientStatus, EndedStatus, Ending};
+use super::store;
+use crate::server::House;
+use weft_protocol::fit::{ENOUGH, Fit};
+use weft_protocol::lane::Mode;
+use weft_protocol::seat::Standing;
+use weft_protocol::transport::map::SharedLane;
+
+/// Ended clients that are remembered.
+const HISTORY: usize = 32;
+
+/// Notes that are kept of one client.
+const NOTES: usize = 8;
+
+/// The longest note that is kept.
+pub const LONGEST_NOTE: usize = 400;
+
+/// What is known of one client.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its number.
+    pub client: u64,
+    /// Its process, as the kernel says (else as it says itself: [`Entry::process`]).
+    pub pid: u32,
+    /// The number is that of another pid namespace, where the kernel gave us none: it means nothing here.
+    unseen: bool,
+    /// The command line.
+    pub command: String,
+    /// What it called its profile.
+    pub profile: Option<String>,
+    /// What was read of it.
+    pub loaded: Option<Arc<Profile>>,
+    /// Whether it takes stage-1 samples.
+    pub profiling: bool,
+    /// Whether its profile follows what is sampled while it is served.
+    pub refines: bool,
+    /// When it attached.
+    pub since: Instant,
+    /// Its memory.
+    pub lane: Arc<SharedLane>,
+    /// 0 to 9 now.
+    pub priority: AtomicU8,
+    /// Whether it said goodbye.
+    pub goodbye: AtomicBool,
+    /// Whether it is no client any more: what is kept of its connection goes, too.
+    pub over: AtomicBool,
+    /// Kernels it named.
+    pub kernels: AtomicU64,
+    /// Of those, such that its profile has times of.
+    known: AtomicU64,
+    /// Figures that the scheduler keeps.
+    pub figures: Figures,
+    /// Its user, as the kernel says.
+    pub uid: u32,
+    /// Its user's house in a shared broker; `None` in a private one.
+    pub house: Option<Arc<House>>,
+    talk: Mutex<Talk>,
+}
+
+/// Figures of one client that the scheduler thread keeps and others read.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// A [`Mode`].
+    pub mode: AtomicU64,
+    /// Credit ever given, ns.
+    pub granted: AtomicU64,
+    /// Credit ever taken back, ns, as a two's complement.
+    pub revoked: AtomicU64,
+    /// Samples received.
+    pub samples: AtomicU64,
+    /// Records received.
+    pub records: AtomicU64,
+    /// Records lost.
+    pub lost: AtomicU64,
+    /// Managed memory that is on the device, and what came there by faults so far, bytes: estimates.
+    pub resident: AtomicU64,
+    /// See above.
+    pub faulted: AtomicU64,
+    /// What the job is known to touch of its managed memory, bytes.
+    pub working_set: AtomicU64,
+    /// Bytes a second that the device's link was measured to carry to it, and to the host; 0: not measured.
+    pub to_device: AtomicU64,
+    /// See above.
+    pub to_host: AtomicU64,
+    /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had, and whether it has one now.
+    pub turn: AtomicU64,
+    /// See above.
+    pub turns: AtomicU64,
+    /// See above.
+    pub has_turn: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Talk {
+    device: Option<Gpu>,
+    notes: VecDeque<String>,
+    trouble: Option<String>,
+}
+
+/// What a new entry is made of.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// Its number.
+    pub client: u64,
+    /// Its process.
+    pub pid: u32,
+    /// The command line.
+    pub command: String,
+    /// What it called its profile.
+    pub profile: Option<String>,
+    /// What was read of it.
+    pub loaded: Option<Arc<Profile>>,
+    /// Why it has none.
+    pub trouble: Option<String>,
+    /// Whether it samples.
+    pub profiling: bool,
+    /// 0 to 9.
+    pub priority: u8,
+    /// Its memory.
+    pub lane: Arc<SharedLane>,
+}
+
+impl Entry {
+    /// A new entry.
+    pub fn new(newcomer: Newcomer) -> Entry {
+        Entry {
+            client: newcomer.client,
+            pid: newcomer.pid,
+            unseen: false,
+            command: newcomer.command,
+            profile: newcomer.profile,
+            loaded: newcomer.loaded,
+            profiling: newcomer.profiling,
+            refines: false,
+            since: Instant::now(),
+            lane: newcomer.lane,
+            priority: AtomicU8::new(newcomer.priority),
+            goodbye: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            kernels: AtomicU64::new(0),
+            known: AtomicU64::new(0),
+            figures: Figures::default(),
+            uid: rustix::process::geteuid().as_raw(),
+            house: None,
+            talk: Mutex::new(Talk {
+                trouble: newcomer.trouble,
+                ..Talk::default()
+            }),
+        }
+    }
+
+    /// The same, whose profile follows what is sampled while it is served.
+    pub fn refining(self) -> Entry {
+        Entry { refines: true, ..self }
+    }
+
+    /// The same, whose process cannot be seen from here.
+    pub fn unseen(self) -> Entry {
+        Entry { unseen: true, ..self }
+    }
+
+    /// Its process, as far as it can be looked at.
+    pub fn process(&self) -> Process {
+        match self.unseen {
+            true => Process::unseen(self.pid),
+            false => Process::of(self.pid),
+        }
+    }
+
+    /// The UUID of the device that it uses, once known.
+    pub fn device_uuid(&self) -> Option<String> {
+        self.talk().device.as_ref().map(|gpu| gpu.uuid.clone())
+    }
+
+    /// The same, of this user and with this house.
+    pub fn of(self, uid: u32, house: Option<Arc<House>>) -> Entry {
+        Entry { uid, house, ..self }
+    }
+
+    /// Who shares fairly with whom, and what the job's processes have in common, in words that no other user can say of his own. `user` and `gang`: what the job says.
+    ///
+    /// With a shared broker it is the kernel that says whose a job is. With a private one all jobs are one user's, and a label of his divides them.
+    pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
+        identity(self.uid, self.house.is_some(), user, gang)
+    }
+
+    /// Whether the keeper wants to know what its kernels are called and where they run.
+    pub fn is_kept(&self) -> bool {
+        self.profiling || self.refines
+    }
+
+    /// It named a kernel, or a graph of these kernels.
+    pub fn named(&self, hash: u64, kernels: &[u64]) {
+        self.kernels.fetch_add(1, Ordering::Relaxed);
+        let known = |hash: u64| {
+            let profile = self.loaded.as_ref();
+            profile.is_some_and(|profile| profile.kernel(hash).is_some_and(|kernel| kernel.time.count() > 0))
+        };
+        // What a graph takes can be added up from its kernels.
+        if known(hash) || !kernels.is_empty() && kernels.iter().all(|kernel| known(*kernel)) {
+            self.known.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// That its profile is of other code, once it has launched `least`. A profile without kernels
+    /// says what the job takes of memory and claims nothing else.
+    pub fn misfit(&self, least: u64) -> Option<String> {
+        let profile = self.loaded.as_ref()?;
+        let counters = &self.lane.counters;
+        let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
+        let fit = Fit {
+            known: self.known.load(Ordering::Relaxed),
+            seen: self.kernels.load(Ordering::Relaxed),
+        };
+        let judged = launches >= least && fit.is_poor() && profile.kernels.iter().any(|known| known.time.count() > 0);
+        let called = store::short(self.profile.as_deref().unwrap_or_default());
+        judged.then(|| fit.line(&clean(called, LONGEST_NOTE)))
+    }
+
+    /// Keeps a line that the job's side wants people to see.
+    pub fn note(&self, line: &str) {
+        let mut talk = self.talk();
+        if talk.notes.len() == NOTES {
+            talk.notes.pop_front();
+        }
+        talk.notes.push_back(clean(line, LONGEST_NOTE));
+    }
+
+    /// The device it uses, and whether its profile fits that.
+    pub fn device(&self, gpu: &Gpu) -> Option<String> {
+        let mut talk = self.talk();
+        talk.device = Some(gpu.clone());
+        let trouble = self.loaded.as_ref()?.check_gpu(gpu).err()?.to_string();
+        let trouble = clean(&trouble, LONGEST_NOTE);
+        talk.trouble = Some(trouble.clone());
+        Some(trouble)
+    }
+
+    /// The device it uses, if it told.
+    pub fn gpu(&self) -> Option<Gpu> {
+        self.talk().device.clone()
+    }
+
+    /// For how long it has been attached, ns.
+    pub fn ran(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Why it runs without the profile it named.
+    pub fn profile_trouble(&self) -> Option<String> {
+        self.talk().trouble.clone()
+    }
+
+    fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {
+        // What a panicking thread left is still what was said.
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For people.
+    pub fn status(&self) -> ClientStatus {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.lane.counters;
+        let reports = &self.lane.reports;
+        let talk = self.talk();
+        let (issued, settled) = (read(&reports.issued), read(&reports.settled));
+        ClientStatus {
+            client: self.client,
+            pid: self.pid,
+            uid: self.uid,
+            command: self.command.clone(),
+            priority: self.priority.load(Ordering::Relaxed),
+            mode: match self.lane.seat.standing() {
+                Standing::Waits => "waits for memory",
+                _ => mode_name(Mode::from_word(read(&self.figures.mode) as u32)),
+            }
+            .to_string(),
+            waits_for_memory_s: None,
+            profile: self
+                .profile
+                .as_deref()
+                .map(|called| clean(store::short(called), LONGEST_NOTE)),
+            profile_trouble: talk.trouble.clone().or_else(|| self.misfit(ENOUGH)),
+            profile_known: read(&self.known),
+            profiling: self.profiling,
+            attached_s: self.since.elapsed().as_secs_f64(),
+            device: talk.device.as_ref().map(ToString::to_string),
+            launches: read(&counters.launches),
+            graph_launches: read(&counters.graph_launches),
+            transfers: read(&counters.transfers),
+            waits: read(&counters.waits),
+            waited_ns: read(&counters.waited),
+            waits_expired: read(&counters.waits_expired),
+            unsplit: read(&counters.unsplit),
+            left_behind: read(&counters.left_behind),
+            left_failed: read(&counters.left_failed),
+            waiting: reports.waiting.load(Ordering::Relaxed) == 1,
+            stopped: !self.unseen && admission::is_stopped(self.pid),
+            unnamed: read(&counters.unnamed),
+            captured: read(&counters.captured),
+            troubles: read(&counters.troubles),
+            dropped_messages: read(&counters.dropped_messages),
+            memory: read(&counters.memory),
+            memory_peak: read(&counters.memory_peak),
+            managed: read(&counters.managed),
+            managed_own: read(&counters.managed_own),
+            host_left: read(&counters.host_left),
+            unmanaged: read(&counters.unmanaged),
+            resident: read(&self.figures.resident),
+            faulted: read(&self.figures.faulted),
+            working_set: read(&self.figures.working_set),
+            to_device_bytes_per_s: read(&self.figures.to_device),
+            to_host_bytes_per_s: read(&self.figures.to_host),
+            turn_ns: read(&self.figures.turn),
+            turns: read(&self.figures.turns),
+            has_turn: self.figures.has_turn.load(Ordering::Relaxed),
+            prefetched: read(&counters.prefetched),
+            evicted: read(&counters.evicted),
+            discarded: read(&counters.discarded),
+            errands_refused: read(&counters.refused),
+            errands_late: read(&counters.late),
+            memory_waited_ns: read(&counters.memory_waited),
+            memory_waits_expired: read(&counters.memory_waits_expired),
+            credit_ns: self.lane.orders.credit.load(Ordering::Relaxed),
+            outstanding_ns: issued.saturating_sub(settled),
+            granted_ns: read(&self.figures.granted),
+            revoked_ns: read(&self.figures.revoked) as i64,
+            kernels: read(&self.kernels),
+            samples: read(&self.figures.samples),
+            records_lost: read(&self.figures.lost),
+            notes: talk.notes.iter().cloned().collect(),
+        }
+    }
+}
+
+/// See [`Entry::identity`].
+pub fn identity(uid: u32, shared: bool, user: &str, gang: &str) -> (String, String) {
+    let own = uid.to_string();
+    let label = if shared || user.is_empty() {
+        own
+    } else {
+        user.to_string()
+    };
+    let gang = match shared && !gang.is_empty() {
+        true => format!("{uid}:{gang}"),
+        false => gang.to_string(),
+    };
+    (label, gang)
+}
+
+/// A mode, for people.
+pub fn mode_name(mode: Option<Mode>) -> &'static str {
+    match mode {
+        Some(Mode::Alone) => "alone",
+        Some(Mode::Holder) => "holder",
+        Some(Mode::Filler) => "filler",
+        Some(Mode::Free) | None => "free",
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub struct Registry {
+    clients: DashMap<u64, Arc<Entry>>,
+    ended: Mutex<VecDeque<(EndedStatus, Instant)>>,
+    next: AtomicU64,
+    /// Clients that ever attached.
+    pub attached: AtomicU64,
+    /// Clients that were refused.
+    pub refused: AtomicU64,
+    goodbyes: AtomicU64,
+    vanished: AtomicU64,
+    detached: AtomicU64,
+    lost: AtomicU64,
+    records: AtomicU64,
+}
+
+/// How clients ended so far: goodbye, vanished, detached; and records of theirs that were read and lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// They said goodbye.
+    pub goodbyes: u64,
+    /// They went without a word.
+    pub vanished: u64,
+    /// Their lane lied.
+    pub detached: u64,
+    /// Records read.
+    pub records: u64,
+    /// Records lost.
+    pub lost: u64,
+}
+
+impl Registry {
+    /// A number that no client had.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Takes a client in.
+    pub fn add(&self, entry: Arc<Entry>) {
+        self.attached.fetch_add(1, Ordering::Relaxed);
+        self.clients.insert(entry.client, entry);
+    }
+
+    /// One client.
+    pub fn get(&self, client: u64) -> Option<Arc<Entry>> {
+        self.clients.get(&client).map(|entry| Arc::clone(&entry))
+    }
+
+    /// How many are attached.
+    pub fn count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many of a user's are.
+    pub fn count_of(&self, uid: u32) -> usize {
+        self.clients.iter().filter(|entry| entry.uid == uid).count()
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> Vec<Arc<Entry>> {
+        let mut all: Vec<_> = self.clients.iter().map(|entry| Arc::clone(&entry)).collect();
+        all.sort_by_key(|entry| entry.client);
+        all
+    }
+
+    /// The device and the user of each that has a device, in no order.
+    pub fn devices(&self) -> Vec<(String, u32)> {
+        let each = self.clients.iter();
+        each.filter_map(|entry| Some((entry.device_uuid()?, entry.uid)))
+            .collect()
+    }
+
+    /// Shows each of them, in no order.
+    pub fn each(&self, mut shows: impl FnMut(&Entry)) {
+        self.clients.iter().for_each(|entry| shows(&entry));
+    }
+
+    /// A client ended. False if that was known.
+    pub fn end(&self, client: u64, ending: Ending) -> bool {
+        let Some((_, entry)) = self.clients.remove(&client) else {
+            return false;
+        };
+        entry.over.store(true, Ordering::Release);
+        let counter = match ending {
+            Ending::Goodbye => &self.goodbyes,
+            Ending::Vanished => &self.vanished,
+            Ending::Detached => &self.detached,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.lost
+            .fetch_add(entry.figures.lost.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.records
+            .fetch_add(entry.figures.records.load(Ordering::Relaxed), Ordering::Relaxed);
+        let mut last = entry.status();
+        last.waiting = false;
+        // Nothing more comes to be known of it.
+        last.profile_trouble = last.profile_trouble.or_else(|| entry.misfit(1));
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.truncate(HISTORY - 1);
+        let status = EndedStatus {
+            last,
+            ending,
+            ago_s: 0.0,
+        };
+        ended.push_front((status, Instant::now()));
+        true
+    }
+
+    /// The last that ended, newest first.
+    pub fn ended(&self) -> Vec<EndedStatus> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended
+            .iter()
+            .map(|(status, since)| EndedStatus {
+                ago_s: since.elapsed().as_secs_f64(),
+                ..status.clone()
+            })
+            .collect()
+    }
+
+    /// How they ended.
+    pub fn sums(&self) -> Sums {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut sums = Sums {
+            goodbyes: read(&self.goodbyes),
+            vanished: read(&self.vanished),
+            detached: read(&self.detached),
+            records: read(&self.records),
+            lost: read(&self.lost),
+        };
+        for entry in self.all() {
+            sums.records += read(&entry.figures.records);
+            sums.lost += read(&entry.figures.lost);
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(registry: &Registry) -> Arc<Entry> {
+        Arc::new(Entry::new(Newcomer {
+            client: registry.number(),
+            pid: 7,
+            command: "job".to_string(),
+            profile: Some("/p/resnet".to_string()),
+            loaded: None,
+            trouble: None,
+            profiling: false,
+            priority: 3,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        }))
+    }
+
+    #[test]
+    fn an_end_is_counted_once_and_remembered() {
+        let registry = Registry::default();
+        let first = entry(&registry);
+        registry.add(Arc::clone(&first));
+        first.lane.counters.launches.store(9, Ordering::Relaxed);
+        assert!(registry.end(first.client, Ending::Vanished));
+        assert!(!registry.end(first.client, Ending::Goodbye));
+        let ended = registry.ended();
+        assert_eq!(ended.len(), 1);
+        assert_eq!(ended[0].last.launches, 9);
+        assert_eq!(ended[0].last.profile.as_deref(), Some("resnet"));
+        assert_eq!(registry.sums().vanished, 1);
+        assert_eq!(registry.sums().goodbyes, 0);
+    }
+
+    #[test]
+    fn the_history_has_an_end() {
+        let registry = Registry::default();
+        for _ in 0..100 {
+            let one = entry(&registry);
+            registry.add(Arc::clone(&one));
+            registry.end(one.client, Ending::Goodbye);
+        }
+        assert_eq!(registry.ended().len(), HISTORY);
+        assert_eq!(registry.ended()[0].last.client, 100);
+        assert_eq!(registry.sums().goodbyes, 100);
+    }
+}

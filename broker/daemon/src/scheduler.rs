@@ -1,0 +1,548 @@
+//! The scheduler thread: reads all lanes, tells the core, carries out what it decides, waits.
+//!
+//! It is the only thread that touches the core and the only one that writes orders. What holds in a turn: the board's signs are read first, then the
+//! lanes, then the core is asked; credit is bound to that first reading, so a holder's launch that the core has not seen voids it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::company::Company;
+use super::cores::{Cores, Newcomer};
+use super::houses::Houses;
+use super::keeper::{self, Keeper};
+use super::lanes::{LaneWatch, Lie, Seen};
+use super::mailbox::{Desk, Gauges, Notice};
+use super::memory::{self, Memory};
+use super::rank::Rank;
+use super::registry::{Entry, Registry, mode_name};
+use super::rota::Rota;
+use super::status::Ending;
+use super::trace::{Line, Trace};
+use super::waiting::{Scene, Wait, Waiting};
+use crate::server::Host;
+use weft_protocol::Ns;
+use weft_protocol::lane::Mode;
+use weft_scheduler::{Client, Config, Core, Decision, Event};
+
+/// Answers to decisions may bring decisions (credit taken back may be given to another). A handful of rounds settles it; a core that
+/// goes on for ever is cut here and continues in the next turn.
+const ROUNDS: usize = 16;
+
+/// What the thread is made of.
+#[derive(Debug)]
+pub struct Setup {
+    /// The core's settings.
+    pub config: Config,
+    /// Whether clients' words count of what it costs to switch ([`Cores`]).
+    pub listens: bool,
+    /// Whether it may spin.
+    pub spin: bool,
+    /// Board and doorbell.
+    pub host: Arc<Host>,
+    /// Who is attached.
+    pub registry: Arc<Registry>,
+    /// Where samples go.
+    pub keeper: Keeper,
+    /// Where decisions are written.
+    pub trace: Trace,
+    /// Who plans memory.
+    pub memory: Memory,
+    /// The time: that of all weft's processes, but in tests that make their own.
+    pub clock: fn() -> Ns,
+}
+
+/// Starts the thread.
+pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
+    let (notices, incoming) = channel();
+    let desk = Desk::to(notices, Arc::clone(&setup.host));
+    let gauges = Arc::clone(&desk.gauges);
+    let thread = std::thread::Builder::new()
+        .name("weft-scheduler".into())
+        .spawn(move || {
+            // A nap of 50 us must not become one of 100 (the usual slack is 50 us).
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+            Rank::First.take();
+            Scheduler::new(setup, incoming, gauges).run();
+        })?;
+    Ok((desk, thread))
+}
+
+/// What whoever drives the scheduler by hand is shown.
+#[derive(Debug)]
+pub enum Moment<'a> {
+    /// The core took in an event.
+    Event {
+        /// When.
+        now: Ns,
+        /// What.
+        event: &'a Event,
+        /// What it answered.
+        decisions: &'a [Decision],
+        /// Itself, of the device that was heard of first.
+        core: &'a Core,
+    },
+    /// A decision is about to be carried out.
+    Before(&'a Decision),
+    /// It was.
+    After(&'a Decision),
+}
+
+/// Who is shown them.
+pub type Watcher = Box<dyn FnMut(Moment<'_>)>;
+
+pub(super) struct Scheduler {
+    cores: Cores,
+    waiting: Waiting,
+    host: Arc<Host>,
+    registry: Arc<Registry>,
+    keeper: Keeper,
+    trace: Trace,
+    memory: Memory,
+    incoming: Receiver<Notice>,
+    gauges: Arc<Gauges>,
+    lanes: Vec<LaneWatch>,
+    houses: Houses,
+    rota: Rota,
+    /// Turns so far.
+    turns: u64,
+    /// When somebody last came, went or was told another mode.
+    company_since: Ns,
+    last_record: Ns,
+    stopping: bool,
+    /// It napped last, and will probably do so again.
+    naps: bool,
+    clock: fn() -> Ns,
+    watcher: Option<Watcher>,
+    // Kept between turns for their memory alone.
+    events: Vec<(Ns, Event)>,
+    decisions: Vec<Decision>,
+    seen: Vec<Seen>,
+}
+
+/// What a turn found.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Turn {
+    pub(super) news: bool,
+    filler_waits: bool,
+}
+
+impl Scheduler {
+    pub(super) fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
+        Scheduler {
+            waiting: Waiting::new(setup.spin, setup.config.open_after),
+            cores: Cores::new(setup.config, setup.listens),
+            houses: Houses::new(Arc::clone(&setup.host)),
+            host: setup.host,
+            registry: setup.registry,
+            keeper: setup.keeper,
+            trace: setup.trace,
+            memory: setup.memory,
+            incoming,
+            gauges,
+            lanes: Vec::new(),
+            rota: Rota::default(),
+            turns: 0,
+            company_since: 0,
+            last_record: 0,
+            stopping: false,
+            naps: false,
+            clock: setup.clock,
+            watcher: None,
+            events: Vec::new(),
+            decisions: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let turn = self.turn();
+            if self.stopping {
+                break;
+            }
+            match self.choose(turn) {
+                Wait::Spin => std::hint::spin_loop(),
+                Wait::Nap(time) => self.pause(time),
+                Wait::Doze(time) => self.sleep(time, false),
+                Wait::Sleep(time) => self.sleep(time, true),
+            }
+        }
+        self.farewell();
+    }
+
+    /// How to wait after a turn.
+    pub(super) fn choose(&mut self, turn: Turn) -> Wait {
+        let now = (self.clock)();
+        let scene = Scene {
+            filler_waits: turn.filler_waits,
+            alone: self.lanes.len() == 1,
+            last_record: self.last_record,
+            next_wake: self.cores.next_wake(now),
+        };
+        let wait = self.waiting.choose(now, &scene);
+        self.gauges.set_waiting(wait);
+        self.naps = matches!(wait, Wait::Nap(_));
+        wait
+    }
+
+    /// Asks to be rung by all, or by all who are no holders.
+    pub(super) fn want_bells(&mut self, by_anybody: bool) {
+        self.naps = false;
+        for lane in &mut self.lanes {
+            // A holder rings for fillers that do not see its sign.
+            lane.want_bell(by_anybody || lane.mode() != Mode::Holder || self.houses.many());
+        }
+    }
+
+    /// Asks to be rung, looks once more, sleeps.
+    fn sleep(&mut self, time: Duration, by_anybody: bool) {
+        self.want_bells(by_anybody);
+        // All of them: what was told before the bell was wanted is seen here.
+        if !self.look(None).news && !self.stopping {
+            self.pause(time);
+        }
+        self.want_no_bells();
+    }
+
+    /// Until somebody rings, so long at most.
+    fn pause(&self, time: Duration) {
+        if self.host.wait(time).is_err() {
+            // A bell that cannot be waited for: a short pause keeps the thread from racing.
+            std::thread::sleep(time.min(Duration::from_millis(1)));
+        }
+    }
+
+    /// Awake again.
+    pub(super) fn want_no_bells(&mut self) {
+        for lane in &mut self.lanes {
+            lane.want_bell(false);
+        }
+    }
+
+    /// Shows everything that happens to the core from now on.
+    pub(super) fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+    }
+
+    /// The core, to be looked at.
+    pub(super) fn core(&self) -> &Core {
+        self.cores.first()
+    }
+
+    /// Tells the core something.
+    fn tell(&mut self, now: Ns, event: Event) {
+        let Some(watcher) = &mut self.watcher else {
+            return self.cores.handle(now, event, &mut self.decisions);
+        };
+        let before = self.decisions.len();
+        self.cores.handle(now, event.clone(), &mut self.decisions);
+        watcher(Moment::Event {
+            now,
+            event: &event,
+            decisions: self.decisions.get(before..).unwrap_or_default(),
+            core: self.cores.first(),
+        });
+    }
+
+    /// One look at everything; of a guest who has many lanes, at some of these.
+    pub(super) fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        self.look(Some(self.turns))
+    }
+
+    /// A look at the lanes whose turn it is, or at all of them.
+    fn look(&mut self, at: Option<u64>) -> Turn {
+        self.gauges.turns.fetch_add(1, Ordering::Relaxed);
+        if self.naps {
+            // Before the look: what is told after it rings, and the next nap does not begin. (The first of a row of naps is not rung for. It is short.)
+            let now = (self.clock)();
+            for lane in self
+                .lanes
+                .iter_mut()
+                .filter(|lane| at.is_none_or(|turn| lane.is_due(turn)))
+            {
+                lane.want_bell_in_nap(now);
+            }
+        }
+        self.houses.read(self.cores.rows());
+        let mut turn = Turn::default();
+        while let Ok(notice) = self.incoming.try_recv() {
+            turn.news = true;
+            self.notice(notice);
+        }
+        self.drain(at, &mut turn);
+        let now = (self.clock)();
+        let mut events = std::mem::take(&mut self.events);
+        // By time over all lanes; one lane's own order stays.
+        events.sort_by_key(|(at, _)| *at);
+        for (_, event) in events.drain(..) {
+            self.tell(now, event);
+        }
+        self.events = events;
+        if self.cores.next_wake(now).is_some_and(|at| at <= now) {
+            self.tell(now, Event::Tick);
+        }
+        turn.news |= !self.decisions.is_empty();
+        self.carry_out(now);
+        turn
+    }
+
+    fn drain(&mut self, at: Option<u64>, turn: &mut Turn) {
+        let mut liars: Vec<(u64, Lie)> = Vec::new();
+        let company = Company::of(&self.lanes, self.company_since);
+        for lane in &mut self.lanes {
+            if !at.is_none_or(|turn| lane.is_due(turn)) {
+                // As it was when it was looked at.
+                turn.filler_waits |= lane.waits() && lane.mode() == Mode::Filler;
+                continue;
+            }
+            let now = (self.clock)();
+            match lane.drain(now, &mut self.events, &mut self.seen, &mut self.trace) {
+                Ok(found) => {
+                    turn.news |= found.news;
+                    turn.filler_waits |= found.waits && lane.mode() == Mode::Filler;
+                    if found.records > 0 {
+                        self.last_record = now;
+                        // Its idleness is no launch: others' credit is given for that very moment.
+                        if found.launches && lane.mode() == Mode::Holder {
+                            self.houses.relay(lane.entry().house.as_ref(), lane.sign());
+                        }
+                    }
+                }
+                Err(lie) => liars.push((lane.client().0, lie)),
+            }
+            if !self.seen.is_empty() {
+                company.say(lane.mode(), &mut self.seen);
+                self.keeper.seen(lane.client().0, std::mem::take(&mut self.seen));
+            }
+        }
+        for (client, lie) in liars {
+            let said = format!("client {client} was let go: {lie}");
+            log::warn!("{said}");
+            self.gauges.set_trouble(said);
+            self.gone(client, Ending::Detached);
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let now = (self.clock)();
+        match notice {
+            Notice::Attached(entry) => {
+                self.company_since = now;
+                let priority = entry.priority.load(Ordering::Relaxed);
+                let profile = entry.loaded.clone();
+                let client = Client(entry.client);
+                self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
+                self.memory.tell(memory::Tell::Joined(Arc::clone(&entry)));
+                self.houses.comes(entry.house.as_ref(), self.cores.rows());
+                let guest = entry.house.is_some().then(|| self.rota.take(entry.uid));
+                let lane = LaneWatch::new(entry);
+                self.lanes.push(match guest {
+                    Some(slot) => lane.in_rota(slot),
+                    None => lane,
+                });
+                let event = Event::Attached {
+                    client,
+                    priority,
+                    profile,
+                };
+                self.tell(now, event);
+            }
+            Notice::Gone(client, ending) => self.gone(client, ending),
+            Notice::Priority(client, priority) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    lane.tell_priority(priority);
+                    let event = Event::Priority(Client(client), priority);
+                    self.tell(now, event);
+                }
+            }
+            Notice::Device(client, uuid) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    let entry = Arc::clone(lane.entry());
+                    let who = Newcomer {
+                        priority: entry.priority.load(Ordering::Relaxed),
+                        profile: entry.loaded.clone(),
+                    };
+                    let row = self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
+                    if let (Some(row), Some(lane)) = (row, self.lane(Client(client))) {
+                        lane.tell_row(row);
+                    }
+                }
+            }
+            Notice::Shares(client, mps) => {
+                self.cores.shares(now, Client(client), mps, &mut self.decisions);
+            }
+            Notice::Waits(client, waits) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    let entry = Arc::clone(lane.entry());
+                    let who = Newcomer {
+                        priority: entry.priority.load(Ordering::Relaxed),
+                        // What turned out to be another device's is of no use.
+                        profile: entry.loaded.clone().filter(|_| entry.profile_trouble().is_none()),
+                    };
+                    self.cores.waits(now, Client(client), waits, who, &mut self.decisions);
+                }
+            }
+            Notice::Crowded(client, turn) => {
+                if let Some(lane) = self.lane(Client(client)) {
+                    let entry = Arc::clone(lane.entry());
+                    let ns = turn.and_then(|turn| i64::try_from(turn).ok());
+                    self.mark(now, &entry, "crowded", ns, None);
+                    let client = Client(client);
+                    self.tell(now, Event::Crowded { client, turn });
+                }
+            }
+            Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),
+            Notice::Look(answer) => {
+                // Who asked may have lost patience.
+                let _ = answer.send(self.cores.snapshots());
+            }
+            Notice::Stop => self.stopping = true,
+        }
+    }
+
+    /// A client ended: its last records are read, its lane is let free, the core and the keeper are told.
+    fn gone(&mut self, client: u64, ending: Ending) {
+        let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
+            return;
+        };
+        let company = Company::of(&self.lanes, self.company_since);
+        let mut lane = self.lanes.swap_remove(at);
+        let lanes = &self.lanes;
+        self.houses.stay(|house| {
+            let mut others = lanes.iter().filter_map(|lane| lane.entry().house.as_ref());
+            others.any(|other| Arc::ptr_eq(other, house))
+        });
+        if ending != Ending::Detached {
+            let mut seen = Vec::new();
+            // Its launches no longer matter, its samples do. A lie now changes nothing.
+            let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
+            lane.takes_guesses(&mut seen);
+            company.say(lane.mode(), &mut seen);
+            self.keeper.seen(client, seen);
+        }
+        // A detached client lives and must not wait for anybody.
+        lane.tell_mode(Mode::Free);
+        let now = (self.clock)();
+        self.company_since = now;
+        self.mark(
+            now,
+            lane.entry(),
+            "gone",
+            None,
+            Some(format!("{ending:?}").to_lowercase()),
+        );
+        self.registry.end(client, ending);
+        self.keeper.tell(keeper::Tell::Gone(Arc::clone(lane.entry())));
+        self.memory.tell(memory::Tell::Left(client));
+        self.tell(now, Event::Gone(Client(client)));
+    }
+
+    fn carry_out(&mut self, now: Ns) {
+        for _ in 0..ROUNDS {
+            if self.decisions.is_empty() {
+                break;
+            }
+            let decisions = std::mem::take(&mut self.decisions);
+            let mut answers = Vec::new();
+            self.gauges
+                .decisions
+                .fetch_add(decisions.len() as u64, Ordering::Relaxed);
+            for decision in decisions {
+                if let Some(watcher) = &mut self.watcher {
+                    watcher(Moment::Before(&decision));
+                }
+                if let Some(event) = self.decide(now, decision) {
+                    if let Event::Revoked { client, .. } = event
+                        && let Some(lane) = self.lane(client)
+                    {
+                        answers.extend(lane.books());
+                    }
+                    answers.push(event);
+                }
+                if let Some(watcher) = &mut self.watcher {
+                    watcher(Moment::After(&decision));
+                }
+            }
+            for event in answers {
+                self.tell(now, event);
+            }
+        }
+    }
+
+    fn decide(&mut self, now: Ns, decision: Decision) -> Option<Event> {
+        match decision {
+            Decision::Mode(client, mode) => {
+                let lane = self.lane(client)?;
+                if lane.mode() == mode && lane.entry().figures.mode.load(Ordering::Relaxed) == mode as u64 {
+                    return None;
+                }
+                let left = lane.tell_mode(mode);
+                let entry = Arc::clone(lane.entry());
+                self.company_since = now;
+                self.memory
+                    .tell(memory::Tell::Holds(entry.client, mode == Mode::Holder));
+                self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
+                left.map(|left| Event::Revoked { client, left })
+            }
+            Decision::Grant { client, credit, bound } => {
+                let at = self.lanes.iter().position(|lane| lane.client() == client)?;
+                let lane = self.lanes.get(at)?;
+                let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
+                let reading = self.houses.above(lane.entry().house.as_ref(), lane.row(), priority);
+                let left = lane.grant(credit, bound.then_some(reading));
+                let entry = Arc::clone(lane.entry());
+                if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {
+                    self.memory.tell(memory::Tell::Runs(entry.client));
+                }
+                let what = if bound { "bound" } else { "unbound" };
+                self.mark(now, &entry, "grant", i64::try_from(credit).ok(), Some(what.to_string()));
+                left.map(|left| Event::Revoked { client, left })
+            }
+            Decision::Lease(client, lease) => {
+                self.lane(client)?.let_out(lease);
+                None
+            }
+            Decision::Times(client, wanted) => {
+                self.lane(client)?.time_launches(wanted);
+                None
+            }
+            Decision::Revoke(client) => {
+                let lane = self.lane(client)?;
+                let left = lane.revoke();
+                let entry = Arc::clone(lane.entry());
+                self.mark(now, &entry, "revoke", Some(left), None);
+                Some(Event::Revoked { client, left })
+            }
+        }
+    }
+
+    fn lane(&mut self, client: Client) -> Option<&mut LaneWatch> {
+        self.lanes.iter_mut().find(|lane| lane.client() == client)
+    }
+
+    fn mark(&mut self, now: Ns, entry: &Entry, event: &'static str, ns: Option<i64>, what: Option<String>) {
+        if self.trace.wanted() {
+            self.trace.line(|| Line {
+                t: now,
+                client: entry.client,
+                pid: entry.pid,
+                event,
+                kernel: None,
+                ns,
+                what,
+            });
+        }
+    }
+
+    /// Nobody is left waiting for a broker that ends.
+    fn farewell(mut self) {
+        for client in self.lanes.iter().map(|lane| lane.client().0).collect::<Vec<_>>() {
+            self.gone(client, Ending::Goodbye);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Letting a client in: its lane, the handshake, and what tells of its end. Each handshake is bounded and belongs on a thread of its own.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
+use rustix::event::PollFlags;
+
+use super::callers::Connection;
+use super::messages::Source;
+use super::receive::receive_plain;
+use super::{Door, FromClient, Host, House, ToTheClient};
+use weft_protocol::Ns;
+use weft_protocol::control::{Hello, Refusal, ToClient};
+use weft_protocol::lane::Lane;
+use weft_protocol::transport::map::SharedLane;
+use weft_protocol::transport::wire::{LONGEST, Packet, Up};
+use weft_protocol::transport::{Error, HANDSHAKE, LARGEST_PROFILE, fds};
+
+/// A process that wants a lane. Its user was looked at, nothing else.
+#[derive(Debug)]
+pub struct Pending {
+    /// What it says of itself.
+    pub hello: Hello,
+    /// Its user, as the kernel says.
+    pub uid: u32,
+    /// Its process id, as the kernel says; `None` if it lives in a pid namespace that is not visible here.
+    pub pid: Option<u32>,
+    /// Readable when the process is gone.
+    pub pidfd: Option<OwnedFd>,
+    pub(super) socket: Connection,
+    pub(super) door: Door,
+}
+
+/// A client that holds a lane.
+#[derive(Debug)]
+pub struct Attached {
+    /// Its number.
+    pub client: u64,
+    /// What it said of itself.
+    pub hello: Hello,
+    /// Its process id, as the kernel says.
+    pub pid: Option<u32>,
+    /// Its user, as the kernel says.
+    pub uid: u32,
+    /// Its user's house; `None` in a private broker.
+    pub house: Option<Arc<House>>,
+    /// Its lane.
+    pub lane: SharedLane,
+    /// Its messages.
+    pub receiver: FromClient,
+    /// The way to it.
+    pub sender: ToTheClient,
+    /// Whether it lives.
+    pub life: Life,
+}
+
+/// The death notices of a client.
+#[derive(Debug)]
+pub struct Life {
+    pidfd: Option<OwnedFd>,
+    socket: Arc<Connection>,
+}
+
+impl Life {
+    /// Whether the process is gone. Never waits. The pidfd tells even where a forked child keeps the socket open.
+    pub fn ended(&self) -> bool {
+        match &self.pidfd {
+            Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
+            None => fds::hung_up(&self.socket, PollFlags::RDHUP),
+        }
+    }
+
+    /// Whether the client closed its end of the socket, or ended.
+    pub fn left(&self) -> bool {
+        self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)
+    }
+
+    /// The descriptors to wait for: readable, or hung up, when the client may be gone.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.pidfd.iter().map(AsFd::as_fd).chain([(*self.socket).as_fd()])
+    }
+}
+
+impl Pending {
+    /// The bytes of the profile that a client of a shared broker brings which names one and takes no samples, or why there are none. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`]. An
+    /// error is one of the connection: nothing can be said to this client any more.
+    pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
+        let deadline = Instant::now() + HANDSHAKE;
+        let mut all = Vec::new();
+        let mut fits = true;
+        loop {
+            let packet = receive_plain(&self.socket, self.socket.passes(), "a client", deadline)?;
+            let Packet::Profile { bytes, last } = packet else {
+                return Err(Error::Nonsense("a client sent something else than its profile"));
+            };
+            fits &= all.len() + bytes.len() <= LARGEST_PROFILE;
+            if fits {
+                all.extend_from_slice(&bytes);
+            }
+            match (last, fits, all.is_empty()) {
+                (false, ..) => {}
+                (true, false, _) => return Ok(Err("it is larger than the 4 MiB that a shared broker takes")),
+                (true, true, true) => return Ok(Err("it cannot be read")),
+                (true, true, false) => return Ok(Ok(all)),
+            }
+        }
+    }
+
+    /// Says no.
+    pub fn refuse(self, why: Refusal) {
+        // Nobody is left to tell if this fails.
+        let _ = fds::send(&self.socket, &Packet::Refused(why), &[], Instant::now() + HANDSHAKE);
+    }
+
+    /// Lets the client in: makes its lane, has `orders` put the first orders into it, and finishes the handshake. Takes at most about [`HANDSHAKE`] with an honest client,
+    /// so it belongs on a thread of its own.
+    pub fn welcome(
+        self,
+        host: &Host,
+        client: u64,
+        costs: Vec<(u64, Ns)>,
+        orders: impl FnOnce(&Lane),
+    ) -> Result<Attached, Error> {
+        let deadline = Instant::now() + HANDSHAKE;
+        let lane = SharedLane::lane()?;
+        orders(&lane);
+        if self.door.is_shared() {
+            return self.welcome_guest(host, client, &costs, lane, deadline);
+        }
+        let (server, name) = IpcOneShotServer::<Up>::new().map_err(Error::io("making a control channel"))?;
+        let packet = Packet::Lane { channel: name.clone() };
+        let descriptors = [lane.memory(), host.board.memory(), host.bell.as_fd()];
+        fds::send(&self.socket, &packet, &descriptors, deadline)?;
+        match receive_plain(&self.socket, self.socket.passes(), "a client", deadline)? {
+            Packet::Connected => {}
+            _ => return Err(Error::Nonsense("a client did not connect its channel")),
+        }
+        // accept() has no time limit. The client says that it connected, so its connection is the first in the queue; should it lie, ours is, and ends at once.
+        let own = IpcSender::<Up>::connect(name).map_err(Error::io("reaching a control channel"))?;
+        drop(own);
+        let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;
+        let Up::Open(sender) = first else {
+            return Err(Error::Nonsense("a client's channel began with another message"));
+        };
+        sender
+            .send(ToClient::Welcome { client, costs })
+            .map_err(|_| Error::Gone)?;
+        Ok(Attached {
+            client,
+            hello: self.hello,
+            pid: self.pid,
+            uid: self.uid,
+            house: None,
+            lane,
+            receiver: FromClient(Source::Ipc(receiver)),
+            sender: ToTheClient::Ipc(sender),
+            life: Life {
+                pidfd: self.pidfd,
+                socket: Arc::new(self.socket),
+            },
+        })
+    }
+
+    fn welcome_guest(
+        self,
+        host: &Host,
+        client: u64,
+        costs: &[(u64, Ns)],
+        lane: SharedLane,
+        deadline: Instant,
+    ) -> Result<Attached, Error> {
+        /// A cost takes 20 bytes at most.
+        const COSTS: usize = LONGEST / 20 - 16;
+        let house = host
+            .house_of(self.uid)?
+            .ok_or(Error::Nonsense("this broker has no guests"))?;
+        let packet = Packet::Lane { channel: String::new() };
+        let descriptors = [lane.memory(), house.board.memory(), house.bell.as_fd()];
+        fds::send(&self.socket, &packet, &descriptors, deadline)?;
+        let mut rest = costs;
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(COSTS));
+            let last = after.is_empty();
+            let costs = piece.to_vec();
+            fds::send(&self.socket, &Packet::Welcome { client, costs, last }, &[], deadline)?;
+            if last {
+                break;
+            }
+            rest = after;
+        }
+        let socket = Arc::new(self.socket);
+        Ok(Attached {
+            client,
+            hello: self.hello,
+            pid: self.pid,
+            uid: self.uid,
+            house: Some(house),
+            lane,
+            receiver: FromClient(Source::Packets(Arc::clone(&socket))),
+            sender: ToTheClient::Packets(Arc::clone(&socket)),
+            life: Life {
+                pidfd: self.pidfd,
+                socket,
+            },
+        })
+    }
+}

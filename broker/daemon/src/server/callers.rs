@@ -1,0 +1,283 @@
+//! The connections of those who came to the door: counted by user, and closed where nobody waits for it.
+//!
+//! The last close of a descriptor may take as long as its sender likes (a TCP socket that lingers, a file whose server does not answer), and whoever closes a socket closes what lies in
+//! it unread. So no packet may bring a descriptor: from Linux 6.16 on the kernel refuses such packets on the broker's socket, and closing a connection is harmless. On an older one
+//! connections are closed by threads of their own, one of a user at a time, so that a user holds up at most one of them, and nobody but himself. A connection counts as its user's until it
+//! is closed in truth.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Accounts;
+use weft_protocol::transport::peer;
+
+/// Threads that close connections at most, so users whose last descriptors may hang at once without keeping others' open for longer.
+const CLOSERS: usize = 64;
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Callers {
+    /// Packets may bring descriptors.
+    passes: bool,
+    /// What is spent on each of them.
+    accounts: Accounts,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Connections that are open, by user.
+    open: BTreeMap<u32, usize>,
+    /// Those that are to be closed, by user; who has an entry has at least one, or one is being closed.
+    closing: BTreeMap<u32, Closing>,
+    closers: usize,
+}
+
+#[derive(Debug, Default)]
+struct Closing {
+    sockets: VecDeque<OwnedFd>,
+    /// One is being closed.
+    busy: bool,
+}
+
+impl Callers {
+    /// Of none yet. `passes`: packets may bring descriptors.
+    pub(super) fn new(passes: bool) -> Arc<Callers> {
+        Arc::new(Callers {
+            passes,
+            accounts: Accounts::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// What is spent on each of them.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// One more.
+    pub(super) fn comes(self: &Arc<Self>, uid: u32, socket: OwnedFd) -> Connection {
+        *self.state().open.entry(uid).or_default() += 1;
+        Connection {
+            socket: Some(socket),
+            uid,
+            callers: Arc::clone(self),
+        }
+    }
+
+    /// How many of a user's are open.
+    pub(super) fn count_of(&self, uid: u32) -> usize {
+        self.state().open.get(&uid).copied().unwrap_or(0)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(self: &Arc<Self>, uid: u32, socket: OwnedFd) {
+        if !self.passes {
+            drop(socket);
+            self.state().closed(uid);
+            return;
+        }
+        let mut state = self.state();
+        state.closing.entry(uid).or_default().sockets.push_back(socket);
+        if state.closers >= CLOSERS {
+            return;
+        }
+        state.closers += 1;
+        drop(state);
+        let callers = Arc::clone(self);
+        let started = std::thread::Builder::new()
+            .name("weft-close".into())
+            .spawn(move || callers.close_all());
+        if let Err(error) = started {
+            // They stay open until the next one is to be closed.
+            log::warn!("no thread to close a connection: {error}");
+            self.state().closers -= 1;
+        }
+    }
+
+    /// Closes until nothing is left that does not belong to a user of whom one is being closed.
+    fn close_all(&self) {
+        loop {
+            let mut state = self.state();
+            let next = state
+                .closing
+                .iter_mut()
+                .find(|(_, closing)| !closing.busy)
+                .map(|(uid, closing)| {
+                    closing.busy = true;
+                    (*uid, closing.sockets.pop_front())
+                });
+            let Some((uid, socket)) = next else {
+                state.closers -= 1;
+                return;
+            };
+            drop(state);
+            // As long as it takes.
+            drop(socket);
+            let mut state = self.state();
+            state.closed(uid);
+            if let Some(closing) = state.closing.get_mut(&uid) {
+                closing.busy = false;
+                if closing.sockets.is_empty() {
+                    state.closing.remove(&uid);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn closed(&mut self, uid: u32) {
+        if let Some(open) = self.open.get_mut(&uid) {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(&uid);
+            }
+        }
+    }
+}
+
+/// The connection of one of them. Dropping it never waits.
+#[derive(Debug)]
+pub struct Connection {
+    /// `None` while it is dropped alone.
+    socket: Option<OwnedFd>,
+    uid: u32,
+    callers: Arc<Callers>,
+}
+
+impl Connection {
+    /// Its user, as the kernel says.
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Whether packets may bring descriptors here.
+    pub(super) fn passes(&self) -> bool {
+        self.callers.passes
+    }
+
+    /// What is spent on its user, among others.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.callers.accounts
+    }
+
+    /// Whether it is the broker's own user's, or root's: no limit of a guest's is his.
+    pub(super) fn is_owners(&self) -> bool {
+        is_owner(self.uid)
+    }
+}
+
+/// Whether somebody may do what the broker's owner may: its own user, or root.
+pub(super) fn is_owner(uid: u32) -> bool {
+    const ROOT: u32 = 0;
+    uid == ROOT || uid == peer::own_uid()
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket
+            .as_ref()
+            .expect("it is taken out where it is dropped")
+            .as_fd()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            self.callers.close(self.uid, socket);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn until(what: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !what() {
+            assert!(begin.elapsed() < PATIENCE, "not in time");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
+    }
+
+    /// A descriptor whose last close takes until what is returned beside is dropped.
+    pub(in super::super) fn lingering() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut sender = TcpStream::connect(listener.local_addr().expect("its own")).expect("connected");
+        let (silent, _) = listener.accept().expect("accepted");
+        rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(600))).expect("it lingers");
+        sender.set_nonblocking(true).expect("set");
+        while sender.write(&[0; 65_536]).is_ok() {}
+        (sender, silent)
+    }
+
+    /// A socket with such a descriptor in it.
+    fn hanging() -> (OwnedFd, OwnedFd, TcpStream) {
+        let (sender, silent) = lingering();
+        let (ours, theirs) = pair();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sent = [sender.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
+        let bytes = [std::io::IoSlice::new(b"x")];
+        rustix::net::sendmsg(&theirs, &bytes, &mut control, SendFlags::empty()).expect("sent");
+        (ours, theirs, silent)
+    }
+
+    #[test]
+    fn a_close_that_hangs_holds_up_its_own_user_alone_and_counts_until_it_is_done() {
+        let callers = Callers::new(true);
+        let (ours, theirs, silent) = hanging();
+        let bad = callers.comes(7, ours);
+        let next = callers.comes(7, pair().0);
+        drop(bad);
+        drop(next);
+        until(|| callers.state().closing.get(&7).is_some_and(|closing| closing.busy));
+        let (other, end) = pair();
+        drop(callers.comes(8, other));
+        until(|| callers.count_of(8) == 0);
+        assert!(weft_protocol::transport::fds::hung_up(
+            &end,
+            rustix::event::PollFlags::RDHUP
+        ));
+        assert_eq!(callers.count_of(7), 2, "none of them is closed yet");
+        // What is read, or reset, is not waited for any more.
+        drop(silent);
+        until(|| callers.count_of(7) == 0);
+        until(|| callers.state().closers == 0);
+        assert!(callers.state().closing.is_empty());
+        drop(theirs);
+    }
+
+    #[test]
+    fn where_nothing_can_be_passed_closing_is_at_once() {
+        let callers = Callers::new(false);
+        let (ours, theirs) = pair();
+        let one = callers.comes(7, ours);
+        assert_eq!((callers.count_of(7), callers.count_of(8)), (1, 0));
+        drop(one);
+        assert_eq!((callers.count_of(7), callers.state().closers), (0, 0));
+        drop(theirs);
+    }
+}

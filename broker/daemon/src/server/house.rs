@@ -1,0 +1,251 @@
+//! What clients share with a broker besides their lanes: boards and doorbells. No house is read or written here but its bell.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::Errno;
+
+use weft_protocol::transport::map::SharedBoard;
+use weft_protocol::transport::{Error, fds};
+
+/// What clients share with a broker besides their lanes: all of them with a private one, those of a user with a shared one.
+#[derive(Debug)]
+pub struct House {
+    /// The board.
+    pub board: SharedBoard,
+    /// The doorbell that clients ring: an eventfd, not blocking.
+    pub bell: OwnedFd,
+}
+
+impl House {
+    /// Makes a board and a doorbell.
+    pub fn make() -> Result<House, Error> {
+        let bell =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
+        Ok(House {
+            board: SharedBoard::board()?,
+            bell,
+        })
+    }
+}
+
+/// What a broker shares with its clients. Of a shared broker this is its own house, where no client is, and the others are its guests'.
+#[derive(Debug)]
+pub struct Host {
+    own: House,
+    guests: Option<Guests>,
+}
+
+/// The houses of a shared broker's users.
+#[derive(Debug)]
+struct Guests {
+    houses: Mutex<BTreeMap<u32, Weak<House>>>,
+    /// Who rang how often of late.
+    rang: Mutex<BTreeMap<u32, Rang>>,
+    /// All their bells. Edge-triggered: each ring is told once and no bell is ever read, since whoever else has it could have made a read of it wait.
+    rings: OwnedFd,
+}
+
+/// A bell that is rung more often than this in [`SPELL`] is not heard for the rest of it: whoever has one can ring it a million times a second, and each ring is a turn of the scheduler's.
+/// It naps beside a filler that waits, so honest jobs of that user are then looked at a little later.
+const RINGS: u32 = 50;
+
+/// So long. The scheduler waits no longer while a bell is not heard.
+const SPELL: Duration = Duration::from_millis(10);
+
+/// Rings of a user's since then.
+#[derive(Debug, Clone, Copy)]
+struct Rang {
+    since: Instant,
+    count: u32,
+}
+
+impl Guests {
+    fn listen(&self, uid: u32, bell: &OwnedFd, heard: bool) -> rustix::io::Result<()> {
+        let flags = match heard {
+            true => epoll::EventFlags::IN | epoll::EventFlags::ET,
+            false => epoll::EventFlags::empty(),
+        };
+        epoll::modify(&self.rings, bell, epoll::EventData::new_u64(u64::from(uid)), flags)
+    }
+
+    fn house(&self, uid: u32) -> Option<Arc<House>> {
+        let houses = self.houses.lock().unwrap_or_else(PoisonError::into_inner);
+        houses.get(&uid).and_then(Weak::upgrade)
+    }
+
+    /// Bells that were not heard are heard again when their time has come. How long until the next one's has.
+    fn hear_again(&self, now: Instant) -> Option<Duration> {
+        let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
+        rang.retain(|uid, rang| {
+            let over = now.saturating_duration_since(rang.since) >= SPELL;
+            if over
+                && rang.count > RINGS
+                && let Some(house) = self.house(*uid)
+            {
+                // A user without a house has no bell either.
+                let _ = self.listen(*uid, &house.bell, true);
+            }
+            !over
+        });
+        let muted = rang.values().filter(|rang| rang.count > RINGS);
+        muted
+            .map(|rang| (rang.since + SPELL).saturating_duration_since(now))
+            .min()
+    }
+
+    /// Takes the rings that are there.
+    fn take(&self, now: Instant) {
+        let mut heard = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 64];
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.rings, &mut heard[..], Some(&zero)).unwrap_or(0);
+        let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in heard.iter().take(count) {
+            let data = event.data;
+            let Ok(uid) = u32::try_from(data.u64()) else { continue };
+            let his = rang.entry(uid).or_insert(Rang { since: now, count: 0 });
+            his.count += 1;
+            if his.count == RINGS + 1
+                && let Some(house) = self.house(uid)
+            {
+                let _ = self.listen(uid, &house.bell, false);
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Host {
+    type Target = House;
+
+    fn deref(&self) -> &House {
+        &self.own
+    }
+}
+
+impl Host {
+    /// Of a private broker.
+    pub fn make() -> Result<Host, Error> {
+        Ok(Host {
+            own: House::make()?,
+            guests: None,
+        })
+    }
+
+    /// Of a shared broker.
+    pub fn shared() -> Result<Host, Error> {
+        let rings =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("making the list of doorbells"))?;
+        Ok(Host {
+            own: House::make()?,
+            guests: Some(Guests {
+                houses: Mutex::default(),
+                rang: Mutex::default(),
+                rings,
+            }),
+        })
+    }
+
+    /// The house of a user. It stands as long as somebody holds it. `None` in a private broker, where all are in the one.
+    pub fn house_of(&self, uid: u32) -> Result<Option<Arc<House>>, Error> {
+        let Some(guests) = &self.guests else { return Ok(None) };
+        let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(house) = houses.get(&uid).and_then(Weak::upgrade) {
+            return Ok(Some(house));
+        }
+        houses.retain(|_, house| house.strong_count() > 0);
+        let house = Arc::new(House::make()?);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(
+            &guests.rings,
+            &house.bell,
+            epoll::EventData::new_u64(u64::from(uid)),
+            flags,
+        )
+        .map_err(Error::system("listening to a doorbell"))?;
+        houses.insert(uid, Arc::downgrade(&house));
+        Ok(Some(house))
+    }
+
+    /// Waits until a client rings or the time is up, and takes all rings. True if somebody rang.
+    pub fn wait(&self, within: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now() + within;
+        let Some(guests) = &self.guests else {
+            let rang = fds::ready(&self.bell, PollFlags::IN, deadline)?;
+            self.take_rings(rang);
+            return Ok(rang);
+        };
+        loop {
+            let now = Instant::now();
+            let until = match guests.hear_again(now) {
+                Some(muted) => deadline.min(now + muted),
+                None => deadline,
+            };
+            let mut set = [
+                PollFd::new(&self.bell, PollFlags::IN),
+                PollFd::new(&guests.rings, PollFlags::IN),
+            ];
+            match poll(&mut set, Some(&fds::left(until))) {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Error::system("waiting for a doorbell")(errno)),
+            }
+            let rang = |at: usize| set.get(at).is_some_and(|entry| !entry.revents().is_empty());
+            self.take_rings(rang(0));
+            if rang(1) {
+                guests.take(now);
+            }
+            return Ok(true);
+        }
+    }
+
+    fn take_rings(&self, rang: bool) {
+        if rang {
+            let mut count = [0u8; 8];
+            // Another thread may have been faster; there is nothing to do about any error here.
+            let _ = rustix::io::read(&self.bell, &mut count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANN: u32 = 61_001;
+    const BEA: u32 = 61_002;
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_bell_that_never_stops_is_not_heard_for_a_while_and_others_are() {
+        let host = Host::shared().expect("a host");
+        let house = |uid| host.house_of(uid).expect("made").expect("a shared broker");
+        let (ann, bea) = (house(ANN), house(BEA));
+        let ring = |house: &House| rustix::io::write(&house.bell, &1u64.to_ne_bytes()).expect("rung");
+        let guests = host.guests.as_ref().expect("a shared broker");
+        let now = Instant::now();
+        for _ in 0..=RINGS {
+            ring(&ann);
+            guests.take(now);
+        }
+        assert_eq!(guests.rang.lock().expect("whole")[&ANN].count, RINGS + 1);
+        ring(&ann);
+        guests.take(now);
+        assert_eq!(guests.rang.lock().expect("whole")[&ANN].count, RINGS + 1, "not heard");
+        ring(&bea);
+        guests.take(now);
+        assert_eq!(guests.rang.lock().expect("whole")[&BEA].count, 1, "another's is");
+        assert!(guests.hear_again(now).is_some_and(|left| left <= SPELL));
+        assert_eq!(guests.hear_again(now + SPELL), None);
+        // What was rung meanwhile is told then.
+        assert!(host.wait(LONG).expect("waited"), "heard again");
+        assert_eq!(guests.rang.lock().expect("whole")[&ANN].count, 1);
+    }
+}

@@ -1,0 +1,534 @@
+//! The well-known socket: taken by one broker at a time, and those who come to it heard side by side. Nobody is waited for here beyond the time he is given to say what he wants.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::callers::{Callers, Connection};
+use super::process;
+use super::receive::take_plain;
+use super::{Accounts, Asker, Pending, Question, thread_time};
+use weft_protocol::control::Refusal;
+use weft_protocol::transport::wire::Packet;
+use weft_protocol::transport::{Error, HANDSHAKE, client, fds, path, peer};
+
+/// Connections that have not said yet what they want. More than that, and the oldest is dropped of the user who has most of them.
+const HALF_OPEN: usize = 1024;
+
+/// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he wants at once, so hundreds who start together are seldom here.
+const HALF_OPEN_OF_A_GUEST: usize = 256;
+
+/// Connections of a guest altogether: those of his clients, of the questions that wait for an answer, those above, and what is not closed in truth ([`super::callers`]).
+pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
+
+/// Connections that are taken in at once, before those who were taken in are looked at again.
+const AT_ONCE: usize = 64;
+
+/// Connections the kernel may keep for us. 300 jobs started at once are an aim; the kernel itself caps this at its own limit (4096 by default).
+const BACKLOG: i32 = 4096;
+
+/// While somebody is not read from because he has had his share, it is looked this often whether he may be.
+const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
+
+/// So many connections of his wait for that at most.
+const LATER_OF_A_GUEST: usize = 64;
+
+/// Pause after an accept that failed for want of descriptors or memory.
+const SHORTAGE: Duration = Duration::from_millis(10);
+
+/// Whom a broker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Door {
+    /// The user who runs it.
+    #[default]
+    Private,
+    /// All users, or those of a group.
+    Shared {
+        /// Of this group alone.
+        group: Option<u32>,
+    },
+}
+
+impl Door {
+    /// Whether others than its own user are served.
+    pub fn is_shared(self) -> bool {
+        self != Door::Private
+    }
+}
+
+/// The well-known socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    inode: (u64, u64),
+    /// Oldest first.
+    half_open: Vec<HalfOpen>,
+    /// Those whose users have had their share, oldest first. Nothing is done for them but to look now and then whether they may be heard.
+    later: VecDeque<HalfOpen>,
+    /// When that was done last.
+    looked: Instant,
+    /// Those who have said what they want.
+    said: VecDeque<Incoming>,
+    callers: Arc<Callers>,
+    door: Door,
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct HalfOpen {
+    socket: Connection,
+    deadline: Instant,
+}
+
+/// Somebody who said what he wants.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A process that wants a lane.
+    Client(Pending),
+    /// A person's question.
+    Question(Question),
+}
+
+impl Listener {
+    /// Takes the socket at `path` for a private broker. A stale one is replaced; a live broker's is not ([`Error::Taken`]).
+    pub fn bind(path: &Path) -> Result<Listener, Error> {
+        Listener::open(path, Door::Private)
+    }
+
+    /// Takes the socket at `path`, as [`Listener::bind`] does.
+    pub fn open(path: &Path, door: Door) -> Result<Listener, Error> {
+        match door {
+            Door::Private => path::check_folder(path, true)?,
+            Door::Shared { .. } => path::check_shared_folder(path)?,
+        }
+        let lock = lock(path)?;
+        // The lock says that no broker of this build lives. Somebody may have removed the lock file under a living one: ask.
+        if client::answers(path) {
+            return Err(Error::Taken(path.to_path_buf()));
+        }
+        if let Ok(facts) = fs::symlink_metadata(path)
+            && !facts.file_type().is_socket()
+        {
+            return Err(Error::Folder {
+                path: path.to_path_buf(),
+                why: "is there and no socket; remove it, or set WEFT_SOCKET to another path".into(),
+            });
+        }
+        raise_descriptor_limit();
+        // Bound and made ready under another name, then renamed: nobody ever sees a socket that does not listen.
+        let fresh = with_suffix(path, ".new");
+        let _ = fs::remove_file(&fresh);
+        let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
+            path: path.to_path_buf(),
+            why: "the path of the socket may have at most 103 bytes; set WEFT_SOCKET to a shorter one".into(),
+        })?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(Error::system("making a socket"))?;
+        // Before anybody can connect: what is accepted of it is so, too.
+        let passes = !process::pass_descriptors(&socket, false);
+        bind(&socket, &address).map_err(Error::system("binding the broker's socket"))?;
+        let mode = match door {
+            Door::Private => 0o600,
+            Door::Shared { group: Some(group) } => {
+                std::os::unix::fs::chown(&fresh, None, Some(group))
+                    .map_err(Error::io("giving the broker's socket to the group"))?;
+                0o660
+            }
+            Door::Shared { group: None } => 0o666,
+        };
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))
+            .map_err(Error::io("setting who may use the broker's socket"))?;
+        listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
+        let facts = fs::symlink_metadata(&fresh).map_err(Error::io("looking at the broker's socket"))?;
+        fs::rename(&fresh, path).map_err(Error::io("putting the broker's socket in place"))?;
+        Ok(Listener {
+            socket,
+            path: path.to_path_buf(),
+            inode: (facts.dev(), facts.ino()),
+            half_open: Vec::new(),
+            later: VecDeque::new(),
+            looked: Instant::now(),
+            said: VecDeque::new(),
+            callers: Callers::new(passes),
+            door,
+            _lock: lock,
+        })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the socket is still where it was put. A broker whose socket was removed can not be reached any more and should end.
+    pub fn in_place(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
+    }
+
+    /// What this broker spends on each user.
+    pub fn accounts(&self) -> Accounts {
+        self.callers.accounts().clone()
+    }
+
+    /// The next one who said what he wants; `None` when the time is up. Who says nothing, or nonsense, or is another user, or speaks
+    /// another version is answered and dropped here, and holds up nobody.
+    pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(incoming) = self.said.pop_front() {
+                return Ok(Some(incoming));
+            }
+            let now = Instant::now();
+            self.half_open.retain(|one| one.deadline > now);
+            self.look_who_waited(now);
+            let until = self
+                .half_open
+                .iter()
+                .map(|one| one.deadline)
+                .fold(deadline, Instant::min);
+            let until = match self.later.is_empty() {
+                true => until,
+                false => until.min(self.looked + LOOKED_AT_AGAIN),
+            };
+            let mut set: Vec<PollFd<'_>> = Vec::with_capacity(self.half_open.len() + 1);
+            set.push(PollFd::new(&self.socket, PollFlags::IN));
+            set.extend(self.half_open.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+            match poll(&mut set, Some(&fds::left(until))) {
+                Ok(0) if Instant::now() >= deadline => return Ok(None),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Error::system("waiting for clients")(errno)),
+            }
+            let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
+            let comes = ready.next().unwrap_or(false);
+            let ready: Vec<bool> = ready.collect();
+            drop(set);
+            // Before anybody new is taken in, for whom one of these may have to go.
+            self.hear(&ready);
+            if comes {
+                self.take_new();
+            }
+        }
+    }
+
+    /// Of those whose users had had their share: who may be heard again is, and who came too long ago goes.
+    fn look_who_waited(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
+            return;
+        }
+        self.looked = now;
+        for one in std::mem::take(&mut self.later) {
+            if self.callers.accounts().waits(one.socket.uid()).is_none() {
+                self.half_open.push(one);
+            } else if one.deadline > now {
+                self.later.push_back(one);
+            }
+        }
+    }
+
+    fn take_new(&mut self) {
+        let mut before = thread_time();
+        for _ in 0..AT_ONCE {
+            match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => match peer::peer(&socket) {
+                    Ok(peer) => {
+                        self.comes(self.callers.comes(peer.uid, socket));
+                        let after = thread_time();
+                        self.callers
+                            .accounts()
+                            .charge(peer.uid, after.saturating_sub(std::mem::replace(&mut before, after)));
+                    }
+                    // It is closed where it can hold up nobody, too.
+                    Err(_) => drop(self.callers.comes(u32::MAX, socket)),
+                },
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => {
+                    log::warn!("accepting a client: {errno}");
+                    std::thread::sleep(SHORTAGE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One that was just accepted. Most have said already what they want.
+    fn comes(&mut self, socket: Connection) {
+        let (uid, is_guest) = (socket.uid(), self.door.is_shared() && !socket.is_owners());
+        if is_guest && self.callers.count_of(uid) > CONNECTIONS_OF_A_GUEST {
+            let full = Packet::Refused(Refusal::Full(CONNECTIONS_OF_A_GUEST));
+            let _ = fds::send(&socket, &full, &[], Instant::now());
+            return;
+        }
+        if self.callers.accounts().waits(uid).is_some() {
+            // One more of somebody who has many is closed unread: nothing costs less.
+            if self.later.iter().filter(|one| one.socket.uid() == uid).count() < LATER_OF_A_GUEST {
+                let deadline = Instant::now() + HANDSHAKE;
+                self.later.push_back(HalfOpen { socket, deadline });
+            }
+            return;
+        }
+        let said = take_plain(&socket, socket.passes());
+        if !matches!(said, Ok(None)) {
+            self.says(socket, said);
+            return;
+        }
+        let his = |one: &HalfOpen| one.socket.uid() == uid;
+        if is_guest && self.half_open.iter().filter(|one| his(one)).count() >= HALF_OPEN_OF_A_GUEST {
+            self.drop_oldest_of(uid);
+        } else if self.half_open.len() >= HALF_OPEN {
+            let mut counts = BTreeMap::<u32, usize>::new();
+            for one in &self.half_open {
+                *counts.entry(one.socket.uid()).or_default() += 1;
+            }
+            if let Some((most, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
+                self.drop_oldest_of(most);
+            }
+        }
+        self.half_open.push(HalfOpen {
+            socket,
+            deadline: Instant::now() + HANDSHAKE,
+        });
+    }
+
+    fn drop_oldest_of(&mut self, uid: u32) {
+        if let Some(at) = self.half_open.iter().position(|one| one.socket.uid() == uid) {
+            self.half_open.remove(at);
+        }
+    }
+
+    /// Reads from the half-open connections that have something to read.
+    fn hear(&mut self, ready: &[bool]) {
+        let mut heard = Vec::new();
+        let mut ready = ready.iter();
+        let waits = std::mem::take(&mut self.half_open);
+        for one in waits {
+            let said = match ready.next() {
+                Some(true) => {
+                    let uid = one.socket.uid();
+                    let take = || take_plain(&one.socket, one.socket.passes());
+                    one.socket.accounts().at_cost_of(uid, take)
+                }
+                _ => Ok(None),
+            };
+            match said {
+                Ok(None) => self.half_open.push(one),
+                said => heard.push((one.socket, said)),
+            }
+        }
+        for (socket, said) in heard {
+            self.says(socket, said);
+        }
+    }
+
+    fn says(&mut self, socket: Connection, said: Said) {
+        match listen_to(socket, said, self.door) {
+            Ok(incoming) => self.said.push_back(incoming),
+            Err(Error::Gone) => {}
+            Err(why) => log::warn!("a connection was not let in: {why}"),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.in_place() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+type Said = Result<Option<Packet>, Error>;
+
+fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Error> {
+    let deadline = Instant::now();
+    let refuse = |why: Refusal| {
+        let _ = fds::send(&socket, &Packet::Refused(why.clone()), &[], deadline);
+        Err(Error::Refused(why))
+    };
+    let peer = peer::peer(&socket)?;
+    if !door.is_shared() && peer.uid != peer::own_uid() {
+        return refuse(Refusal::User);
+    }
+    if door.is_shared() && peer.pid.is_none() {
+        // It would have to be believed which process it is, and could so be taken for another's.
+        return refuse(Refusal::Unseen);
+    }
+    match said {
+        Err(Error::Refused(why)) => refuse(why),
+        Err(why) => Err(why),
+        Ok(Some(Packet::Hello(hello))) => {
+            let pidfd = process::pidfd(&socket, peer.pid)?;
+            Ok(Incoming::Client(Pending {
+                hello,
+                uid: peer.uid,
+                pid: peer.pid,
+                pidfd,
+                socket,
+                door,
+            }))
+        }
+        Ok(Some(Packet::Question(text))) => Ok(Incoming::Question(Question {
+            text,
+            asker: Asker {
+                uid: peer.uid,
+                pid: peer.pid,
+            },
+            socket,
+        })),
+        Ok(_) => Err(Error::Nonsense("it began with what only a broker says")),
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Takes the lock that a broker holds as long as it lives. The file stays: removing it would let two brokers hold two locks.
+fn lock(path: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(with_suffix(path, ".lock"))
+        .map_err(Error::io("opening the lock beside the broker's socket"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(Error::Taken(path.to_path_buf())),
+        Err(errno) => Err(Error::system("locking the broker's socket")(errno)),
+    }
+}
+
+/// A client takes about five descriptors; the usual soft limit of 1024 ends at some 200 clients.
+fn raise_descriptor_limit() {
+    let now = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: now.maximum,
+        maximum: now.maximum,
+    };
+    if setrlimit(Resource::Nofile, raised).is_err() {
+        log::warn!("the limit of open files stays at {:?}", now.current);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::PollFlags;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::super::callers::tests::lingering;
+    use super::super::tests::connect;
+    use super::*;
+    use weft_protocol::transport::wire;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn send(socket: &OwnedFd, packet: &Packet, descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let bytes = wire::pack(packet).expect("packed");
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sent = [descriptor];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
+        sendmsg(
+            socket,
+            &[std::io::IoSlice::new(&bytes)],
+            &mut control,
+            SendFlags::empty(),
+        )
+    }
+
+    fn next(listener: &mut Listener) -> Incoming {
+        let begin = Instant::now();
+        loop {
+            if let Some(incoming) = listener.accept(Duration::from_millis(20)).expect("accepting goes on") {
+                return incoming;
+            }
+            assert!(begin.elapsed() < PATIENCE, "nobody is heard");
+        }
+    }
+
+    fn asks(path: &Path, what: &str) -> OwnedFd {
+        let socket = connect(path);
+        let question = Packet::Question(what.into());
+        fds::send(&socket, &question, &[], Instant::now() + PATIENCE).expect("sent");
+        socket
+    }
+
+    #[test]
+    fn a_descriptor_is_refused_by_the_kernel_that_can() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("broker.sock");
+        let mut listener = Listener::bind(&path).expect("bound");
+        let (socket, question) = (connect(&path), Packet::Question("one".into()));
+        if listener.callers.count_of(0) == 0 && process::pass_descriptors(&socket, true) {
+            assert_eq!(send(&socket, &question, socket.as_fd()), Err(Errno::PERM));
+        }
+        let _two = asks(&path, "two");
+        assert!(matches!(next(&mut listener), Incoming::Question(question) if question.text == "two"));
+    }
+
+    #[test]
+    fn on_a_kernel_that_cannot_a_descriptor_whose_close_hangs_holds_up_nobody() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("broker.sock");
+        let mut listener = Listener::bind(&path).expect("bound");
+        process::pass_descriptors(&listener.socket, true);
+        listener.callers = Callers::new(true);
+        let uid = peer::own_uid();
+        // One that is read, and one that goes before it was.
+        let ends: Vec<_> = (0..2)
+            .map(|number| {
+                let (sender, silent) = lingering();
+                let socket = connect(&path);
+                if number == 1 {
+                    assert!(listener.accept(Duration::ZERO).expect("accepted").is_none());
+                }
+                send(&socket, &Packet::Question("bad".into()), sender.as_fd()).expect("sent");
+                (socket, silent)
+            })
+            .collect();
+        let good = asks(&path, "good");
+        match next(&mut listener) {
+            Incoming::Question(question) => {
+                assert_eq!(question.text, "good");
+                question.answer("?").expect("answered");
+            }
+            Incoming::Client(_) => panic!("nobody wants in"),
+        }
+        assert!(fds::ready(&good, PollFlags::IN, Instant::now() + PATIENCE).expect("waited"));
+        assert!(
+            listener.callers.count_of(uid) >= 2,
+            "their connections are not closed yet"
+        );
+        let (sockets, silent): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+        drop(silent);
+        let begin = Instant::now();
+        while listener.callers.count_of(uid) > 0 {
+            assert!(begin.elapsed() < PATIENCE, "what hangs no more is closed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(sockets);
+    }
+}

@@ -1,0 +1,225 @@
+//! Control messages: the way to one client, the way from it, and those of many clients waited for at once.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipc_channel::TryRecvError;
+use ipc_channel::ipc::{IpcReceiver, IpcReceiverSet, IpcSelectionResult, IpcSender};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::callers::Connection;
+use super::receive::take_plain;
+use weft_protocol::control::{ToBroker, ToClient};
+use weft_protocol::transport::wire::{Packet, Up};
+use weft_protocol::transport::{Error, fds};
+
+/// The way to one client.
+#[derive(Debug, Clone)]
+pub enum ToTheClient {
+    /// A private broker's channel.
+    Ipc(IpcSender<ToClient>),
+    /// A shared broker's: the socket of the rendezvous.
+    Packets(Arc<Connection>),
+}
+
+impl ToTheClient {
+    /// To nobody.
+    #[doc(hidden)]
+    pub fn nobody() -> ToTheClient {
+        ToTheClient::Ipc(ipc_channel::ipc::channel().expect("a channel").0)
+    }
+
+    /// Tells the client something. Of a private broker it may block while the client does not read, so a few messages at most; a shared broker does not wait, and a client that does not
+    /// read misses it.
+    pub fn send(&self, message: ToClient) -> Result<(), Error> {
+        self.send_within(message, Duration::ZERO)
+    }
+
+    /// The same; a shared broker waits so long for a client that does not read.
+    pub fn send_within(&self, message: ToClient, within: Duration) -> Result<(), Error> {
+        match self {
+            ToTheClient::Ipc(way) => way.send(message).map_err(|_| Error::Gone),
+            ToTheClient::Packets(socket) => {
+                let deadline = Instant::now() + within;
+                fds::send(&**socket, &Packet::Tell(message), &[], deadline)
+            }
+        }
+    }
+}
+
+/// The messages of one client.
+#[derive(Debug)]
+pub struct FromClient(pub(super) Source);
+
+#[derive(Debug)]
+pub(super) enum Source {
+    Ipc(IpcReceiver<Up>),
+    Packets(Arc<Connection>),
+}
+
+impl FromClient {
+    /// The next message; `None` when the time is up.
+    pub fn next(&self, within: Duration) -> Result<Option<ToBroker>, Error> {
+        match &self.0 {
+            Source::Ipc(way) => match way.try_recv_timeout(within) {
+                Ok(Up::Say(message)) => Ok(Some(message)),
+                Ok(Up::Open(_)) => Err(Error::Nonsense("a client opened its channel twice")),
+                Err(TryRecvError::Empty) => Ok(None),
+                Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+            },
+            Source::Packets(socket) => {
+                let deadline = Instant::now() + within;
+                fds::ready(&**socket, PollFlags::IN, deadline)?;
+                match take_plain(&**socket, socket.passes())? {
+                    Some(Packet::Say(message)) => Ok(Some(message)),
+                    Some(_) => Err(Error::Nonsense("a client sent what is no message")),
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+/// What came from a client.
+#[derive(Debug)]
+pub enum News {
+    /// A message.
+    Said(ToBroker),
+    /// Bytes that are no message. An honest client never sends any.
+    Nonsense,
+    /// Its end of the channel is closed.
+    Gone,
+}
+
+/// The messages of many clients, waited for at once.
+pub struct Inbox {
+    set: IpcReceiverSet,
+    clients: HashMap<u64, u64>,
+    /// Those of a shared broker, whose messages come by their sockets. A broker has clients of one kind.
+    guests: Vec<(u64, Arc<Connection>)>,
+}
+
+/// Messages of one guest that are heard in a look, so that nobody who never stops talking keeps the others waiting.
+const HEARD_AT_ONCE: usize = 16;
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Inbox")
+            .field("clients", &self.clients)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inbox {
+    /// An empty one.
+    pub fn make() -> Result<Inbox, Error> {
+        Ok(Inbox {
+            set: IpcReceiverSet::new().map_err(Error::io("making an inbox"))?,
+            clients: HashMap::new(),
+            guests: Vec::new(),
+        })
+    }
+
+    /// Takes in a client's messages under its number.
+    pub fn add(&mut self, client: u64, receiver: FromClient) -> Result<(), Error> {
+        match receiver.0 {
+            Source::Packets(socket) => self.guests.push((client, socket)),
+            Source::Ipc(way) => {
+                let entry = self.set.add(way).map_err(Error::io("adding a client to the inbox"))?;
+                self.clients.insert(entry, client);
+            }
+        }
+        Ok(())
+    }
+
+    /// A client ended in another way: nothing of it is heard any more.
+    pub fn forget(&mut self, client: u64) {
+        self.guests.retain(|(guest, _)| *guest != client);
+    }
+
+    /// What came by the guests' sockets.
+    fn hear_guests(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
+        // Who has had his share is heard later.
+        let heard: Vec<&(u64, Arc<Connection>)> = self
+            .guests
+            .iter()
+            .filter(|(_, socket)| socket.accounts().waits(socket.uid()).is_none())
+            .collect();
+        let mut set: Vec<PollFd<'_>> = heard
+            .iter()
+            .map(|(_, socket)| PollFd::new(&**socket, PollFlags::IN))
+            .collect();
+        let left = Timespec::try_from(within).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        match poll(&mut set, Some(&left)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(errno) => return Err(Error::system("waiting for the clients' messages")(errno)),
+        }
+        let ready: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
+        drop(set);
+        let mut news = Vec::new();
+        let mut over = Vec::new();
+        for ((client, socket), _) in heard.into_iter().zip(ready).filter(|(_, ready)| *ready) {
+            for _ in 0..HEARD_AT_ONCE {
+                let take = || take_plain(&**socket, socket.passes());
+                match socket.accounts().at_cost_of(socket.uid(), take) {
+                    Ok(Some(Packet::Say(message))) => news.push((*client, News::Said(message))),
+                    Ok(None) => break,
+                    Err(Error::Gone) => {
+                        news.push((*client, News::Gone));
+                        over.push(*client);
+                        break;
+                    }
+                    Ok(Some(_)) | Err(_) => {
+                        news.push((*client, News::Nonsense));
+                        over.push(*client);
+                        break;
+                    }
+                }
+            }
+        }
+        self.guests.retain(|(client, _)| !over.contains(client));
+        Ok(news)
+    }
+
+    /// What came, as (client, news). Empty when the time is up.
+    pub fn wait(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
+        if !self.guests.is_empty() {
+            return self.hear_guests(within);
+        }
+        let results = match self.set.try_select_timeout(within) {
+            Ok(results) => results,
+            Err(ipc_channel::TrySelectError::Empty) => return Ok(Vec::new()),
+            Err(ipc_channel::TrySelectError::IoError(why)) if why.kind() == std::io::ErrorKind::Interrupted => {
+                return Ok(Vec::new());
+            }
+            Err(ipc_channel::TrySelectError::IoError(why)) => {
+                return Err(Error::io("reading the clients' messages")(why));
+            }
+        };
+        let mut news = Vec::with_capacity(results.len());
+        for result in results {
+            match result {
+                IpcSelectionResult::MessageReceived(entry, message) => {
+                    let Some(client) = self.clients.get(&entry) else {
+                        continue;
+                    };
+                    let said = match message.to::<Up>() {
+                        Ok(Up::Say(message)) => News::Said(message),
+                        Ok(Up::Open(_)) | Err(_) => News::Nonsense,
+                    };
+                    news.push((*client, said));
+                }
+                IpcSelectionResult::ChannelClosed(entry) => {
+                    if let Some(client) = self.clients.remove(&entry) {
+                        news.push((client, News::Gone));
+                    }
+                }
+            }
+        }
+        Ok(news)
+    }
+}

@@ -1,0 +1,224 @@
+//! Writes what was seen and decided to a file, a JSON value a line.
+//!
+//! Lines: `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`, and of clients on managed memory, as often as it changes,
+//! [`Memory`] with the event `memory`. A thread of its own writes, so that a slow disk delays no decision; what it cannot keep up with is dropped and counted in the last line.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use weft_protocol::Ns;
+
+/// Lines that may wait for the disk. At 100,000 lines a second it is half a second.
+const WAITING: usize = 65_536;
+
+/// How long a line may stay in memory.
+const FLUSH: Duration = Duration::from_millis(200);
+
+/// One line.
+#[derive(Debug, Clone, Serialize)]
+pub struct Line {
+    /// When, `CLOCK_MONOTONIC`.
+    pub t: Ns,
+    /// The client's number.
+    pub client: u64,
+    /// Its process.
+    pub pid: u32,
+    /// What happened.
+    pub event: &'static str,
+    /// The kernel's hash, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Predicted ns, credit, bytes: by the event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ns: Option<i64>,
+    /// A mode, an ending, a command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+}
+
+/// A client's managed memory, in bytes: what `weft status` shows of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// What is managed.
+    pub managed: u64,
+    /// What the job is known to touch.
+    pub working_set: u64,
+    /// On the device: an estimate.
+    pub resident: u64,
+    /// Brought to the device ahead of its use, so far.
+    pub prefetched: u64,
+    /// Moved to the host, so far.
+    pub evicted: u64,
+    /// Given up without a copy, so far.
+    pub discarded: u64,
+    /// Came to the device by faults, so far: an estimate.
+    pub faulted: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Row {
+    Line(Line),
+    Memory {
+        t: Ns,
+        client: u64,
+        pid: u32,
+        event: &'static str,
+        #[serde(flatten)]
+        memory: Memory,
+    },
+}
+
+/// The way to the file.
+#[derive(Debug)]
+pub struct Trace {
+    lines: Option<SyncSender<Row>>,
+    writer: Option<JoinHandle<()>>,
+    dropped: u64,
+}
+
+impl Trace {
+    /// Writes nothing.
+    pub fn none() -> Trace {
+        Trace {
+            lines: None,
+            writer: None,
+            dropped: 0,
+        }
+    }
+
+    /// Writes to this file, anew.
+    pub fn to(path: &Path) -> std::io::Result<Trace> {
+        let mut file = BufWriter::new(File::create(path)?);
+        let (lines, incoming) = sync_channel::<Row>(WAITING);
+        let writer = std::thread::Builder::new().name("weft-trace".into()).spawn(move || {
+            loop {
+                let outcome = match incoming.recv_timeout(FLUSH) {
+                    Ok(line) => serde_json::to_writer(&mut file, &line)
+                        .map_err(std::io::Error::from)
+                        .and_then(|()| file.write_all(b"\n")),
+                    Err(RecvTimeoutError::Timeout) => file.flush(),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                };
+                if let Err(error) = outcome {
+                    log::warn!("the trace ends here: {error}");
+                    return;
+                }
+            }
+            let _ = file.flush();
+        })?;
+        Ok(Trace {
+            lines: Some(lines),
+            writer: Some(writer),
+            dropped: 0,
+        })
+    }
+
+    /// Whether anything is written.
+    pub fn wanted(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Another way to the same file. It must be dropped before the first one is, which waits for the last line.
+    pub fn another(&self) -> Trace {
+        Trace {
+            lines: self.lines.clone(),
+            writer: None,
+            dropped: 0,
+        }
+    }
+
+    /// Writes a line, if lines are wanted. Never waits.
+    pub fn line(&mut self, line: impl FnOnce() -> Line) {
+        self.row(|| Row::Line(line()));
+    }
+
+    /// Writes down a client's managed memory.
+    pub fn memory(&mut self, t: Ns, client: u64, pid: u32, memory: Memory) {
+        self.row(|| Row::Memory {
+            t,
+            client,
+            pid,
+            event: "memory",
+            memory,
+        });
+    }
+
+    fn row(&mut self, row: impl FnOnce() -> Row) {
+        let Some(lines) = &self.lines else { return };
+        match lines.try_send(row()) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => self.dropped += 1,
+            Err(TrySendError::Disconnected(_)) => self.lines = None,
+        }
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if let Some(lines) = self.lines.take()
+            && self.dropped > 0
+        {
+            let _ = lines.send(Row::Line(Line {
+                t: super::clock::now(),
+                client: 0,
+                pid: 0,
+                event: "dropped",
+                kernel: None,
+                ns: i64::try_from(self.dropped).ok(),
+                what: None,
+            }));
+        }
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_json_and_whole() {
+        let home = tempfile::tempdir().expect("a directory");
+        let path = home.path().join("trace");
+        let mut trace = Trace::to(&path).expect("opened");
+        for number in 0..1000 {
+            trace.line(|| Line {
+                t: number,
+                client: 1,
+                pid: 2,
+                event: "launch",
+                kernel: Some(format!("{number:x}")),
+                ns: Some(5),
+                what: None,
+            });
+        }
+        let memory = Memory {
+            resident: 4096,
+            faulted: 77,
+            ..Memory::default()
+        };
+        trace.another().memory(1000, 1, 2, memory);
+        drop(trace);
+        let text = std::fs::read_to_string(&path).expect("read");
+        let values: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert_eq!(values.len(), 1001);
+        assert_eq!(
+            (&values[1000]["event"], &values[1000]["faulted"]),
+            (&"memory".into(), &77.into())
+        );
+        assert_eq!(values[7]["t"], 7);
+    }
+}

@@ -1,0 +1,116 @@
+//! What a switch costs the memory planner: `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
+//!
+//! Eight clients with 40,000 granules of 2 MB each (80 GB) on a device of 80 GB take turns; each order is carried out at once. Measured are the call that tells the
+//! switch together with the first orders after it, which is what a job may have to wait for, and all calls of a turn together. One thread.
+#![forbid(unsafe_code)]
+
+use std::{process::ExitCode, time::Instant};
+
+use weft_paging::{Access, Config, GRANULE, Link, Outcome, Place, Planner, Range, Turn, Use, WorkingSet};
+use weft_protocol::Client;
+
+#[path = "../../../tests/figures.rs"]
+mod figures;
+
+use figures::Asked;
+
+/// ns a switch.
+const AIM: u64 = 1_000_000;
+
+const CLIENTS: u64 = 8;
+const GRANULES: u64 = 40_000;
+
+fn set() -> WorkingSet {
+    // 500 kernels a period of 50 ms; each touches 80 granules, the first half of them unwritten.
+    let uses = (0..500)
+        .map(|kernel| Use {
+            at: kernel * 100_000,
+            range: Range {
+                first: kernel * 80,
+                count: 80,
+            },
+            access: if kernel < 250 { Access::Read } else { Access::ReadWrite },
+        })
+        .collect();
+    WorkingSet {
+        period: 50_000_000,
+        uses,
+    }
+}
+
+fn main() -> ExitCode {
+    let asked = Asked::read();
+    let link = Link {
+        inward: 50e9,
+        outward: 50e9,
+        both: 76e9,
+        duplex: true,
+    };
+    let mut planner = Planner::new(Config::new(GRANULES * GRANULE, 16 * GRANULES * GRANULE, link));
+    for number in 0..CLIENTS {
+        planner.join(Client(number));
+        let all = Range {
+            first: 0,
+            count: GRANULES as u32,
+        };
+        planner.placed(Client(number), all, Place::Host);
+        planner.learn(Client(number), set(), 0);
+    }
+    let length = 100_000_000;
+    let mut clients: Vec<u64> = (0..CLIENTS).collect();
+    let (mut switches, mut turns, mut moved) = (Vec::new(), Vec::new(), 0u64);
+    let mut orders = Vec::new();
+    for _ in 0..10 * CLIENTS {
+        let timeline: Vec<Turn> = clients
+            .iter()
+            .map(|client| Turn {
+                client: Client(*client),
+                length,
+            })
+            .collect();
+        let begin = Instant::now();
+        planner.switch(&timeline);
+        planner.orders(&mut orders);
+        switches.push(begin.elapsed().as_nanos() as u64);
+        // The link carries 2,500 granules in a turn.
+        let mut budget = 2_500;
+        let running = Client(clients[0]);
+        for part in 0..100 {
+            while budget > 2_500 - (part + 1) * 25 && !orders.is_empty() {
+                for order in std::mem::take(&mut orders) {
+                    budget -= i64::from(order.range.count);
+                    moved += u64::from(order.range.count);
+                    planner.done(order.id, Outcome::Done);
+                }
+                planner.orders(&mut orders);
+            }
+            // Not quite where it was planned to be, so that nothing is spared by coming out even.
+            planner.ran(running, length / 100 - 7);
+            planner.orders(&mut orders);
+        }
+        for order in std::mem::take(&mut orders) {
+            planner.done(order.id, Outcome::Done);
+        }
+        turns.push(begin.elapsed().as_nanos() as u64);
+        clients.rotate_left(1);
+    }
+    switches.sort_unstable();
+    turns.sort_unstable();
+    let middle = |all: &[u64]| all[all.len() / 2];
+    let (median, worst, turn) = (middle(&switches), switches[switches.len() - 1], middle(&turns));
+    println!(
+        "{CLIENTS} clients of {GRANULES} granules on a device of {GRANULES}; {moved} granules moved in {} turns",
+        switches.len()
+    );
+    println!(
+        "a switch and its first orders: median {:.0} us, worst {:.0} us",
+        median as f64 / 1e3,
+        worst as f64 / 1e3
+    );
+    println!("all calls of a turn: median {:.0} us", turn as f64 / 1e3);
+    let text = format!(
+        "{{\"switch_ns_median\": {median}, \"switch_ns_worst\": {worst}, \"turn_ns_median\": {turn}, \"aim\": {AIM}}}\n"
+    );
+    let missed = (median > AIM).then(|| format!("missed: a switch takes {median} ns, aim {AIM} ns"));
+    asked.end(&text, missed.as_slice())
+}

@@ -1,0 +1,37 @@
+//! Orders for neighbours are one order.
+#![forbid(unsafe_code)]
+
+use super::{Range, What};
+use weft_protocol::Client;
+
+/// Neighbouring granules that get the same order.
+#[derive(Debug, Default)]
+pub(super) struct Batch(pub Option<(Client, What, Range)>);
+
+impl Batch {
+    /// Takes one more, if it fits what is there.
+    pub fn take(&mut self, client: Client, what: What, granule: u64, most: u32) -> bool {
+        let Some((whose, order, range)) = &mut self.0 else {
+            let range = Range {
+                first: granule,
+                count: 1,
+            };
+            self.0 = Some((client, what, range));
+            return true;
+        };
+        if *whose != client || *order != what || range.count >= most.max(1) {
+            return false;
+        }
+        if granule == range.end() {
+            range.count += 1;
+            return true;
+        }
+        // Victims are found backwards.
+        if granule + 1 == range.first {
+            range.first = granule;
+            range.count += 1;
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,666 @@
+//! What to move next: who needs what first, and who can spare what longest.
+//!
+//! The rule is the "aggressive" one of prefetching and caching (Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching strategies", 1995):
+//! whenever the link is free, bring in the missing granule that is needed first, in the place of the one that is needed last, unless that one is
+//! needed before it. Both ends are found by cursors that only move one way between two switches, so that a switch costs the walk over one client's uses, and
+//! an order what it moves.
+#![forbid(unsafe_code)]
+
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::{
+    Access, Order, Overlap, Place, Planner, Victims, What,
+    batch::Batch,
+    held::{Held, Moving},
+    order::NEVER,
+};
+use weft_protocol::{Client, Ns};
+
+/// The next use of what a client without a turn in the timeline will use some day: after all that is in it.
+const SOME_DAY: Ns = 1 << 62;
+
+/// A turn that the plan looks at.
+#[derive(Debug, Clone, Copy)]
+struct Visit {
+    client: usize,
+    /// From the plan's begin.
+    start: Ns,
+    length: Ns,
+    /// The running client's own next one: its order is the one at the end of its turn.
+    after: bool,
+}
+
+/// How far down one client's list of victims the plan is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tail {
+    /// Entries of the list that have not been looked at.
+    left: usize,
+    /// Under LRU: the unused ones are through, and `left` counts down the list of last uses.
+    used_ones: bool,
+}
+
+/// A granule that may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Victim {
+    client: usize,
+    slot: usize,
+    /// The greater, the sooner it goes.
+    key: Ns,
+}
+
+/// A granule that must come.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    client: usize,
+    slot: usize,
+    at: Ns,
+    visit: usize,
+}
+
+/// What the running client does with a slot in its turn, as far as it is planned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum InTurn {
+    /// Nothing.
+    #[default]
+    Unused,
+    /// It uses it, for the last time later than now.
+    Used,
+    /// It has used it for the last time. It may go, and is no need of this turn any more, however often the turn used it before.
+    Spent,
+}
+
+/// The state of the choice between two switches.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    visits: Vec<Visit>,
+    /// The first visit of each client after its present turn.
+    next_visit: Vec<Option<usize>>,
+    cycle: Ns,
+    /// The running client's turn as far as it is planned, and whether that is less than the turn.
+    planned: Option<(usize, Ns, bool)>,
+    /// Where the search for needs is: visit and rank.
+    at: (usize, usize),
+    /// It passed over something that was just leaving.
+    passed_leaving: bool,
+    tails: Vec<Tail>,
+    /// Of the running client, what it has used for the last time in this turn: key and slot.
+    spent: BinaryHeap<(Ns, usize)>,
+    /// Entries of the running client's last uses that are not in `spent` yet.
+    unspent: usize,
+    /// What the running client does with each of its slots in this turn.
+    in_turn: Vec<InTurn>,
+    /// Needs for which room is there or being made.
+    wanted: VecDeque<Need>,
+    /// No victim could be found for the running client.
+    starved: bool,
+    /// Something came that the search for victims may have passed over before it was there.
+    came: bool,
+    /// Slots changed so that the plan must be made again.
+    stale: bool,
+    pub any_refused: bool,
+}
+
+impl Choice {
+    pub fn rewind(&mut self) {
+        self.at = (0, 0);
+        self.passed_leaving = false;
+        self.starved = false;
+        self.wanted.clear();
+    }
+
+    pub fn forget_plan(&mut self) {
+        self.stale = true;
+    }
+
+    /// Something has come to the device.
+    pub fn something_came(&mut self) {
+        self.came = true;
+    }
+
+    /// Something has left the device.
+    pub fn something_left(&mut self) {
+        self.starved = false;
+        if self.passed_leaving {
+            self.rewind();
+        }
+    }
+
+    /// Whether this client has run past what was planned of its turn.
+    pub fn outrun(&self, client: usize, ran: Ns) -> bool {
+        self.planned
+            .is_some_and(|(running, length, partial)| partial && running == client && ran >= length)
+    }
+}
+
+impl Planner {
+    /// Makes the plan for the timeline.
+    pub(super) fn plan(&mut self) {
+        let mut choice = std::mem::take(&mut self.choice);
+        choice.stale = false;
+        choice.rewind();
+        choice.visits.clear();
+        choice.next_visit.clear();
+        choice.next_visit.resize(self.clients.len(), None);
+        choice.spent.clear();
+        choice.in_turn.clear();
+        choice.unspent = 0;
+        choice.planned = None;
+        choice.cycle = self.timeline.iter().map(|turn| turn.length).sum();
+        let last = self.options().victims == Victims::Lru;
+        for (_, held) in &mut self.clients {
+            held.order_now(last);
+        }
+        let mut start = 0;
+        for (place, turn) in self.timeline.iter().enumerate() {
+            let Some(client) = self.index(turn.client) else {
+                continue;
+            };
+            if place == 0 {
+                let room = self.room_for(client);
+                let held = &mut self.clients[client].1;
+                let length = planned_length(held, turn.length, room);
+                held.order_after(length);
+                choice.planned = Some((client, length, length < turn.length));
+                choice.visits.push(Visit {
+                    client,
+                    start: 0,
+                    length,
+                    after: false,
+                });
+                if length < turn.length {
+                    choice.next_visit[client] = Some(choice.visits.len());
+                    choice.visits.push(Visit {
+                        client,
+                        start: length,
+                        length: turn.length - length,
+                        after: true,
+                    });
+                }
+            } else if choice.next_visit[client].is_none() {
+                choice.next_visit[client] = Some(choice.visits.len());
+                choice.visits.push(Visit {
+                    client,
+                    start,
+                    length: turn.length,
+                    after: choice.planned.is_some_and(|(running, ..)| running == client),
+                });
+            }
+            start += turn.length;
+        }
+        if let Some((client, length, _)) = choice.planned {
+            let held = &self.clients[client].1;
+            choice.in_turn.resize(held.slots.len(), InTurn::Unused);
+            for due in &held.after.last {
+                if due.away > length {
+                    break;
+                }
+                choice.in_turn[due.slot as usize] = InTurn::Used;
+                choice.unspent += 1;
+            }
+        }
+        self.choice = choice;
+        self.look_at_all_again();
+    }
+
+    /// Starts the search for victims anew.
+    fn look_at_all_again(&mut self) {
+        self.choice.came = false;
+        self.choice.tails.clear();
+        self.choice.tails.extend(self.clients.iter().map(|(_, held)| Tail {
+            left: held.slots.len(),
+            used_ones: false,
+        }));
+    }
+
+    /// Granules that a client may fill: what pinned ones keep is not to be had.
+    fn room_for(&self, client: usize) -> u64 {
+        let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
+        let kept: u64 = others.map(|(_, (_, held))| held.kept()).sum();
+        self.config.capacity.saturating_sub(kept)
+    }
+
+    /// Which visits the link works for.
+    fn visits_served(&self) -> usize {
+        match self.options().overlap {
+            Overlap::Ahead => self.choice.visits.len(),
+            Overlap::Nothing => self.choice.visits.len().min(1),
+            Overlap::AtSwitch => {
+                // A turn that is planned in parts is one turn.
+                let partial = self.choice.planned.is_some_and(|(_, _, partial)| partial);
+                (1 + usize::from(partial)).min(self.choice.visits.len())
+            }
+        }
+    }
+
+    /// The missing granule that is needed first. It stays the first until [`Planner::take_need`].
+    fn next_need(&mut self) -> Option<Need> {
+        loop {
+            let (at, rank) = self.choice.at;
+            if at >= self.visits_served() {
+                return None;
+            }
+            let visit = self.choice.visits[at];
+            let held = &self.clients[visit.client].1;
+            let order = if visit.after { &held.after } else { &held.now };
+            let Some(due) = order.next.get(rank).filter(|due| due.away < visit.length) else {
+                self.choice.at = (at + 1, 0);
+                continue;
+            };
+            let slot = &held.slots[due.slot as usize];
+            let spent = at == 0 && self.choice.in_turn.get(due.slot as usize) == Some(&InTurn::Spent);
+            if slot.place != Place::Device && slot.moving == Moving::No && !slot.refused && !spent {
+                return Some(Need {
+                    client: visit.client,
+                    slot: due.slot as usize,
+                    at: visit.start + due.away,
+                    visit: at,
+                });
+            }
+            // What leaves now and is needed again is looked at again once it is out.
+            self.choice.passed_leaving |= matches!(slot.moving, Moving::Out | Moving::Dropped);
+            self.choice.at = (at, rank + 1);
+        }
+    }
+
+    fn take_need(&mut self, need: Need) {
+        self.choice.at.1 += 1;
+        self.choice.wanted.push_back(need);
+    }
+
+    /// When a slot of a client that is not running, or of the running one after its turn, is used next.
+    fn future(&self, client: usize, away: Ns) -> Ns {
+        if away == NEVER {
+            return NEVER;
+        }
+        match self.choice.next_visit[client].map(|at| self.choice.visits[at]) {
+            Some(visit) if away < visit.length => visit.start + away,
+            Some(visit) => visit
+                .start
+                .saturating_add(self.choice.cycle)
+                .saturating_add(away)
+                .min(SOME_DAY),
+            None if self.choice.planned.is_some_and(|(running, ..)| running == client) => {
+                self.choice.cycle.saturating_add(away).min(SOME_DAY)
+            }
+            None => SOME_DAY.saturating_add(away.min(SOME_DAY)),
+        }
+    }
+
+    fn may_go(&self, held: &Held, slot: usize) -> bool {
+        let it = &held.slots[slot];
+        it.place == Place::Device && it.moving == Moving::No && !it.refused && !held.keeps(slot)
+    }
+
+    /// The first victim of one client, if it has one left.
+    fn victim_of(&mut self, client: usize) -> Option<Victim> {
+        let running = self.choice.planned.is_some_and(|(running, ..)| running == client);
+        match self.options().victims {
+            Victims::Opt if running => self.victim_of_running(client),
+            Victims::Opt => {
+                while let Some(rank) = self.choice.tails[client].left.checked_sub(1) {
+                    let held = &self.clients[client].1;
+                    let due = held.now.next[rank];
+                    if self.may_go(held, due.slot as usize) {
+                        // What a pinned client does not use goes behind what others do not use: it may know better than we do.
+                        return Some(Victim {
+                            client,
+                            slot: due.slot as usize,
+                            key: self.future(client, due.away).saturating_sub(Ns::from(held.pinned)),
+                        });
+                    }
+                    self.choice.tails[client].left = rank;
+                }
+                None
+            }
+            Victims::Lru if running => None,
+            Victims::Lru => self.victim_by_last_use(client),
+        }
+    }
+
+    /// What the running client's kernels have passed for the last time in its turn may go from now on. A use is over when the next one has begun.
+    fn spend(&mut self) {
+        let Some((client, length, _)) = self.choice.planned else {
+            return;
+        };
+        if self.options().victims == Victims::Lru {
+            return;
+        }
+        // When the slots of a use are through: they are many, and all at once.
+        let mut same_use: Option<(Ns, Ns)> = None;
+        while let Some(at) = self.choice.unspent.checked_sub(1) {
+            let held = &self.clients[client].1;
+            let last = &held.after.last[..=at];
+            let away = last[at].away;
+            let over = match same_use {
+                Some((of, over)) if of == away => over,
+                _ => {
+                    // Slots of one use have the same time; the next use is the one behind them all.
+                    let same = last.partition_point(|due| due.away < away);
+                    let later = last[..same].last();
+                    later.map_or(length, |later| length.saturating_sub(later.away))
+                }
+            };
+            same_use = Some((away, over));
+            if held.ran < over {
+                break;
+            }
+            let slot = held.after.last[at].slot as usize;
+            let away = held.after.away(slot);
+            let key = self.future(client, away);
+            self.choice.spent.push((key, slot));
+            self.choice.in_turn[slot] = InTurn::Spent;
+            self.choice.unspent = at;
+        }
+    }
+
+    /// Of the running client, the one that is used last of those that this turn does not use, or no longer.
+    fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
+        let held = &self.clients[client].1;
+        while let Some((_, slot)) = self.choice.spent.peek() {
+            if self.may_go(held, *slot) {
+                break;
+            }
+            self.choice.spent.pop();
+        }
+        let spent = self.choice.spent.peek().map(|(key, slot)| Victim {
+            client,
+            slot: *slot,
+            key: *key,
+        });
+        let mut idle = None;
+        while let Some(rank) = self.choice.tails[client].left.checked_sub(1) {
+            let held = &self.clients[client].1;
+            let due = held.after.next[rank];
+            let slot = due.slot as usize;
+            if self.choice.in_turn[slot] == InTurn::Unused && self.may_go(held, slot) {
+                let key = self.future(client, due.away);
+                idle = Some(Victim { client, slot, key });
+                break;
+            }
+            self.choice.tails[client].left = rank;
+        }
+        // `Option` orders nothing below something.
+        std::cmp::max_by_key(spent, idle, |victim| victim.map(|victim| victim.key))
+    }
+
+    /// Of a client that is not running, the one whose last use is longest ago.
+    fn victim_by_last_use(&mut self, client: usize) -> Option<Victim> {
+        loop {
+            let tail = self.choice.tails[client];
+            let held = &self.clients[client].1;
+            if let Some(rank) = tail.left.checked_sub(1) {
+                let (slot, key) = if tail.used_ones {
+                    let due = held.now.last[rank];
+                    let since = self.clock.saturating_sub(held.ended);
+                    (due.slot as usize, since.saturating_add(due.away))
+                } else {
+                    let due = held.now.next[rank];
+                    if due.away != NEVER {
+                        self.choice.tails[client] = Tail {
+                            left: held.now.last.len(),
+                            used_ones: true,
+                        };
+                        continue;
+                    }
+                    (due.slot as usize, NEVER)
+                };
+                if self.may_go(held, slot) {
+                    return Some(Victim { client, slot, key });
+                }
+                self.choice.tails[client].left = rank;
+            } else {
+                return None;
+            }
+        }
+    }
+
+    /// The granule to give up for this need, and how. `None` if all that are there are needed sooner, or may not go.
+    fn victim_for(&mut self, need: Need) -> Option<(Victim, What)> {
+        loop {
+            let mut best: Option<Victim> = None;
+            for client in 0..self.clients.len() {
+                let nearer = self.options().victims == Victims::Lru
+                    && self.choice.next_visit[client].is_some_and(|visit| visit <= need.visit);
+                if nearer || (self.options().victims == Victims::Lru && client == need.client) {
+                    continue;
+                }
+                if let Some(victim) = self.victim_of(client)
+                    && best.is_none_or(|best| victim.key > best.key)
+                {
+                    best = Some(victim);
+                }
+            }
+            let Some(victim) = best else {
+                // A cursor passes over what is not there yet. For the running client's own sake all is looked at again.
+                if !(self.choice.came && need.visit == 0) {
+                    return None;
+                }
+                self.look_at_all_again();
+                continue;
+            };
+            if self.options().victims == Victims::Opt && victim.key <= need.at {
+                return None;
+            }
+            let what = self.way_out(victim);
+            let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
+            if what == What::Evict && full {
+                // The host has no room for it, or the job's control group none. It is passed over until the next switch.
+                self.pass_over(victim);
+                continue;
+            }
+            return Some((victim, what));
+        }
+    }
+
+    fn pass_over(&mut self, victim: Victim) {
+        let running = self
+            .choice
+            .planned
+            .is_some_and(|(running, ..)| running == victim.client);
+        if running && self.choice.spent.peek().is_some_and(|(_, slot)| *slot == victim.slot) {
+            self.choice.spent.pop();
+        } else if let Some(left) = self.choice.tails[victim.client].left.checked_sub(1) {
+            self.choice.tails[victim.client].left = left;
+        }
+    }
+
+    /// How this granule would go.
+    fn way_out(&self, victim: Victim) -> What {
+        let held = &self.clients[victim.client].1;
+        let running = self
+            .choice
+            .planned
+            .is_some_and(|(running, ..)| running == victim.client);
+        let order = if running { &held.after } else { &held.now };
+        let dead = order.away(victim.slot) != NEVER && order.access[victim.slot] == Access::Write;
+        if dead && self.options().discard {
+            What::Discard
+        } else if held.slots[victim.slot].copy {
+            What::Release
+        } else {
+            What::Evict
+        }
+    }
+
+    /// How this granule comes.
+    fn way_in(&self, need: Need) -> What {
+        let held = &self.clients[need.client].1;
+        let order = if self.choice.visits[need.visit].after {
+            &held.after
+        } else {
+            &held.now
+        };
+        let dead = self.options().discard && order.access[need.slot] == Access::Write;
+        if dead || held.slots[need.slot].place == Place::Nowhere {
+            What::Populate
+        } else {
+            What::Prefetch
+        }
+    }
+
+    /// Whether one more granule may be copied out.
+    fn link_takes_out(&self) -> bool {
+        let out = self.totals.copying_out;
+        let busy = if self.config.link.duplex {
+            out
+        } else {
+            out + self.totals.arriving
+        };
+        busy < u64::from(self.config.in_flight)
+    }
+
+    /// Whether one more granule may be brought in.
+    fn link_takes_in(&self) -> bool {
+        let busy = if self.config.link.duplex {
+            self.totals.arriving
+        } else {
+            self.totals.arriving + self.totals.copying_out
+        };
+        busy < u64::from(self.config.in_flight)
+    }
+
+    /// Gives orders as long as there is something to do and the link takes it.
+    pub(super) fn choose(&mut self, into: &mut Vec<Order>) {
+        if self.choice.stale {
+            self.replan();
+        }
+        self.make_room(into);
+        let serial = self.options().overlap == Overlap::Nothing;
+        if !(serial && self.totals.leaving > 0) {
+            self.fetch(into);
+        }
+    }
+
+    fn make_room(&mut self, into: &mut Vec<Order>) {
+        let ahead = match self.options().overlap {
+            Overlap::Nothing => usize::MAX,
+            Overlap::Ahead | Overlap::AtSwitch => self.config.in_flight as usize,
+        };
+        self.spend();
+        let mut batch = Batch::default();
+        self.give_back(&mut batch, into);
+        while self.choice.wanted.len() < ahead {
+            let Some(need) = self.next_need() else { break };
+            // What is there beyond the capacity has to go before anything finds room.
+            let claimed = self.choice.wanted.len() as u64 + self.beyond();
+            if self.room() + self.totals.leaving > claimed {
+                self.take_need(need);
+                continue;
+            }
+            let Some((victim, what)) = self.victim_for(need) else {
+                self.choice.starved |=
+                    need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
+                break;
+            };
+            // Whether that is room for the need, or only less too much, is seen the next time round.
+            if !self.send_out(victim, what, &mut batch, into) {
+                break;
+            }
+        }
+        self.flush(&mut batch, into);
+    }
+
+    /// Sends out what came in by faults beyond the capacity, whoever needs it last first. Else the driver makes room itself for the next fault, by taking what was used longest ago: of a service
+    /// that comes round its memory again that is what it will use next, and all of it follows.
+    fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
+        let nobody = Need {
+            client: usize::MAX,
+            slot: 0,
+            at: 0,
+            visit: 0,
+        };
+        while self.beyond() > self.totals.leaving
+            && let Some((victim, what)) = self.victim_for(nobody)
+            && self.send_out(victim, what, batch, into)
+        {}
+    }
+
+    /// Orders a victim out. False where the link has enough to carry.
+    fn send_out(&mut self, victim: Victim, what: What, batch: &mut Batch, into: &mut Vec<Order>) -> bool {
+        if what == What::Evict && !self.link_takes_out() {
+            return false;
+        }
+        self.change(victim.client, victim.slot, |slot| {
+            slot.moving = if what == What::Discard {
+                Moving::Dropped
+            } else {
+                Moving::Out
+            };
+        });
+        self.add_to(batch, victim.client, victim.slot, what, into);
+        true
+    }
+
+    fn fetch(&mut self, into: &mut Vec<Order>) {
+        let mut batch = Batch::default();
+        while let Some(need) = self.choice.wanted.front().copied() {
+            let slot = &self.clients[need.client].1.slots[need.slot];
+            if slot.place == Place::Device || slot.moving != Moving::No {
+                // It came by a fault meanwhile.
+                self.choice.wanted.pop_front();
+                continue;
+            }
+            if self.room() == 0 || !self.link_takes_in() {
+                break;
+            }
+            self.choice.wanted.pop_front();
+            let what = self.way_in(need);
+            self.change(need.client, need.slot, |slot| slot.moving = Moving::In);
+            self.add_to(&mut batch, need.client, need.slot, what, into);
+        }
+        self.flush(&mut batch, into);
+    }
+
+    fn add_to(&mut self, batch: &mut Batch, client: usize, slot: usize, what: What, into: &mut Vec<Order>) {
+        let (whose, held) = &self.clients[client];
+        let (whose, granule) = (*whose, held.granules[slot]);
+        if !batch.take(whose, what, granule, self.config.per_order) {
+            self.flush(batch, into);
+            batch.take(whose, what, granule, self.config.per_order);
+        }
+    }
+
+    fn flush(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
+        if let Some((client, what, range)) = batch.0.take() {
+            self.give(client, what, range, into);
+        }
+    }
+
+    pub(super) fn ready(&mut self, client: Client) -> bool {
+        let Some(at) = self.index(client) else { return true };
+        if self.options().overlap != Overlap::Nothing {
+            return true;
+        }
+        if self.choice.planned.is_none_or(|(running, ..)| running != at) {
+            return false;
+        }
+        let quiet = self.choice.wanted.is_empty() && self.totals.arriving == 0;
+        quiet && (self.choice.starved || self.next_need().is_none())
+    }
+
+    /// Whether this missing slot of the running client will be brought in during the turn.
+    pub(super) fn intends(&self, client: usize, slot: usize) -> bool {
+        let Some((running, length, _)) = self.choice.planned else {
+            return false;
+        };
+        let held = &self.clients[client].1;
+        let spent = self.choice.in_turn.get(slot) == Some(&InTurn::Spent);
+        running == client && !spent && !self.choice.starved && !held.slots[slot].refused && held.now.away(slot) < length
+    }
+}
+
+/// How much of a turn is planned at once. A client whose set does not fit its room gives up its own granules on the way round its period, so what it uses
+/// before it comes back to them must fit: until it has used half of the room's worth, so that the other half can be under way. (By what it uses, not by time: the forward half of a training step
+/// uses most of it in a third of the time.)
+fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
+    if held.used <= room {
+        return length;
+    }
+    let next = &held.now.next;
+    let rank = usize::try_from(room / 2).unwrap_or(usize::MAX);
+    let half = next.get(rank).map_or(length, |due| due.away);
+    // The kernel in progress at least, however much of the room it takes.
+    let kernel = next.partition_point(|due| due.away == 0);
+    let first = next.get(kernel).map_or(length, |due| due.away);
+    length.min(half.max(first).max(1))
+}

@@ -1,0 +1,291 @@
+//! What the planner knows of one client: its granules, where they are, and when they are used.
+#![forbid(unsafe_code)]
+
+use super::{
+    Access, Place, Range, Row, Use, WorkingSet,
+    order::{NEVER, Order, SlotUse},
+};
+use weft_protocol::Ns;
+
+/// Whether a granule is on its way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Moving {
+    #[default]
+    No,
+    /// To the device.
+    In,
+    /// To the host.
+    Out,
+    /// Off the device, dropped.
+    Dropped,
+}
+
+/// One granule.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Slot {
+    pub place: Place,
+    pub moving: Moving,
+    /// On the device, with a good copy on the host.
+    pub copy: bool,
+    /// The client is known to use it.
+    pub used: bool,
+    /// The client uses it and never writes it.
+    pub unwritten: bool,
+    /// The driver was told that it is mostly read.
+    pub advised: bool,
+    /// An order for it was refused since the last switch.
+    pub refused: bool,
+}
+
+impl Slot {
+    /// Granules of host memory that it takes.
+    pub fn on_host(&self) -> u64 {
+        match self.place {
+            Place::Nowhere => 0,
+            Place::Host => 1,
+            Place::Device => u64::from(self.copy || self.moving == Moving::Out),
+        }
+    }
+}
+
+/// What is known of one client.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// By number.
+    pub granules: Vec<u64>,
+    /// As `granules`.
+    pub slots: Vec<Slot>,
+    /// By address, none touching another's middle.
+    allocations: Vec<Range>,
+    /// As it was told.
+    set: WorkingSet,
+    /// The same by slots.
+    pub uses: Vec<SlotUse>,
+    pub period: Ns,
+    /// Slots that are used at all.
+    pub used: u64,
+    /// Of those, what is written.
+    pub written: u64,
+    /// Where in its period it was at the last switch.
+    pub position: Ns,
+    /// Its own time since then.
+    pub ran: Ns,
+    /// Around `position`.
+    pub now: Order,
+    /// Around where it will be at the end of its turn. For the running client only.
+    pub after: Order,
+    pub pinned: bool,
+    /// Granules of host memory that its own take, and that they may take at most.
+    pub host: u64,
+    pub host_limit: Option<u64>,
+    /// When it last ran, in the time that all clients ran together.
+    pub ended: Ns,
+    /// Counters of what was moved, in bytes.
+    pub row: Row,
+    /// Copied for it since its turn began.
+    pub moved: super::Migration,
+    /// Copied for it in the round before that.
+    pub migration: super::Migration,
+    /// Its own time since its turn began, up to the begin of the kernel that it is in.
+    pub turned: Ns,
+    /// The same of the turn before that.
+    pub turn: Ns,
+}
+
+impl Held {
+    /// Counts anew what its granules take of the host.
+    pub fn count_host(&mut self) {
+        self.host = self.slots.iter().map(Slot::on_host).sum();
+    }
+
+    /// Whether its own may take no more of the host.
+    pub fn host_is_full(&self) -> bool {
+        self.host_limit.is_some_and(|limit| self.host >= limit)
+    }
+
+    /// The slot of a granule.
+    pub fn slot(&self, granule: u64) -> Option<usize> {
+        self.granules.binary_search(&granule).ok()
+    }
+
+    /// The slots of a range that are there.
+    pub fn slots_of(&self, range: Range) -> std::ops::Range<usize> {
+        let first = self.granules.partition_point(|granule| *granule < range.first);
+        let end = self.granules.partition_point(|granule| *granule < range.end());
+        first..end
+    }
+
+    /// Makes sure that all granules of the range have slots. True if some had none.
+    pub fn add(&mut self, range: Range) -> bool {
+        let there = self.slots_of(range);
+        if there.len() as u64 == u64::from(range.count) {
+            return false;
+        }
+        let known: Vec<Slot> = self.slots[there.clone()].to_vec();
+        let numbers: Vec<u64> = self.granules[there.clone()].to_vec();
+        let mut slots = vec![Slot::default(); range.count as usize];
+        for (number, slot) in numbers.into_iter().zip(known) {
+            slots[(number - range.first) as usize] = slot;
+        }
+        self.granules.splice(there.clone(), range.granules());
+        self.slots.splice(there, slots);
+        true
+    }
+
+    /// Remembers an allocation, for [`super::Options::whole_allocations`].
+    pub fn note_allocation(&mut self, range: Range) {
+        if let Err(at) = self.allocations.binary_search(&range) {
+            self.allocations.insert(at, range);
+        }
+    }
+
+    /// Forgets the range.
+    pub fn remove(&mut self, range: Range) {
+        self.allocations
+            .retain(|one| one.end() <= range.first || one.first >= range.end());
+        let gone = self.slots_of(range);
+        self.granules.drain(gone.clone());
+        self.slots.drain(gone);
+    }
+
+    /// Takes a new working set.
+    pub fn learn(&mut self, set: WorkingSet, whole_allocations: bool) {
+        self.set = set;
+        if whole_allocations {
+            let widened: Vec<Use> = self.set.uses.iter().flat_map(|one| self.widened(*one)).collect();
+            self.set.uses = widened;
+        }
+        self.set.uses.retain(|one| one.range.count > 0);
+        self.set.uses.sort_by_key(|one| one.at);
+        for at in 0..self.set.uses.len() {
+            let range = self.set.uses[at].range;
+            self.add(range);
+        }
+        self.index();
+    }
+
+    /// The allocations that a use touches, or the use itself where none is known.
+    fn widened(&self, one: Use) -> Vec<Use> {
+        let touched = |range: &&Range| range.first < one.range.end() && one.range.first < range.end();
+        let mut wide: Vec<Use> = self
+            .allocations
+            .iter()
+            .filter(touched)
+            .map(|range| Use {
+                range: *range,
+                // Of the whole allocation only a part is overwritten.
+                access: if one.access == Access::Read {
+                    Access::Read
+                } else {
+                    Access::ReadWrite
+                },
+                ..one
+            })
+            .collect();
+        if wide.is_empty() {
+            wide.push(one);
+        }
+        wide
+    }
+
+    /// Computes everything that rests on slot numbers, after slots came or went.
+    pub fn index(&mut self) {
+        let mut uses = std::mem::take(&mut self.uses);
+        uses.clear();
+        let mut touched = vec![(false, false); self.slots.len()];
+        for one in &self.set.uses {
+            let slots = self.slots_of(one.range);
+            if slots.is_empty() {
+                continue;
+            }
+            for slot in slots.clone() {
+                touched[slot].0 = true;
+                touched[slot].1 |= one.access.writes();
+            }
+            uses.push(SlotUse {
+                at: one.at,
+                first: slots.start as u32,
+                count: slots.len() as u32,
+                access: one.access,
+            });
+        }
+        let last = uses.last().map_or(0, |one| one.at);
+        self.period = self.set.period.max(last + 1);
+        self.position %= self.period;
+        self.uses = uses;
+        (self.used, self.written) = (0, 0);
+        for (slot, (used, written)) in self.slots.iter_mut().zip(touched) {
+            self.used += u64::from(used);
+            self.written += u64::from(written);
+            slot.used = used;
+            slot.unwritten = used && !written;
+            if used && written {
+                slot.copy = false;
+            }
+        }
+        self.now.forget();
+        self.after.forget();
+    }
+
+    /// Whether a slot stays on the device whoever needs room: of a pinned client what it is known to use, and all while nothing is known of it.
+    pub fn keeps(&self, slot: usize) -> bool {
+        self.pinned && (self.used == 0 || self.slots[slot].used)
+    }
+
+    /// Granules that [`Held::keeps`] keeps.
+    pub fn kept(&self) -> u64 {
+        match (self.pinned, self.used) {
+            (false, _) => 0,
+            (true, 0) => self.slots.len() as u64,
+            (true, used) => used,
+        }
+    }
+
+    /// Granules that it uses in so much of its own time: from where the last plan was made, or on the average, whichever is more.
+    pub fn used_in(&self, length: Ns) -> u64 {
+        let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
+        let next = self
+            .now
+            .next
+            .partition_point(|due| due.away != NEVER && due.away < length);
+        (average as u64).max(next as u64).min(self.used)
+    }
+
+    /// Moves its position to the begin of the kernel that it is in by now. What it has run of that one stays in `ran`. By how much it moved.
+    pub fn run_on(&mut self) -> Ns {
+        let period = self.period.max(1);
+        let at = self.position.saturating_add(self.ran) % period;
+        let begun = self.uses.partition_point(|one| one.at <= at);
+        let into = begun.checked_sub(1).map_or(0, |last| at - self.uses[last].at);
+        // Not back: what it said it stands at may be in the middle of one.
+        let into = into.min(self.ran);
+        let by = self.ran - into;
+        self.turned = self.turned.saturating_add(by);
+        self.position = (at + period - into % period) % period;
+        self.ran = into;
+        by
+    }
+
+    /// Brings `now` up to date; its order of last uses only if that is asked for.
+    pub fn order_now(&mut self, last: bool) {
+        let known = |order: &Order| order.is_of(&self.uses, self.position);
+        if known(&self.now) && !(last && self.now.last.is_empty()) {
+            return;
+        }
+        if known(&self.after) {
+            std::mem::swap(&mut self.now, &mut self.after);
+            self.after.forget();
+            return;
+        }
+        self.now
+            .compute(&self.uses, self.period, self.position, self.slots.len(), last);
+    }
+
+    /// Brings `after` up to date, for a turn of this length.
+    pub fn order_after(&mut self, length: Ns) {
+        let end = self.position.saturating_add(length) % self.period;
+        if !self.after.is_of(&self.uses, end) {
+            self.after.compute(&self.uses, self.period, end, self.slots.len(), true);
+        }
+    }
+}

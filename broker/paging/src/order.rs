@@ -1,0 +1,163 @@
+//! In which order a client will use its granules from some point of its time on, and in which order it used them up to there.
+//!
+//! Both are one walk over the uses, round the period once, and cost a few nanoseconds a granule. The planner needs them at each switch for the one client whose
+//! point in time has moved.
+#![forbid(unsafe_code)]
+
+use super::Access;
+use weft_protocol::Ns;
+
+/// Neighbouring slots used at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SlotUse {
+    pub at: Ns,
+    pub first: u32,
+    pub count: u32,
+    pub access: Access,
+}
+
+/// A slot and how far away its use is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Due {
+    pub slot: u32,
+    /// From the point of time, in the client's own time. [`NEVER`] for a slot that is not used at all.
+    pub away: Ns,
+}
+
+/// Of slots without uses.
+pub(super) const NEVER: Ns = Ns::MAX;
+
+/// The orders around one point of a client's time. The memory is kept from one use to the next.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// Every slot once, the next to be used first; then those that are never used.
+    pub next: Vec<Due>,
+    /// What the next use does, by slot. Meaningless for slots that are never used.
+    pub access: Vec<Access>,
+    /// Every used slot once, the one last used first. No slot that is never used.
+    pub last: Vec<Due>,
+    /// Of which point, if of any: the place of the next use in the list. Between two uses nothing changes but how far away all are, by less than a kernel.
+    of: Option<usize>,
+    /// How far away the next use is, by slot.
+    away: Vec<Ns>,
+    seen: Vec<bool>,
+}
+
+impl Order {
+    /// Whether it was computed for a point between the same two uses.
+    pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
+        self.of == Some(next_use(uses, position))
+    }
+
+    /// The slots have changed.
+    pub fn forget(&mut self) {
+        self.of = None;
+    }
+
+    /// How far away the next use of this slot is.
+    pub fn away(&self, slot: usize) -> Ns {
+        self.away.get(slot).copied().unwrap_or(NEVER)
+    }
+
+    /// Computes the orders around `position`, a time inside the period, for `slots` slots; the one of last uses only if it is asked for.
+    pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
+        let split = next_use(uses, position);
+        self.of = Some(split);
+        let (before, after) = uses.split_at(split);
+
+        self.next.clear();
+        self.access.clear();
+        self.access.resize(slots, Access::ReadWrite);
+        self.away.clear();
+        self.away.resize(slots, NEVER);
+        self.seen.clear();
+        self.seen.resize(slots, false);
+        let forward = after.iter().map(|one| (one, one.at - position));
+        let around = before.iter().map(|one| (one, one.at + (period - position)));
+        for (one, away) in forward.chain(around) {
+            for slot in one.first..one.first + one.count {
+                let at = slot as usize;
+                if !self.seen[at] {
+                    self.seen[at] = true;
+                    self.access[at] = one.access;
+                    self.away[at] = away;
+                    self.next.push(Due { slot, away });
+                }
+            }
+        }
+        let used = self.next.len();
+        for (slot, seen) in (0u32..).zip(&self.seen) {
+            if !seen {
+                self.next.push(Due { slot, away: NEVER });
+            }
+        }
+
+        self.last.clear();
+        if !last {
+            return;
+        }
+        self.seen.fill(false);
+        let backward = before.iter().rev().map(|one| (one, position - one.at));
+        let around = after.iter().rev().map(|one| (one, position + (period - one.at)));
+        for (one, away) in backward.chain(around) {
+            for slot in (one.first..one.first + one.count).rev() {
+                let at = slot as usize;
+                if !self.seen[at] {
+                    self.seen[at] = true;
+                    self.last.push(Due { slot, away });
+                }
+            }
+            if self.last.len() == used {
+                break;
+            }
+        }
+    }
+}
+
+fn next_use(uses: &[SlotUse], position: Ns) -> usize {
+    uses.partition_point(|one| one.at < position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(at: Ns, first: u32, count: u32, access: Access) -> SlotUse {
+        SlotUse {
+            at,
+            first,
+            count,
+            access,
+        }
+    }
+
+    fn slots(dues: &[Due]) -> Vec<u32> {
+        dues.iter().map(|due| due.slot).collect()
+    }
+
+    #[test]
+    fn orders_go_round_the_period() {
+        let uses = [
+            used(0, 0, 2, Access::Write),
+            used(10, 2, 1, Access::Read),
+            used(20, 0, 1, Access::Read),
+            used(30, 3, 1, Access::Read),
+        ];
+        let mut order = Order::default();
+        order.compute(&uses, 40, 0, 5, true);
+        assert_eq!(slots(&order.next), [0, 1, 2, 3, 4]);
+        assert_eq!(order.next[2].away, 10);
+        assert_eq!(order.next[4].away, NEVER);
+        assert_eq!(slots(&order.last), [3, 0, 2, 1]);
+        assert_eq!(order.last[0].away, 10);
+        assert_eq!(order.access[0], Access::Write);
+
+        order.compute(&uses, 40, 15, 5, true);
+        assert!(order.is_of(&uses, 20) && !order.is_of(&uses, 21));
+        assert_eq!(slots(&order.next), [0, 3, 1, 2, 4]);
+        assert_eq!(order.next[0].away, 5);
+        assert_eq!(order.next[2].away, 25);
+        assert_eq!(order.access[0], Access::Read, "of the next use, not of the first");
+        assert_eq!(slots(&order.last), [2, 1, 0, 3]);
+    }
+}

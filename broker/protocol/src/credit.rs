@@ -1,0 +1,237 @@
+//! The credit word: every change of it, of both sides, in one place.
+//!
+//! Credit given = credit taken + credit taken back + credit in the word, at every instruction, because the word is changed by one atomic step at a time and
+//! nobody stores into it. A word below zero is a debt: what went through without credit is taken from it all the same.
+//!
+//! Under a [`Lease`] credit comes back when the work is seen to end for which it was taken: that counts as given. So a filler goes on without a trip to the broker for each
+//! piece of work, and what it has out stays bounded: what ends makes room for as much.
+//!
+//! The orderings are those that `tests/simulation` checks in every interleaving (`cargo test -p weft-simulation --test memory_model`): it compiles this very file.
+#![forbid(unsafe_code)]
+
+use super::Ns;
+use super::atomic::Ordering;
+use super::board::Board;
+use super::lane::{Orders, Reports, flags};
+
+/// What a filler may do with its credit by itself, as the device and the clock go on.
+///
+/// The broker says when it expects the holder; the filler, which knows what it has launched, sees to it that the device is free by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// What is predicted to end before this may be launched at once: the holder hardly comes before.
+    pub calm: Ns,
+    /// What is not predicted to end before this may not be launched. Never 0.
+    pub until: Ns,
+    /// Behind no more work than this a kernel may be launched that ends after the calm time: just enough that the device does not run dry while it is on its way.
+    pub depth: Ns,
+    /// Of all the work that was ever seen to end, so much does not come back as credit. All that was given, less what was taken back, less this is what the filler may have
+    /// out for good: credit and work on the device.
+    pub surplus: Ns,
+}
+
+/// Whether a launch may go, as far as a lease says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// Yes.
+    Now,
+    /// Not before this time: there is enough on the device until then.
+    At(Ns),
+    /// Not under this lease: it would not end in time.
+    Never,
+}
+
+impl Lease {
+    /// Whether a kernel of `cost` may be launched now, when the device has `backlog` of its client's work to do.
+    pub fn leave(&self, now: Ns, backlog: Ns, cost: Ns) -> Leave {
+        let end = now.saturating_add(backlog).saturating_add(cost);
+        if end <= self.calm {
+            Leave::Now
+        } else if end > self.until {
+            Leave::Never
+        } else if backlog <= self.depth {
+            Leave::Now
+        } else {
+            Leave::At(now.saturating_add(backlog - self.depth))
+        }
+    }
+}
+
+impl Orders {
+    /// Client: takes `cost` if there is so much credit and it holds.
+    #[inline]
+    pub fn take(&self, board: &Board, cost: i64) -> bool {
+        let mut credit = self.credit.load(Ordering::Acquire);
+        loop {
+            if credit < cost {
+                return false;
+            }
+            if self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_SIGNS != 0 {
+                let above = board.above(self.sign.load(Ordering::Relaxed) as usize);
+                if above != self.signs.load(Ordering::Acquire) {
+                    return false;
+                }
+            }
+            match self
+                .credit
+                .compare_exchange_weak(credit, credit - cost, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return true,
+                Err(now) => credit = now,
+            }
+        }
+    }
+
+    /// Client: the lease, if there is one. Its words are read one by one: each is a promise by itself.
+    #[inline]
+    pub fn lease(&self) -> Option<Lease> {
+        let until = self.until.load(Ordering::Acquire);
+        (until != 0).then(|| Lease {
+            calm: self.calm.load(Ordering::Relaxed),
+            until,
+            depth: self.depth.load(Ordering::Relaxed),
+            surplus: self.surplus.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Broker: says what the client may do with its credit. Said before the credit is given.
+    pub fn let_out(&self, lease: Option<Lease>) {
+        let flags = self.flags.load(Ordering::Relaxed);
+        if let Some(lease) = lease {
+            self.calm.store(lease.calm, Ordering::Relaxed);
+            self.depth.store(lease.depth, Ordering::Relaxed);
+            self.surplus.store(lease.surplus, Ordering::Relaxed);
+            self.until.store(lease.until, Ordering::Release);
+            self.flags.store(flags | flags::CREDIT_RENEWS, Ordering::Release);
+        } else {
+            self.flags.store(flags & !flags::CREDIT_RENEWS, Ordering::Release);
+            self.until.store(0, Ordering::Release);
+        }
+    }
+
+    /// Client: whether credit that is bound to the signs still holds.
+    #[inline]
+    pub fn holds(&self, board: &Board) -> bool {
+        self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_SIGNS == 0
+            || board.above(self.sign.load(Ordering::Relaxed) as usize) == self.signs.load(Ordering::Acquire)
+    }
+
+    /// Client: work of its own was seen to end, and that is reported. Under a lease that still holds, as much credit comes back. Counted first: whoever reads what was
+    /// issued, and then this count, has counted all the credit that was issued. Several threads may find the same end: it counts once.
+    #[inline]
+    pub fn renew(&self, reports: &Reports, board: &Board) -> bool {
+        const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_SIGNS;
+        if self.flags.load(Ordering::Acquire) & BOTH != BOTH || !self.holds(board) {
+            return false;
+        }
+        let settled = reports.settled.load(Ordering::Acquire);
+        let total = settled.saturating_sub(self.surplus.load(Ordering::Relaxed));
+        let counted = reports
+            .renewed
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
+                (total > before).then_some(total)
+            });
+        let Ok(before) = counted else { return false };
+        let more = i64::try_from(total - before).unwrap_or(0);
+        self.credit.fetch_add(more, Ordering::AcqRel);
+        true
+    }
+
+    /// Client: takes credit that is not there.
+    pub fn overdraw(&self, cost: i64) {
+        // Saturating: a word near its end would otherwise turn into a fortune.
+        let _ = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
+            Some(credit.saturating_sub(cost))
+        });
+    }
+
+    /// Broker: gives credit, bound to these signs or to none. Where what is left was given under other signs, that is taken back first and returned: it
+    /// must not come back to life. A debt stays: the credit that is given pays it.
+    pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
+        let flags = self.flags.load(Ordering::Relaxed);
+        let was_bound = flags & flags::CREDIT_BOUND_TO_SIGNS != 0;
+        let same = match bound_to {
+            Some(signs) => was_bound && self.signs.load(Ordering::Relaxed) == signs,
+            None => !was_bound,
+        };
+        let mut left = 0;
+        if !same {
+            left = self.take_back();
+            if left < 0 {
+                self.credit.fetch_add(left, Ordering::AcqRel);
+                left = 0;
+            }
+            match bound_to {
+                Some(signs) => {
+                    self.signs.store(signs, Ordering::Release);
+                    self.flags
+                        .store(flags | flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release);
+                }
+                None => self
+                    .flags
+                    .store(flags & !flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release),
+            }
+        }
+        self.credit.fetch_add(credit, Ordering::AcqRel);
+        left
+    }
+
+    /// Broker: takes back what is left; below zero: a debt is forgiven.
+    pub fn take_back(&self) -> i64 {
+        self.credit.swap(0, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lease, Leave};
+    use crate::atomic::Ordering;
+    use crate::board::Board;
+    use crate::lane::Lane;
+
+    const LEASE: Lease = Lease {
+        calm: 100,
+        until: 1_000,
+        depth: 10,
+        surplus: 200,
+    };
+
+    #[test]
+    fn a_lease_lets_go_what_ends_in_time_and_little_ahead() {
+        assert_eq!(LEASE.leave(0, 60, 40), Leave::Now, "it ends in the calm time");
+        assert_eq!(LEASE.leave(0, 60, 41), Leave::At(50), "when 10 are left");
+        assert_eq!(LEASE.leave(50, 10, 41), Leave::Now);
+        assert_eq!(LEASE.leave(50, 10, 941), Leave::Never);
+        assert_eq!(LEASE.leave(u64::MAX, u64::MAX, 1), Leave::Never);
+    }
+
+    #[test]
+    fn credit_comes_back_once_and_only_while_the_sign_stands() {
+        let (lane, board) = (Box::<Lane>::default(), Box::<Board>::default());
+        let (orders, reports) = (&lane.orders, &lane.reports);
+        orders.sign.store(5, Ordering::Relaxed);
+        reports.settled.store(250, Ordering::Relaxed);
+        assert!(!orders.renew(reports, &board), "no lease");
+        orders.let_out(Some(LEASE));
+        orders.grant(500, Some(board.above(5)));
+        assert!(orders.renew(reports, &board));
+        assert!(!orders.renew(reports, &board), "the same end");
+        assert_eq!(orders.credit.load(Ordering::Relaxed), 550, "200 of it are surplus");
+        reports.settled.store(300, Ordering::Relaxed);
+        board.raise(0);
+        assert!(!orders.renew(reports, &board), "the holder is back");
+        orders.let_out(None);
+        assert_eq!(orders.lease(), None);
+    }
+
+    #[test]
+    fn a_grant_pays_a_debt_once() {
+        let lane = Box::<Lane>::default();
+        let orders = &lane.orders;
+        assert_eq!(orders.grant(100, Some(1)), 0);
+        orders.overdraw(130);
+        // The core knows of the debt and grants that much more; under other signs it must not be forgiven as well.
+        assert_eq!(orders.grant(530, Some(2)), 0);
+        assert_eq!(orders.take_back(), 500);
+    }
+}

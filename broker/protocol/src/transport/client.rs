@@ -1,0 +1,321 @@
+//! The client's half: attach to a broker, or ask it something.
+//!
+//! ipc-channel's send may block while the broker does not read, and raises SIGPIPE when it is gone: a guest calls [`Channel`] on its
+//! helper thread alone, with all signals blocked.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ipc_channel::TryRecvError;
+use ipc_channel::ipc::{self, IpcReceiver, IpcSender};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use weft_profiles::Store;
+
+use super::wire::{Packet, Up};
+use super::{Error, fds, path, peer, wire};
+use crate::Ns;
+use crate::control::{Hello, Refusal, ToBroker, ToClient};
+
+/// The longest command line that is told to the broker.
+const LONGEST_COMMAND: usize = 1024;
+
+/// Bytes of a profile in one packet.
+const PIECE: usize = wire::LONGEST - 64;
+
+/// Pause before a connect is tried again when the broker's queue of new clients is full.
+const FULL_QUEUE: Duration = Duration::from_millis(2);
+
+/// What an attached client holds.
+#[derive(Debug)]
+pub struct Attached {
+    /// Its number at this broker.
+    pub client: u64,
+    /// The memory of its lane; for [`super::map::Place::put`].
+    pub lane: OwnedFd,
+    /// The memory of the broker's board.
+    pub board: OwnedFd,
+    /// The broker's doorbell, an eventfd.
+    pub bell: OwnedFd,
+    /// (hash, cost) of the kernels of its profile.
+    pub costs: Vec<(u64, Ns)>,
+    /// The control channel.
+    pub channel: Channel,
+}
+
+/// The control channel.
+#[derive(Debug)]
+pub struct Channel {
+    way: Way,
+    socket: OwnedFd,
+    inode: u64,
+}
+
+/// What carries the messages.
+#[derive(Debug)]
+enum Way {
+    /// The channel of a private broker.
+    Ipc {
+        up: IpcSender<Up>,
+        down: IpcReceiver<ToClient>,
+    },
+    /// The rendezvous socket itself: a shared broker believes no length that a client announces.
+    Packets,
+}
+
+/// How long a shared broker may leave a message unread before it counts as gone.
+const UNREAD: Duration = Duration::from_secs(5);
+
+impl Channel {
+    /// Whether the descriptors are still what they were. A program that closes descriptors it did not open (daemons do) may have closed
+    /// these, and its own may have got their numbers: then nothing may be sent, nor anything be closed, by number.
+    pub fn intact(&self) -> bool {
+        inode(&self.socket) == Some(self.inode)
+    }
+
+    /// Tells the broker something. May block while the broker does not read.
+    pub fn send(&self, message: ToBroker) -> Result<(), Error> {
+        match &self.way {
+            Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
+            Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
+                // What fits no packet the broker does without: a graph of thousands of kernels is described by its hash alone.
+                Err(Error::Nonsense(_)) => Ok(()),
+                sent => sent,
+            },
+        }
+    }
+
+    /// The next message, if one is there.
+    pub fn receive(&self) -> Result<Option<ToClient>, Error> {
+        match &self.way {
+            Way::Ipc { down, .. } => match down.try_recv() {
+                Ok(message) => Ok(Some(message)),
+                Err(TryRecvError::Empty) => Ok(None),
+                Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
+            },
+            Way::Packets => match fds::take(&self.socket)? {
+                Some((Packet::Tell(message), _)) => Ok(Some(message)),
+                Some(_) => Err(Error::Nonsense("the broker sent what is no message")),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Whether the broker is gone. Never waits.
+    pub fn lost(&self) -> bool {
+        fds::hung_up(&self.socket, PollFlags::RDHUP)
+    }
+}
+
+fn inode(socket: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
+}
+
+/// Connects to the broker at `path`, which must be whoever the folder is of: this user, or, for a shared one, root or whom root gave the place.
+#[doc(hidden)]
+pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
+    let trusted = path::trusted(path)?;
+    let address = SocketAddrUnix::new(path).map_err(|_| Error::Folder {
+        path: path.to_path_buf(),
+        why: "the path of a unix socket has at most 107 bytes; set WEFT_SOCKET to a shorter one".into(),
+    })?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(Error::system("making a socket"))?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            // A full queue, not an absent broker: many clients start at once.
+            Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
+            Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
+            Err(Errno::INTR) => {}
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(Error::NoBroker(path.to_path_buf())),
+            Err(Errno::ACCESS) => {
+                return Err(Error::Folder {
+                    path: path.to_path_buf(),
+                    why: "the shared broker is not open to this user (its --group); set WEFT_SOCKET to a path of your own".into(),
+                });
+            }
+            Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
+                return Err(Error::Nonsense("what is at the socket's path is not weft's socket"));
+            }
+            Err(errno) => return Err(Error::system("connecting to the broker")(errno)),
+        }
+    }
+    let peer = peer::peer(&socket)?;
+    if peer.uid != trusted {
+        return Err(Error::OtherUser {
+            path: path.to_path_buf(),
+            uid: peer.uid,
+        });
+    }
+    Ok(socket)
+}
+
+/// The other side's version, told from the client's view.
+fn from_broker(error: Error) -> Error {
+    match error {
+        // `fds` names the versions as a broker sees them: "broker" is the reader, "client" the sender.
+        Error::Refused(Refusal::Version { broker, client }) => Error::Refused(Refusal::Version {
+            broker: client,
+            client: broker,
+        }),
+        other => other,
+    }
+}
+
+/// Attaches to the broker at `path`. Takes at most about `within`.
+pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attached, Error> {
+    let deadline = Instant::now() + within;
+    if hello.command.len() > LONGEST_COMMAND {
+        let end = (0..=LONGEST_COMMAND)
+            .rev()
+            .find(|end| hello.command.is_char_boundary(*end))
+            .unwrap_or(0);
+        hello.command.truncate(end);
+    }
+    // Held until the channel stands: nothing of weft's gets a number below 3, which a program that closed its standard descriptors may write to.
+    let _standard = fds::standard_taken();
+    let socket = reach(path, deadline)?;
+    fds::enough(&socket)?;
+    // A shared broker opens no file for anybody: who wants his profile used brings it.
+    let profile = match (&hello.profile, hello.profiling, path::is_shared(path)) {
+        (Some(called), false, true) => Some(carried(called).unwrap_or_default()),
+        _ => None,
+    };
+    fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
+    if let Some(bytes) = profile {
+        match bring(&socket, &bytes, deadline) {
+            // Why it takes no more it says in what it sent last.
+            Ok(()) | Err(Error::Gone) => {}
+            Err(why) => return Err(why),
+        }
+    }
+    let (packet, descriptors) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
+    let name = match packet {
+        Packet::Lane { channel } => channel,
+        Packet::Refused(why) => return Err(Error::Refused(why)),
+        _ => return Err(Error::Nonsense("the broker answered a hello with something else")),
+    };
+    let [lane, board, bell]: [OwnedFd; 3] = descriptors
+        .try_into()
+        .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
+    let (client, costs, way) = if name.is_empty() {
+        let (client, costs) = welcomed(&socket, within, deadline)?;
+        (client, costs, Way::Packets)
+    } else {
+        let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
+        let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
+        up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
+        fds::send(&socket, &Packet::Connected, &[], deadline)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        match down.try_recv_timeout(left) {
+            Ok(ToClient::Welcome { client, costs }) => (client, costs, Way::Ipc { up, down }),
+            Ok(ToClient::Refused(why)) => return Err(Error::Refused(why)),
+            Ok(
+                ToClient::Warning(_)
+                | ToClient::Said(_)
+                | ToClient::ForgetCosts
+                | ToClient::MayTake(_)
+                | ToClient::WorkingSets(_),
+            ) => {
+                return Err(Error::Nonsense("the broker said something else before it welcomed"));
+            }
+            Err(TryRecvError::Empty) => return Err(Error::Late("the broker", within)),
+            Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
+        }
+    };
+    Ok(Attached {
+        client,
+        lane,
+        board,
+        bell,
+        costs,
+        channel: Channel {
+            way,
+            inode: inode(&socket).unwrap_or_default(),
+            socket,
+        },
+    })
+}
+
+/// A shared broker's welcome.
+fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u64, Vec<(u64, Ns)>), Error> {
+    let mut all = Vec::new();
+    loop {
+        match fds::receive(socket, "the broker", within, deadline)?.0 {
+            Packet::Welcome { client, costs, last } => {
+                all.extend(costs);
+                if last {
+                    return Ok((client, all));
+                }
+            }
+            Packet::Refused(why) => return Err(Error::Refused(why)),
+            _ => return Err(Error::Nonsense("the broker said something else before it welcomed")),
+        }
+    }
+}
+
+/// Sends a profile in pieces.
+fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Error> {
+    let mut rest = profile;
+    loop {
+        let (piece, after) = rest.split_at(rest.len().min(PIECE));
+        let packet = Packet::Profile {
+            bytes: piece.to_vec(),
+            last: after.is_empty(),
+        };
+        fds::send(socket, &packet, &[], deadline)?;
+        if after.is_empty() {
+            return Ok(());
+        }
+        rest = after;
+    }
+}
+
+/// The bytes of a profile by what the job calls it. `None` where it cannot be read: the broker tells the job that it has none.
+fn carried(called: &str) -> Option<Vec<u8>> {
+    let (store, name) = match called.rsplit_once('/') {
+        None => (Store::of_user().ok()?, called),
+        Some((folder, name)) => (Store::at(if folder.is_empty() { "/" } else { folder }), name),
+    };
+    let file = File::open(store.path(name).ok()?).ok()?;
+    let mut bytes = Vec::new();
+    // One more, and the broker says that it is too large.
+    let most = super::LARGEST_PROFILE as u64 + 1;
+    file.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Asks the broker at `path` something for a person (`weft status` and its like) and gives the whole answer.
+pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
+    let deadline = Instant::now() + within;
+    let socket = reach(path, deadline)?;
+    fds::send(&socket, &Packet::Question(question.to_string()), &[], deadline)?;
+    let mut answer = String::new();
+    loop {
+        let (packet, _) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
+        match packet {
+            Packet::Answer { text, last } => {
+                answer.push_str(&text);
+                if last {
+                    return Ok(answer);
+                }
+            }
+            Packet::Refused(why) => return Err(Error::Refused(why)),
+            _ => return Err(Error::Nonsense("the broker answered a question with something else")),
+        }
+    }
+}
+
+/// Whether a broker accepts connections at `path`.
+pub fn answers(path: &Path) -> bool {
+    reach(path, Instant::now() + super::HANDSHAKE).is_ok()
+}

@@ -1,0 +1,173 @@
+//! Packets and descriptors over a unix socket, each wait bounded. Neither blocks nor raises SIGPIPE.
+#![forbid(unsafe_code)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+
+use super::Error;
+use super::wire::{self, Packet, Unpack};
+use crate::VERSION;
+use crate::control::Refusal;
+
+/// A packet brings at most the lane, the board and the doorbell.
+const MOST: usize = 3;
+
+/// What attaching opens besides its socket: what the packet brings, the two ends of the control channel and their way, and the pair on which ipc-channel
+/// measures the system once (it panics where it cannot, and then no channel can be made in this process any more).
+const TO_ATTACH: usize = MOST + 3 + 2;
+
+/// Takes the numbers below 3 that are free, for as long as what is returned lives.
+pub fn standard_taken() -> Vec<OwnedFd> {
+    let mut taken = Vec::new();
+    while let Ok(null) = open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        if null.as_raw_fd() > 2 {
+            break;
+        }
+        taken.push(null);
+    }
+    taken
+}
+
+/// Whether this process may open as many descriptors as attaching takes.
+pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
+    let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
+    copies.map(drop).map_err(Error::system(
+        "this process can open too few files more to attach to the broker",
+    ))
+}
+
+/// What is left until `deadline`, as the system wants it.
+pub fn left(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
+}
+
+/// Waits until `socket` is ready for `what` (or broken). False at the deadline.
+pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, Error> {
+    loop {
+        let mut set = [PollFd::new(&socket, what)];
+        match poll(&mut set, Some(&left(deadline))) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::system("waiting for a socket")(errno)),
+        }
+    }
+}
+
+/// Whether the other side of a socket, or the process of a pidfd, is gone. Never waits.
+pub fn hung_up(descriptor: impl AsFd, sign: PollFlags) -> bool {
+    let mut set = [PollFd::new(&descriptor, sign)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut set, Some(&now)) {
+        Ok(1..) => set
+            .first()
+            .is_some_and(|entry| entry.revents().intersects(sign | PollFlags::HUP | PollFlags::ERR)),
+        _ => false,
+    }
+}
+
+/// Sends one packet.
+pub fn send(
+    socket: impl AsFd,
+    packet: &Packet,
+    descriptors: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> Result<(), Error> {
+    let bytes = wire::pack(packet)?;
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Error::Nonsense("too many descriptors for a packet"));
+        }
+        match sendmsg(
+            &socket,
+            &[IoSlice::new(&bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !ready(&socket, PollFlags::OUT, deadline)? {
+                    return Err(Error::Late("the other side", super::HANDSHAKE));
+                }
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Gone),
+            Err(errno) => return Err(Error::system("sending")(errno)),
+        }
+    }
+}
+
+/// Takes one packet that is already there. `None` if there is none yet.
+pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let Some(packet) = take_with(socket, &mut control)? else {
+        return Ok(None);
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            descriptors.extend(sent);
+        }
+    }
+    Ok(Some((packet, descriptors)))
+}
+
+/// Takes one packet that is already there, with what `control` has room for. `None` if there is none yet.
+pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
+    let mut bytes = vec![0u8; wire::LONGEST];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
+    // Whoever closed with something of ours unread has reset the connection. That is told once, before what it sent last.
+    let received = match receive() {
+        Err(Errno::CONNRESET) => receive(),
+        received => received,
+    };
+    let received = match received {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(Errno::CONNRESET) => return Err(Error::Gone),
+        Err(errno) => return Err(Error::system("receiving")(errno)),
+    };
+    if received.bytes == 0 {
+        return Err(Error::Gone);
+    }
+    match wire::unpack(bytes.get(..received.bytes).unwrap_or_default()) {
+        Ok(packet) => Ok(Some(packet)),
+        Err(Unpack::Version(other)) => Err(Error::Refused(Refusal::Version {
+            broker: VERSION,
+            client: other,
+        })),
+        Err(Unpack::Nonsense) => Err(Error::Nonsense("what answers at the socket is not weft")),
+    }
+}
+
+/// Receives one packet.
+pub fn receive(
+    socket: impl AsFd,
+    who: &'static str,
+    within: Duration,
+    deadline: Instant,
+) -> Result<(Packet, Vec<OwnedFd>), Error> {
+    loop {
+        if let Some(packet) = take(&socket)? {
+            return Ok(packet);
+        }
+        if !ready(&socket, PollFlags::IN, deadline)? {
+            return Err(Error::Late(who, within));
+        }
+    }
+}

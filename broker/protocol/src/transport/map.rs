@@ -1,0 +1,256 @@
+//! Shared memory: the one place that turns a descriptor into a [`Lane`] or a [`Board`].
+//!
+//! * The broker makes a memfd of the exact size, seals its size (so that no client can truncate it under the broker's feet, which would
+//!   be a SIGBUS) and maps it: [`Shared`].
+//! * A client maps what it was given into a [`Place`]: an address that is the same for the life of the process and always readable. While no
+//!   broker is attached there is private zeroed memory at it, whose mode word reads as [`Mode::Free`](crate::lane::Mode::Free). A launch
+//!   therefore never asks whether a lane exists. Attaching, losing a broker and forking swap the memory under the address in one system call.
+//!
+//! Only types made of atomics alone live here, so a reference stays sound whatever the other process writes.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::Error;
+use crate::board::Board;
+use crate::lane::Lane;
+
+/// Memory of this size in pages is mapped for a `T`.
+const PAGE: usize = 4096;
+
+/// What may be shared.
+///
+/// # Safety
+/// The type consists of atomics (and padding) alone and is valid for every pattern of bytes, zeroes among them; its alignment divides the page's.
+pub unsafe trait Plain: Sync + Send + 'static {
+    /// The name the memory has in `/proc/PID/maps`.
+    const NAME: &'static CStr;
+}
+
+// SAFETY: every field of a lane, its slots included, is an atomic integer; it is aligned to a page.
+unsafe impl Plain for Lane {
+    const NAME: &'static CStr = c"weft-lane";
+}
+
+// SAFETY: every field of a board is an atomic integer; it is aligned to 64 bytes.
+unsafe impl Plain for Board {
+    const NAME: &'static CStr = c"weft-board";
+}
+
+const fn length<T>() -> usize {
+    size_of::<T>().next_multiple_of(PAGE)
+}
+
+/// A mapping of the broker's: made, initialised by the caller, unmapped when dropped.
+#[derive(Debug)]
+pub struct Shared<T: Plain> {
+    address: NonNull<T>,
+    memory: OwnedFd,
+}
+
+// SAFETY: a `Shared` is a reference to a `T`, which is `Send` and `Sync` by `Plain`; the descriptor is only read.
+unsafe impl<T: Plain> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Shared<T> {}
+
+/// The broker's hold of a lane.
+pub type SharedLane = Shared<Lane>;
+/// The broker's hold of its board.
+pub type SharedBoard = Shared<Board>;
+
+impl<T: Plain> Shared<T> {
+    fn make() -> Result<Shared<T>, Error> {
+        let memory = memfd_create(T::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(Error::system("making shared memory"))?;
+        ftruncate(&memory, length::<T>() as u64).map_err(Error::system("sizing shared memory"))?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(Error::system("sealing shared memory"))?;
+        let flags = MapFlags::SHARED;
+        // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is replaced.
+        let address = unsafe {
+            mmap(
+                ptr::null_mut(),
+                length::<T>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+                &memory,
+                0,
+            )
+        }
+        .map_err(Error::system("mapping shared memory"))?;
+        let address = NonNull::new(address.cast::<T>()).ok_or(Error::Nonsense("shared memory at address zero"))?;
+        Ok(Shared { address, memory })
+    }
+
+    /// The memory, to be handed to a client.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+}
+
+impl SharedLane {
+    /// A fresh lane: mode `Free`, all else zero.
+    pub fn lane() -> Result<SharedLane, Error> {
+        let lane = Shared::<Lane>::make()?;
+        lane.initialise();
+        Ok(lane)
+    }
+}
+
+impl SharedBoard {
+    /// A fresh board.
+    pub fn board() -> Result<SharedBoard, Error> {
+        use std::sync::atomic::Ordering;
+        let board = Shared::<Board>::make()?;
+        board.version.store(crate::VERSION, Ordering::Relaxed);
+        board.magic.store(crate::board::MAGIC, Ordering::Release);
+        Ok(board)
+    }
+}
+
+impl<T: Plain> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: `make` mapped `length::<T>()` bytes there, page aligned, and only `drop` unmaps them; any bytes are a valid `T` by `Plain`;
+        // the size is sealed, so the pages cannot vanish.
+        unsafe { self.address.as_ref() }
+    }
+}
+
+impl<T: Plain> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours since `make`, and no reference outlives `self`.
+        let gone = unsafe { munmap(self.address.as_ptr().cast(), length::<T>()) };
+        debug_assert!(gone.is_ok(), "munmap of a mapping that was made here");
+    }
+}
+
+/// An address for a `T` in a client: always readable, for the life of the process; never freed.
+#[derive(Debug)]
+pub struct Place<T: Plain> {
+    address: NonNull<T>,
+}
+
+// SAFETY: a `Place` is a `&'static T`, and `T` is `Sync` by `Plain`.
+unsafe impl<T: Plain> Send for Place<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Place<T> {}
+
+impl<T: Plain> Place<T> {
+    /// Takes an address and puts zeroed private memory there.
+    pub fn reserve() -> Result<Place<T>, Error> {
+        // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is replaced.
+        let address = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                length::<T>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(Error::system("reserving an address"))?;
+        let address = NonNull::new(address.cast::<T>()).ok_or(Error::Nonsense("memory at address zero"))?;
+        Ok(Place { address })
+    }
+
+    /// What is there now. The bytes may change under it at any time, also as a whole; they are atomics.
+    pub fn get(&self) -> &'static T {
+        // SAFETY: `reserve` mapped `length::<T>()` bytes there; `put` and `clear` replace the mapping in one step and nothing ever unmaps it,
+        // so the address is readable for the life of the process; any bytes are a valid `T` by `Plain`.
+        unsafe { self.address.as_ref() }
+    }
+
+    /// Puts a broker's memory there, after checking that it is large enough and can not shrink.
+    pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
+        let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
+        if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
+            return Err(Error::Nonsense("the broker's shared memory has another size"));
+        }
+        let seals = fcntl_get_seals(memory).map_err(Error::system("looking at the seals of shared memory"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(Error::Nonsense("the broker's shared memory is not sealed"));
+        }
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        let at = self.address.as_ptr().cast();
+        // SAFETY: the range is the one that `reserve` took and that nothing else uses; readers see the old memory or the new, both valid.
+        unsafe { mmap(at, length::<T>(), ProtFlags::READ | ProtFlags::WRITE, flags, memory, 0) }
+            .map(|_| ())
+            .map_err(Error::system("mapping the broker's shared memory"))
+    }
+
+    /// Puts zeroed private memory there again. One system call and nothing else: a fork's child may call it.
+    pub fn clear(&self) {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let at = self.address.as_ptr().cast();
+        // SAFETY: as in `put`.
+        let cleared = unsafe { mmap_anonymous(at, length::<T>(), ProtFlags::READ | ProtFlags::WRITE, flags) };
+        debug_assert!(
+            cleared.is_ok(),
+            "replacing a mapping by an anonymous one of the same size"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::{Kind, MAGIC, Mode, Reader, Record};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn what_one_side_writes_the_other_reads_and_a_cleared_place_is_free() {
+        let lane = SharedLane::lane().expect("a lane");
+        let place = Place::<Lane>::reserve().expect("a place");
+        let seen = place.get();
+        assert_eq!(
+            Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
+            Some(Mode::Free)
+        );
+        place
+            .put(&lane.memory().try_clone_to_owned().expect("dup"))
+            .expect("mapped");
+        assert_eq!(seen.magic.load(Ordering::Relaxed), MAGIC);
+        lane.orders.mode.store(Mode::Filler as u32, Ordering::Relaxed);
+        assert_eq!(
+            Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
+            Some(Mode::Filler)
+        );
+        let record = Record {
+            kind: Kind::Launch,
+            thread: 1,
+            at: 2,
+            kernel: 3,
+            a: 4,
+            b: 5,
+        };
+        seen.record(record);
+        assert_eq!(Reader::default().next(&lane), Some(record));
+        place.clear();
+        assert_eq!(
+            Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
+            Some(Mode::Free)
+        );
+        assert_eq!(lane.orders.mode.load(Ordering::Relaxed), Mode::Filler as u32);
+    }
+
+    #[test]
+    fn memory_that_could_shrink_or_is_too_small_is_refused() {
+        let place = Place::<Board>::reserve().expect("a place");
+        let open = memfd_create(c"open", MemfdFlags::ALLOW_SEALING).expect("a memfd");
+        assert!(place.put(&open).is_err(), "empty");
+        ftruncate(&open, 1 << 20).expect("sized");
+        assert!(place.put(&open).is_err(), "not sealed");
+        let board = SharedBoard::board().expect("a board");
+        assert!(
+            ftruncate(board.memory(), 0).is_err(),
+            "a sealed board can not be truncated"
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! What the core knows of one client.
+
+use super::{
+    Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, slack::Slack, timeline::Timeline,
+    times::Times,
+};
+use weft_protocol::{Ns, credit::Lease, lane::Mode};
+
+#[derive(Debug)]
+pub(super) struct ClientState {
+    pub id: Client,
+    pub priority: u8,
+    /// The queue it waits in: its priority, where the policy goes by that.
+    pub class: usize,
+    pub mode: Mode,
+    pub times: Times,
+    pub timeline: Timeline,
+    /// As a holder, under `weft`.
+    pub foresight: Foresight,
+    /// As a filler, under `weft`.
+    pub pace: Pace,
+    pub slack: Slack,
+    pub ledger: Ledger,
+    /// The kernel at its gate.
+    pub wait: Option<Wait>,
+    /// As it stands in the queue, if it does.
+    pub queued: Option<Entry>,
+    /// Whether its credit was given under the condition that no holder launches.
+    pub bound: bool,
+    /// What it may do with its credit by itself.
+    pub lease: Option<Lease>,
+    /// A kernel longer than half the delay bound that it was granted credit for.
+    pub long: Option<Long>,
+    /// A revocation was ordered at this time and not answered yet.
+    pub revoking: Option<Ns>,
+    /// Its memory finds no room beside that of others: the length of its turns.
+    pub crowded: Option<Ns>,
+    /// It is another one's turn: it stays out of the queue.
+    pub barred: bool,
+    /// When its last turn among those whose memory finds no room ended.
+    pub turned_at: Ns,
+    /// It was granted credit after that order.
+    pub granted_since: bool,
+    /// It was granted credit and has reported no use of it since.
+    pub unreported: bool,
+    /// Of what the books have left, what was no longer in its word while it waited: threads of it have taken it and not reported it yet.
+    pub untold: Ns,
+    /// Its credit word was empty at this time, and nothing was granted since.
+    pub emptied_at: Option<Ns>,
+    pub attached_at: Ns,
+    pub granted_at: Ns,
+    /// Last sign that its credit is used or its work ends.
+    pub progress_at: Ns,
+    /// Work of it was last seen to end, or work came to the device that had none of it.
+    pub ended_at: Ns,
+    /// Last sign of any work of its own.
+    pub active_at: Ns,
+    /// What it found in gaps keeps it from starving until then.
+    pub fed_until: Ns,
+    /// Credit used, on the scale by which turns are shared out.
+    pub served: Ns,
+    pub launches: u64,
+    pub work: Ns,
+    pub starved: u64,
+    /// Its part of the sum of exposures.
+    pub counted: Ns,
+    /// Its place in the list of clients with exposure, if it is there.
+    pub exposed_at: Option<usize>,
+}
+
+/// A kernel at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub kernel: u64,
+    pub cost: Ns,
+    pub since: Ns,
+    /// What the client had issued when the wait was told.
+    pub issued: Ns,
+}
+
+/// A kernel that may be out alone for longer than the others together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Long {
+    pub cost: Ns,
+    /// What its client has issued, in all, once it is issued; and settled, once it has ended.
+    pub total: Ns,
+}
+
+/// A holder of which nothing is known, and one that is about to launch, is not kept waiting with a greater chance than this.
+const UNKNOWN: f64 = 0.5;
+
+impl ClientState {
+    pub(super) fn new(id: Client, priority: u8, class: usize, times: Times, doubt: f64, now: Ns) -> ClientState {
+        ClientState {
+            id,
+            priority,
+            class,
+            mode: Mode::Free,
+            times,
+            timeline: Timeline::new(doubt),
+            foresight: Foresight::default(),
+            pace: Pace::default(),
+            slack: Slack::default(),
+            ledger: Ledger::default(),
+            wait: None,
+            queued: None,
+            bound: false,
+            lease: None,
+            long: None,
+            revoking: None,
+            crowded: None,
+            barred: false,
+            turned_at: 0,
+            granted_since: false,
+            unreported: false,
+            untold: 0,
+            emptied_at: None,
+            attached_at: now,
+            granted_at: now,
+            progress_at: now,
+            ended_at: now,
+            active_at: now,
+            fed_until: 0,
+            served: 0,
+            launches: 0,
+            work: 0,
+            starved: 0,
+            counted: 0,
+            exposed_at: None,
+        }
+    }
+
+    /// As [`State::opening_for`](super::state::State::opening_for), of this holder.
+    pub(super) fn opening(&self, now: Ns, chance: f64, kernel: Ns, lead: Ns, config: &Config) -> Result<Ns, Ns> {
+        let chance = self.slack.risk(chance, kernel);
+        let slack = match config.switch_cost {
+            0 if self.foresight.stirred_at().is_none() => self.slack.allows().min(config.delay_bound),
+            _ => 0,
+        };
+        if slack == 0 {
+            return self.room(now, chance, lead, config);
+        }
+        let Some(end) = self.timeline.end_if_launched() else {
+            return self.room(now, chance, lead, config);
+        };
+        // Nobody waits for what comes next, so an end that is only predicted is believed.
+        let end = end.saturating_add(self.timeline.slip(config).min(slack));
+        match self.room(now, chance, lead, config) {
+            Ok(room) => Ok(room.saturating_add(slack)),
+            Err(_) if now.saturating_add(lead) >= end => Ok(slack.saturating_add(end.saturating_sub(now))),
+            Err(until) => Err(until.min(end.saturating_sub(lead))),
+        }
+    }
+
+    /// As [`State::room`](super::state::State::room), of this holder. `lead`: how long an order takes until it is work on the device.
+    pub(super) fn room(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
+        let foresight = &self.foresight;
+        let knows = foresight.knows();
+        let room = |elapsed: Ns| match knows {
+            true => foresight.room(elapsed, chance),
+            // Of what is not known nothing is risked.
+            false => foresight.room_unknown(elapsed, chance.min(UNKNOWN)),
+        };
+        if let Some(stirred) = foresight.stirred_at().or(self.timeline.stirred_at()) {
+            let until = stirred.saturating_add(config.open_after);
+            let elapsed = now.saturating_sub(stirred);
+            return match knows || now >= until {
+                true if knows => Ok(foresight.room(elapsed, chance.min(UNKNOWN))),
+                true => Ok(room(elapsed)),
+                false => Err(until),
+            };
+        }
+        let Some(end) = self.timeline.end_if_launched() else {
+            return Ok(Ns::MAX);
+        };
+        let end = end.saturating_add(self.timeline.slip(config));
+        let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
+        if now < end {
+            // Where a gap is known to follow, an order that is given now arrives when the work ends. The next launch would void it.
+            let ready = end.saturating_sub(if followed { lead } else { 0 });
+            return match now >= ready {
+                true => Ok(room(0).saturating_add(end - now)),
+                false => Err(ready),
+            };
+        }
+        // An end that nobody saw may be a launching thread that lost its core for a moment, unless it is known that this kernel is followed by a gap.
+        let silent = end.saturating_add(config.open_unseen);
+        if now < silent && !followed && !self.timeline.is_seen() {
+            return Err(silent);
+        }
+        Ok(room(now - end))
+    }
+
+    /// What it waits with and has no credit for: in the queue, or out of it because it is another one's turn.
+    pub(super) fn wants(&self) -> Option<Wait> {
+        self.wait.filter(|_| self.queued.is_some() || self.barred)
+    }
+
+    /// It launched so much in a gap: it does not starve for as much of that time (`lasts`) as this is of what is `enough`.
+    pub(super) fn fed(&mut self, work: Ns, now: Ns, enough: Ns, lasts: Ns) {
+        let most = now.saturating_add(lasts);
+        let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;
+        self.fed_until = self.fed_until.max(now).saturating_add(lasts).min(most);
+    }
+
+    /// The predicted time of the long kernel that it has on the device, or 0.
+    pub(super) fn long_out(&self) -> Ns {
+        let ledger = &self.ledger;
+        match self.long {
+            // Streams end in no order: where less is out than it takes, it has ended, whatever was issued before it.
+            Some(long) if ledger.outstanding() < long.cost => 0,
+            Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
+            _ => 0,
+        }
+    }
+
+    /// Whether there is credit in its word that could be taken back. What an empty word leaves in the books is on its way.
+    pub(super) fn revocable(&self) -> bool {
+        self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: Ns = 500;
+
+    #[test]
+    fn a_long_kernel_is_out_from_its_launch_to_its_end() {
+        let mut client = ClientState::new(Client(1), 5, 5, Times::default(), 0.0, 0);
+        client.ledger.grant(1_100);
+        client.ledger.report(100, 0, BOUND);
+        assert_eq!(client.long_out(), 0, "none was granted");
+        client.long = Some(Long {
+            cost: 1_000,
+            total: 1_100,
+        });
+        assert_eq!(client.long_out(), 0, "it is not launched yet");
+        client.ledger.report(1_100, 0, BOUND);
+        assert_eq!(client.long_out(), 1_000);
+        client.ledger.report(1_100, 100, BOUND);
+        assert_eq!(client.long_out(), 1_000, "what was before it has ended");
+        // Less is out than it takes: it is the one that has ended, on whatever stream.
+        client.ledger.report(1_100, 200, BOUND);
+        assert_eq!(client.long_out(), 0);
+        client.ledger.report(1_100, 1_100, BOUND);
+        assert_eq!(client.long_out(), 0);
+    }
+}

@@ -1,0 +1,366 @@
+//! Deciding: the policy is asked until it has nothing to say, its verdicts become decisions, and whoever it leaves out is seen to.
+
+use super::{
+    Core, Decision, Ns,
+    client::{ClientState, Long},
+    policy::{self, TopUp, Verdict},
+    queue::Slot,
+    timeline::Phase,
+};
+use weft_protocol::{credit::Lease, lane::Mode};
+
+impl Core {
+    /// Takes back credit that can still be used.
+    pub(super) fn order_revocation(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        if self.state.get(slot).is_some_and(ClientState::revocable) {
+            self.empty(slot, out);
+        }
+    }
+
+    /// Has a client's credit word swapped to zero, whatever is in it.
+    pub(super) fn empty(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let Some(client) = self.state.get_mut(slot) else { return };
+        if client.ledger.left() == 0 || client.revoking.is_some() {
+            return;
+        }
+        client.revoking = Some(now);
+        client.long = None;
+        client.lease = None;
+        client.granted_since = false;
+        out.push(Decision::Revoke(client.id));
+        self.state.account(slot, |_| ());
+        self.state.counters.revocations += 1;
+    }
+
+    /// Says what a client may do with its credit by itself, where that is something else than it was told last.
+    fn let_out(&mut self, slot: Slot, lease: Option<Lease>, out: &mut Vec<Decision>) {
+        self.leased |= lease.is_some();
+        let Some(client) = self.state.get_mut(slot).filter(|client| client.lease != lease) else {
+            return;
+        };
+        client.lease = lease;
+        out.push(Decision::Lease(client.id, lease));
+        self.state.account(slot, |ledger| {
+            if let Some(lease) = lease {
+                ledger.let_out(lease.surplus);
+            }
+        });
+    }
+
+    /// Ends a lease of one who waits: what he has out is known for certain only when nothing comes back to him any more. He is queued when the answer is there.
+    pub(super) fn end_lease(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        self.let_out(slot, None, out);
+        let now = self.now;
+        let Some(client) = self.state.get_mut(slot).filter(|client| client.revoking.is_none()) else {
+            return;
+        };
+        client.revoking = Some(now);
+        client.granted_since = false;
+        out.push(Decision::Revoke(client.id));
+    }
+
+    /// Leases say when the holder is expected: as time passes without it, later.
+    fn look_after_leases(&mut self, out: &mut Vec<Decision>) {
+        // With many fillers there is none, once the last one has ended.
+        let alone = self.state.has_one_filler();
+        if !self.leased {
+            return;
+        }
+        self.leased = alone;
+        for at in 0..self.state.exposed.len() {
+            let slot = self.state.exposed[at];
+            let Some(client) = self.state.get(slot) else { continue };
+            let (Some(old), None) = (client.lease.filter(|_| client.bound), client.revoking) else {
+                continue;
+            };
+            // What comes back to one is not there for another: with several the broker says who gets what.
+            if !alone {
+                self.let_out(slot, None, out);
+                continue;
+            }
+            // Where the holder works, its sign has ended the lease.
+            let Some((new, again)) = self.policy.lease(&self.state, slot, self.now) else {
+                continue;
+            };
+            if differs(&old, &new, self.now) {
+                self.let_out(slot, Some(new), out);
+            }
+            self.wake_at(Some(again));
+        }
+    }
+
+    /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
+    pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        if !self.state.queue.is_empty() {
+            return;
+        }
+        let Some(client) = self.state.get(slot) else { return };
+        let wanted = client.mode == Mode::Filler
+            && client.wait.is_none()
+            && client.revoking.is_none()
+            && client.lease.is_none()
+            && client.bound;
+        if !wanted {
+            return;
+        }
+        match self.policy.top_up(&self.state, slot, self.now) {
+            TopUp::To(total) => self.grant(slot, total, true, out),
+            TopUp::At(at) => self.wake_at(Some(at)),
+            TopUp::No => {}
+        }
+    }
+
+    /// Brings a filler's unused credit up to `total`.
+    pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
+        let (now, half) = (self.now, self.state.config.delay_bound / 2);
+        let foresees = self.state.foresees();
+        let wanted = i64::try_from(total).unwrap_or(i64::MAX);
+        if foresees {
+            let lease = if bound && self.state.has_one_filler() {
+                self.policy.lease(&self.state, slot, now)
+            } else {
+                None
+            };
+            self.wake_at(lease.map(|(_, again)| again));
+            let lease = lease.zip(self.state.get(slot)).map(|((lease, _), client)| {
+                let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
+                // A holder may have work out from when it was a filler.
+                let others = self.state.exposure.saturating_sub(client.counted);
+                let surplus = client.ledger.surplus(credit, (2 * half).saturating_sub(others));
+                Lease { surplus, ..lease }
+            });
+            self.let_out(slot, lease, out);
+        }
+        let Some(client) = self.state.get_mut(slot) else { return };
+        let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
+        let long = long.map(|cost| Long {
+            cost,
+            total: client.ledger.issued().saturating_add(cost),
+        });
+        // Under `weft`, which goes by the clock, one that is out still counts until it is seen to end.
+        client.long = long.or(client.long.filter(|_| foresees && client.long_out() > 0));
+        let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
+        client.bound = bound;
+        client.granted_at = now;
+        client.emptied_at = None;
+        client.granted_since = true;
+        client.unreported = true;
+        out.push(Decision::Grant {
+            client: client.id,
+            credit,
+            bound,
+        });
+        self.state.account(slot, |ledger| ledger.grant(credit));
+        self.state.unqueue(slot);
+        self.state.counters.grants += 1;
+        // Should it not go after all (a sign that nobody told of has voided the credit), it is looked after then.
+        if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
+            self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
+        }
+    }
+
+    /// Asks the policy until there is nothing to do, and sees to those whom it leaves out.
+    pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
+        self.wake = None;
+        if self.state.foresees() {
+            self.look_after_leases(out);
+        }
+        if self.state.waiting == 0 {
+            if let [slot] = self.state.exposed[..]
+                && self.state.foresees()
+            {
+                self.top_up(slot, out);
+            }
+            return;
+        }
+        self.look_after_turns(out);
+        self.look_after_exposed(out);
+        // Who is due comes before whom the policy likes: else it would give away again and again what was taken back for him.
+        if self.policy.shares_minimum() && !self.share_minimum(out) {
+            return;
+        }
+        while !self.state.queue.is_empty() {
+            let verdict = match self.serve_turn() {
+                Some(verdict) => verdict,
+                None => self.policy.next(&self.state, self.now),
+            };
+            match verdict {
+                Verdict::Grant { slot, total, bound } => {
+                    self.count_gap();
+                    self.grant(slot, total, bound, out);
+                }
+                Verdict::Revoke(slot) => self.order_revocation(slot, out),
+                Verdict::Nothing(again) => {
+                    self.wake_at(again);
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(super) fn wake_at(&mut self, at: Option<Ns>) {
+        let Some(at) = at else { return };
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    pub(super) fn count_gap(&mut self) {
+        if self.state.holders.is_empty() {
+            return;
+        }
+        let gap = match self.state.phase(self.now) {
+            Phase::Gap { since, .. } => (since, true),
+            Phase::Open { since } => (since, false),
+            Phase::Busy { .. } => return,
+        };
+        if self.counted_gap != Some(gap) {
+            self.counted_gap = Some(gap);
+            match gap.1 {
+                true => self.state.counters.gaps += 1,
+                false => self.state.counters.open_gaps += 1,
+            }
+        }
+    }
+
+    /// Work that never ends must not hold up the others for ever, nor its own client.
+    pub(super) fn look_after_exposed(&mut self, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let (write_off_after, stuck_after) = (self.state.config.write_off_after, self.state.config.stuck_after);
+        let mut at = 0;
+        while let Some(slot) = self.state.exposed.get(at).copied() {
+            at += 1;
+            let Some(client) = self.state.get_mut(slot) else {
+                continue;
+            };
+            let outstanding = client.ledger.outstanding();
+            // However long it claims to run: twenty times the patience is enough. What it let itself past with, without credit, prolongs the wait by no more than it is said to
+            // take: a launch each millisecond behind work that never ends would prolong it faster than time passes.
+            let over = outstanding.min(client.ledger.overdrawn());
+            let patience = (outstanding - over)
+                .saturating_mul(10)
+                .saturating_add(over)
+                .min(write_off_after.saturating_mul(20));
+            let lost = client
+                .progress_at
+                .saturating_add(write_off_after)
+                .saturating_add(patience);
+            if client
+                .revoking
+                .is_some_and(|since| now > since.saturating_add(write_off_after))
+            {
+                // The answer never came: count the credit as taken back.
+                client.revoking = None;
+                let left = client.ledger.left();
+                self.state.account(slot, |ledger| ledger.revoke(left, 0));
+                self.requeue(slot);
+                at = 0;
+                continue;
+            }
+            let idle_credit = !client.barred || client.revocable();
+            if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
+                // It has the credit and does not go: a sign that we did not see has voided it. Take it back and begin again.
+                let due = client.granted_at.saturating_add(stuck_after);
+                if now < due {
+                    self.wake_at(Some(due));
+                } else {
+                    self.order_revocation(slot, out);
+                }
+                continue;
+            }
+            if outstanding == 0 {
+                // A thread that took credit and died or stands still before it says so, or a client that lies.
+                if client.wants().is_some() && (client.untold > 0 || client.unreported) {
+                    let due = lost.max(client.granted_at.saturating_add(write_off_after));
+                    match now < due {
+                        true => self.wake_at(Some(due)),
+                        false => {
+                            self.state.give_up_untold(slot);
+                            self.state.counters.write_offs += 1;
+                        }
+                    }
+                }
+                continue;
+            }
+            // A client that goes on launching behind work that never ends (its gate lets it, one at a time) does not keep the others waiting with it.
+            let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
+            if now >= lost {
+                self.state.account(slot, |ledger| ledger.write_off());
+                self.state.counters.write_offs += 1;
+                // The list has changed under us; it is short.
+                at = 0;
+                continue;
+            }
+            // Also of one whose turn it is not: its next launch may be what ends its work.
+            let stuck = client.wants().map(|wait| {
+                let since = client.progress_at.max(client.granted_at).max(wait.since);
+                let out_of_turn = client.crowded.filter(|_| client.barred).unwrap_or(0) / 4;
+                let patience = stuck_after.saturating_add(outstanding.saturating_mul(2));
+                (since.saturating_add(patience).saturating_add(out_of_turn), wait.cost)
+            });
+            self.wake_at(Some(lost));
+            match stuck {
+                Some((due, cost)) if now >= due => {
+                    self.state.counters.stuck_grants += 1;
+                    self.grant(slot, cost, false, out);
+                }
+                Some((due, _)) => self.wake_at(Some(due)),
+                None => {}
+            }
+        }
+    }
+
+    /// Lets the one who is due go, one at a time, so that all of them together get no more than the minimum share.
+    /// False where the one who is due waits for what is out to end: nothing more may be given to others before.
+    pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
+        let share = self.state.config.minimum_share;
+        if share <= 0.0 {
+            return true;
+        }
+        while let Some((due, slot)) = self.state.queue.first_due() {
+            let at = due.max(self.next_share);
+            if self.now < at {
+                self.wake_at(Some(at));
+                return true;
+            }
+            let entry = self.state.get(slot).and_then(|client| client.queued);
+            let (cost, long) = entry.map_or((1, 1), |entry| (entry.cost, entry.long));
+            if !self.state.admits(slot, cost) {
+                let again = match policy::make_room(&self.state, slot, cost, self.now) {
+                    Verdict::Revoke(other) => {
+                        self.order_revocation(other, out);
+                        self.state.drained(slot, cost, self.now)
+                    }
+                    Verdict::Nothing(Some(again)) => again,
+                    _ => self.state.drained(slot, cost, self.now),
+                };
+                self.wake_at(Some(again));
+                return false;
+            }
+            let portion = self.portion(slot, cost, long);
+            self.next_share = self.now.saturating_add(self.state.patience(long.max(portion)));
+            self.state.counters.starvation_grants += 1;
+            if let Some(client) = self.state.get_mut(slot) {
+                client.starved += 1;
+            }
+            self.grant(slot, portion, false, out);
+        }
+        true
+    }
+
+    /// How much one who is due gets: the kernel he waits with, and under `weft` what is due for the time that he has to wait at least.
+    fn portion(&self, slot: Slot, cost: Ns, long: Ns) -> Ns {
+        if !self.state.foresees() || long > cost {
+            return cost;
+        }
+        let config = &self.state.config;
+        let due = (config.share_every as f64 * config.minimum_share) as Ns;
+        let room = config.delay_bound.saturating_sub(self.state.exposure_before(slot));
+        cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
+    }
+}
+
+/// Whether a lease is another one, and not only one that was reckoned a moment later.
+fn differs(old: &Lease, new: &Lease, now: Ns) -> bool {
+    let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
+    moved(old.until, new.until) || moved(old.calm.max(now), new.calm.max(now)) || old.depth != new.depth
+}

@@ -1,0 +1,227 @@
+//! What fillers have on the device by the clock, and how far ahead of its end the next kernel must be granted. For policy `weft`.
+//!
+//! The ledger knows what was seen to end; that news comes late. Here work also ends as time passes, so that the next kernel can be on its way when the
+//! one before it ends. The delay bound is kept by the ledger all the same: a clock that is wrong costs a little idle time or a little delay, never the bound.
+
+use std::collections::VecDeque;
+
+use super::queue::Slot;
+use weft_protocol::Ns;
+
+/// From a launch to its beginning on an idle device: 4 to 6 us on recent cards.
+const LAUNCH: Ns = 5_000;
+
+/// A way that took longer than this is no way but a machine that was busy with something else.
+const LONGEST_WAY: Ns = 400_000;
+
+/// Fillers' work by the clock.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Device {
+    /// When all of it is predicted to have ended.
+    free_at: Ns,
+    /// The holder launched since fillers last did: what was there may still be there when it is done.
+    stalled: bool,
+    /// Who of the fillers launched last, since the holder did.
+    last: Option<Slot>,
+    /// How long the ways of orders and of news take.
+    order: Way,
+    wake: Way,
+}
+
+/// A time that is learnt quickly where it grows and slowly where it shrinks: it is to be enough nearly always.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way(Option<Ns>);
+
+impl Way {
+    fn learn(&mut self, took: Ns) {
+        let took = took.min(LONGEST_WAY);
+        self.0 = Some(match self.0 {
+            None => took,
+            Some(known) if took > known => known + (took - known) / 4,
+            Some(known) => known - (known - took) / 32,
+        });
+    }
+}
+
+impl Device {
+    /// A filler launched work that is predicted to take so long. `before`: what was out before.
+    pub(super) fn launched(&mut self, slot: Slot, time: Ns, at: Ns, before: Ns) {
+        let begin = if self.stalled {
+            at.saturating_add(before)
+        } else {
+            self.free_at.max(at)
+        };
+        self.free_at = begin.saturating_add(time);
+        self.stalled = false;
+        self.last = Some(slot);
+    }
+
+    /// No more than this is out, as was just seen.
+    pub(super) fn seen(&mut self, outstanding: Ns, now: Ns) {
+        self.free_at = self.free_at.min(now.saturating_add(outstanding));
+    }
+
+    /// The holder launched.
+    pub(super) fn holder_launched(&mut self) {
+        self.stalled = true;
+        self.last = None;
+    }
+
+    /// How much of what is out is still to run.
+    pub(super) fn remaining(&self, outstanding: Ns, now: Ns) -> Ns {
+        if self.stalled {
+            return outstanding;
+        }
+        self.free_at.saturating_sub(now).min(outstanding)
+    }
+
+    /// How long the device is still at work for fillers, as far as the clock alone tells.
+    pub(super) fn running(&self, now: Ns) -> Ns {
+        if self.stalled {
+            0
+        } else {
+            self.free_at.saturating_sub(now)
+        }
+    }
+
+    /// Whose the device is, of the fillers: going on costs that one no switch.
+    pub(super) fn owner(&self) -> Option<Slot> {
+        self.last
+    }
+
+    pub(super) fn forget(&mut self, slot: Slot) {
+        self.last = self.last.filter(|last| *last != slot);
+    }
+
+    /// A grant became a launch after so long.
+    pub(super) fn order_took(&mut self, time: Ns) {
+        self.order.learn(time);
+    }
+
+    /// The core was woken so long after it was due.
+    pub(super) fn wake_took(&mut self, time: Ns) {
+        self.wake.learn(time);
+    }
+
+    /// So long before the device runs dry the next kernel is granted. Before anything is known, `most`.
+    pub(super) fn lead(&self, most: Ns) -> Ns {
+        let Some(order) = self.order.0 else { return most };
+        let ways = order.saturating_add(self.wake.0.unwrap_or(0));
+        ways.saturating_add(LAUNCH).min(most)
+    }
+}
+
+/// Stretches of holders' work that are remembered.
+const STRETCHES: usize = 256;
+
+/// Between two stretches that are told apart.
+const APART: Ns = 20_000;
+
+/// When holders lately had work on the device, as far as it is known: from the first launch to the end as predicted or seen. With several holders a little too much of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Worked(VecDeque<(Ns, Ns)>);
+
+impl Worked {
+    /// A holder launched work that ends then.
+    pub(super) fn launched(&mut self, at: Ns, end: Ns) {
+        match self.0.back_mut() {
+            Some(last) if at <= last.1.saturating_add(APART) => last.1 = last.1.max(end),
+            _ => {
+                if self.0.len() >= STRETCHES {
+                    self.0.pop_front();
+                }
+                self.0.push_back((at, end));
+            }
+        }
+    }
+
+    /// Nothing of holders was left there, as was seen then.
+    pub(super) fn ended(&mut self, at: Ns) {
+        if let Some(last) = self.0.back_mut().filter(|last| last.0 <= at) {
+            last.1 = at;
+        }
+    }
+
+    /// How much of so long a time from `at` on passed without a holder's work there, before one came back: what began there was at work for as long at least.
+    pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
+        let end = at.saturating_add(time);
+        let mut begin = at;
+        for (first, last) in &self.0 {
+            if *last <= begin {
+                continue;
+            }
+            if *first > begin {
+                return end.min(*first).saturating_sub(begin);
+            }
+            // It was there first.
+            begin = *last;
+        }
+        end.saturating_sub(begin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{MS, US};
+    use super::*;
+
+    #[test]
+    fn work_ends_as_time_passes_and_as_it_is_seen() {
+        let mut device = Device::default();
+        device.launched(1, 100 * US, 0, 0);
+        device.launched(1, 50 * US, 20 * US, 100 * US);
+        assert_eq!(device.remaining(150 * US, 30 * US), 120 * US);
+        device.seen(40 * US, 60 * US);
+        assert_eq!(device.remaining(40 * US, 70 * US), 30 * US);
+        assert_eq!(device.owner(), Some(1));
+        device.holder_launched();
+        assert_eq!(device.owner(), None);
+        assert_eq!(device.remaining(40 * US, 500 * US), 40 * US, "it may have waited");
+        device.launched(2, 10 * US, 500 * US, 40 * US);
+        assert_eq!(device.remaining(50 * US, 500 * US), 50 * US);
+    }
+
+    #[test]
+    fn when_holders_worked_is_remembered_as_stretches() {
+        let mut worked = Worked::default();
+        assert_eq!(worked.without(7, 900 * US), 900 * US);
+        worked.launched(100 * US, 130 * US);
+        worked.launched(120 * US, 150 * US);
+        worked.ended(170 * US);
+        worked.launched(300 * US, 320 * US);
+        assert_eq!(
+            worked.without(0, 100 * US),
+            100 * US,
+            "it ended when the first one began"
+        );
+        assert_eq!(worked.without(40 * US, 61 * US), 60 * US);
+        assert_eq!(worked.without(160 * US, US), 0, "it was there already");
+        assert_eq!(worked.without(160 * US, 30 * US), 20 * US, "and went");
+        assert_eq!(worked.without(170 * US, 130 * US), 130 * US, "between two");
+        assert_eq!(
+            worked.without(120 * US, 900 * US),
+            130 * US,
+            "between two, and through both"
+        );
+        worked.ended(310 * US);
+        assert_eq!(worked.without(310 * US, MS), MS, "it ended sooner than predicted");
+        (0..2 * STRETCHES as Ns).for_each(|turn| worked.launched(1_000 * US + turn * 100 * US, 0));
+        assert_eq!(worked.0.len(), STRETCHES);
+    }
+
+    #[test]
+    fn the_lead_is_what_orders_and_wakings_take() {
+        let mut device = Device::default();
+        assert_eq!(device.lead(125 * US), 125 * US);
+        for _ in 0..10 {
+            device.order_took(20 * US);
+            device.wake_took(US);
+        }
+        assert_eq!(device.lead(125 * US), 26 * US);
+        device.order_took(10_000_000 * US);
+        assert!(device.lead(125 * US) > 100 * US);
+        assert_eq!(device.lead(60 * US), 60 * US);
+        (0..400).for_each(|_| device.order_took(20 * US));
+        assert!(device.lead(125 * US) < 30 * US);
+    }
+}

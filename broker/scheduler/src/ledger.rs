@@ -1,0 +1,266 @@
+//! A filler's account of credit.
+//!
+//! What holds: granted = issued + revoked + left, always and exactly, whatever a client reports; outstanding = issued - settled and never
+//! below zero. `issued` and `settled` are allegations of the client: they only grow, and they grow by no more than can be.
+
+use weft_protocol::Ns;
+
+/// A filler's account of credit. All figures are predicted GPU nanoseconds since the client attached.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger {
+    granted: Ns,
+    issued: Ns,
+    settled: Ns,
+    /// Below zero where overdrawn credit was forgiven.
+    revoked: i64,
+    written_off: Ns,
+    /// Of what was granted, what came back under a lease.
+    renewed: Ns,
+    /// Of what ends, what does not come back, by the lease that was told last. `None`: there never was one.
+    surplus: Option<Ns>,
+    /// Of what is left, so much is no longer waited for: threads have taken it and never said so.
+    given_up: Ns,
+}
+
+/// What a report changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Newly issued.
+    pub issued: Ns,
+    /// Newly seen to end.
+    pub settled: Ns,
+    /// The report said what cannot be; it was corrected.
+    pub corrected: bool,
+}
+
+impl Ledger {
+    pub(super) fn granted(&self) -> Ns {
+        self.granted
+    }
+
+    /// Of what was granted, what came back under a lease.
+    pub(super) fn renewed(&self) -> Ns {
+        self.renewed
+    }
+
+    pub(super) fn issued(&self) -> Ns {
+        self.issued
+    }
+
+    pub(super) fn settled(&self) -> Ns {
+        self.settled
+    }
+
+    pub(super) fn revoked(&self) -> i64 {
+        self.revoked
+    }
+
+    pub(super) fn written_off(&self) -> Ns {
+        self.written_off
+    }
+
+    /// Credit not used yet. Below zero where overdrawn.
+    pub(super) fn left(&self) -> i64 {
+        signed(self.granted) - signed(self.issued) - self.revoked
+    }
+
+    /// Credit that may still be used.
+    pub(super) fn usable(&self) -> Ns {
+        self.left().max(0).unsigned_abs()
+    }
+
+    /// What was issued beyond all credit.
+    pub(super) fn overdrawn(&self) -> Ns {
+        self.left().min(0).unsigned_abs()
+    }
+
+    /// Issued work that was not seen to end.
+    pub(super) fn outstanding(&self) -> Ns {
+        self.issued - self.settled
+    }
+
+    /// The work that may be on the device or come there without another word from us.
+    pub(super) fn exposure(&self) -> Ns {
+        self.usable().saturating_add(self.outstanding())
+    }
+
+    pub(super) fn grant(&mut self, credit: Ns) {
+        self.granted = self.granted.saturating_add(credit);
+    }
+
+    /// A lease is told. All that came back under the last one was told before: credit is given only after what was in the word was taken back.
+    pub(super) fn let_out(&mut self, surplus: Ns) {
+        self.surplus = Some(surplus);
+    }
+
+    /// So much came back in all, under a lease. No more than the lease allows can have. Returns whether it could be.
+    pub(super) fn renew(&mut self, total: Ns) -> bool {
+        let most = self.surplus.map_or(0, |surplus| self.settled.saturating_sub(surplus));
+        let believed = total.clamp(self.renewed, most.max(self.renewed));
+        self.grant(believed - self.renewed);
+        self.renewed = believed;
+        believed == total
+    }
+
+    /// Of all that ends, so much must not come back as credit, if after a grant of `credit` no more than `most` is to be out for good.
+    pub(super) fn surplus(&self, credit: Ns, most: Ns) -> Ns {
+        let out = self.exposure().saturating_add(credit).min(most);
+        let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
+        given.max(0).unsigned_abs()
+    }
+
+    /// A report of the totals. `most` is the most that one launch can issue beyond its credit.
+    pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
+        let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
+        let new_issued = issued.clamp(self.issued, ceiling);
+        // Work that was written off may be reported as settled late, in part or never: never count it twice.
+        let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
+        let change = Change {
+            issued: new_issued - self.issued,
+            settled: new_settled - self.settled,
+            corrected: new_issued != issued || settled > new_issued,
+        };
+        self.issued = new_issued;
+        self.settled = new_settled;
+        self.given_up = self.given_up.saturating_sub(change.issued).min(self.usable());
+        change
+    }
+
+    /// The credit word was swapped to zero and `left` was in it. `most` is the most that one launch can issue beyond its credit. Returns
+    /// whether it could have been.
+    pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
+        // What was issued but is not reported yet is in `left()` and was not in the word, so the word held at most `left()`.
+        let least = self.left().min(0).saturating_sub(signed(most));
+        let believed = left.clamp(least, self.left());
+        self.revoked = self.revoked.saturating_add(believed);
+        self.given_up = self.given_up.min(self.usable());
+        believed == left
+    }
+
+    /// Of what is left, so much was taken from the word and never reported: it is no longer waited for. Should it be reported yet, it is issued then.
+    pub(super) fn give_up(&mut self, untold: Ns) {
+        let untold = untold.min(self.usable().saturating_sub(self.given_up));
+        self.given_up = self.given_up.saturating_add(untold);
+        self.written_off = self.written_off.saturating_add(untold);
+    }
+
+    /// What was taken from the word, in which so much is, and is not reported yet; but for what is no longer waited for.
+    pub(super) fn untold(&self, word: i64) -> Ns {
+        let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
+        taken.saturating_sub(self.given_up)
+    }
+
+    /// Outstanding work is no longer waited for.
+    pub(super) fn write_off(&mut self) {
+        self.written_off = self.written_off.saturating_add(self.outstanding());
+        self.settled = self.issued;
+    }
+}
+
+/// Totals stay far below 2^62 (that is 146 years of GPU time): a report is bounded by [`Ledger::report`].
+fn signed(total: Ns) -> i64 {
+    i64::try_from(total).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: Ns = 1_000_000;
+
+    #[test]
+    fn credit_goes_from_left_to_outstanding_to_settled() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (100, 0, 100));
+        ledger.report(60, 0, MOST);
+        assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 60, 100));
+        ledger.report(60, 60, MOST);
+        assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 0, 40));
+        assert!(ledger.revoke(40, MOST));
+        assert_eq!((ledger.left(), ledger.exposure()), (0, 0));
+    }
+
+    #[test]
+    fn a_launch_on_its_way_when_credit_is_taken_back_is_not_lost() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        // The client took 30 that it has not reported yet: 70 were in the word.
+        assert!(ledger.revoke(70, MOST));
+        assert_eq!((ledger.left(), ledger.exposure()), (30, 30));
+        ledger.report(30, 0, MOST);
+        assert_eq!((ledger.left(), ledger.outstanding()), (0, 30));
+    }
+
+    #[test]
+    fn overdrawn_credit_is_a_debt_until_it_is_forgiven() {
+        let mut ledger = Ledger::default();
+        ledger.grant(10);
+        ledger.report(50, 50, MOST);
+        assert_eq!((ledger.left(), ledger.usable()), (-40, 0));
+        assert!(ledger.revoke(-40, MOST));
+        assert_eq!(ledger.left(), 0);
+    }
+
+    #[test]
+    fn reports_that_cannot_be_are_corrected() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        assert!(ledger.report(u64::MAX, 0, MOST).corrected);
+        assert_eq!(ledger.issued(), 100 + MOST);
+        assert!(ledger.report(5, 0, MOST).corrected, "backwards");
+        assert!(
+            ledger.report(100 + MOST, u64::MAX, MOST).corrected,
+            "settled more than issued"
+        );
+        assert_eq!(ledger.outstanding(), 0);
+        assert!(!ledger.revoke(i64::MAX, MOST));
+    }
+
+    #[test]
+    fn what_was_given_up_does_not_come_back_until_more_is_taken() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        assert_eq!(ledger.untold(0), 100);
+        ledger.give_up(100);
+        assert_eq!((ledger.untold(0), ledger.written_off()), (0, 100));
+        ledger.grant(30);
+        assert_eq!((ledger.untold(30), ledger.untold(10)), (0, 20));
+        ledger.report(100, 0, MOST);
+        assert_eq!((ledger.left(), ledger.untold(0)), (30, 30), "reported after all");
+    }
+
+    #[test]
+    fn written_off_work_is_not_counted_twice() {
+        let mut ledger = Ledger::default();
+        ledger.grant(100);
+        ledger.report(100, 20, MOST);
+        ledger.write_off();
+        assert_eq!((ledger.outstanding(), ledger.written_off()), (0, 80));
+        let change = ledger.report(100, 50, MOST);
+        assert_eq!((change.settled, change.corrected), (0, false));
+        ledger.grant(10);
+        ledger.report(110, 100, MOST);
+        assert_eq!(ledger.outstanding(), 10);
+    }
+
+    proptest! {
+        #[test]
+        fn credit_is_conserved(steps in prop::collection::vec((0u8..4, any::<u64>(), any::<u64>()), 0..60)) {
+            let mut ledger = Ledger::default();
+            for (what, a, b) in steps {
+                match what {
+                    0 => ledger.grant(a % 10_000_000),
+                    1 => { ledger.report(a, b, MOST); }
+                    2 => { ledger.report(a % 100_000_000, b % 100_000_000, MOST); }
+                    _ => { ledger.revoke(a as i64, MOST); }
+                }
+                let sum = i128::from(ledger.issued()) + i128::from(ledger.revoked()) + i128::from(ledger.left());
+                prop_assert_eq!(i128::from(ledger.granted()), sum);
+                prop_assert!(ledger.exposure() >= ledger.outstanding());
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock, no thread, no socket.
+//!
+//! The same core runs in the daemon (real time) and in the lab (virtual time), so a failing schedule is a seed.
+//!
+//! # How to drive it
+//!
+//! Tell it what happened with [`Core::handle`], carry out the [`Decision`]s in their order, tell it [`Event::Tick`] at [`Core::next_wake`] at
+//! the latest. In each turn: read the board's signs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`],
+//! then [`Event::Holds`] and [`Event::Waits`] for each lane that says it waits, as often as it says so), then act.
+//!
+//! # What holds
+//!
+//! * A holder is never told to wait, and a job that is alone is told nothing more.
+//! * What fillers have out (credit not used yet and work whose end was not seen) is at most the larger of [`Config::delay_bound`] and half of it plus one
+//!   kernel. The one exception: a filler whose own work does not end gets its next launch, one after each [`Config::stuck_after`].
+//! * Credit is conserved: granted = issued + revoked + left, for each client, whatever it reports.
+//! * A client that is gone holds nothing.
+//! * Every filler that waits gets credit in the end: by a gap, by its turn, or by the minimum share.
+//! * Those at the top are holders, but for equals whose memory does not fit the device together: they take turns.
+//!
+//! # Where is what
+//!
+//! `timeline` and `times` predict the holder; `ledger` keeps a filler's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
+//! clients say; `policy` says whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does not fit the device together. For policy `weft` alone: `foresight` learns what follows a holder's
+//! kernels, `pace` how long a filler's take, `device` what is still on the device by the clock. All three are blank under the other policies.
+#![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod decide;
+mod device;
+mod event;
+mod foresight;
+mod intake;
+mod ledger;
+mod pace;
+mod policy;
+mod queue;
+mod rota;
+mod slack;
+mod snapshot;
+mod state;
+mod timeline;
+mod times;
+
+pub use config::{Config, PolicyName, UnknownPolicy};
+pub use event::{Decision, Event};
+pub use snapshot::{ClientView, Counters, ForecastView, GapView, Snapshot, WaitView};
+
+use client::ClientState;
+use foresight::Foresight;
+use pace::Pace;
+use policy::Policy;
+use rota::Rota;
+use state::State;
+use timeline::Phase;
+use times::Times;
+
+pub use weft_protocol::{Client, Ns, credit::Lease, lane::Mode};
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Core {
+    state: State,
+    policy: Box<dyn Policy>,
+    rota: Rota,
+    now: Ns,
+    wake: Option<Ns>,
+    /// Nobody gets a minimum share before this.
+    next_share: Ns,
+    /// The gap that was counted last, by its begin, and whether it was of known length.
+    counted_gap: Option<(Ns, bool)>,
+    /// A lease may be out.
+    leased: bool,
+}
+
+impl Core {
+    /// With no client.
+    pub fn new(config: Config) -> Core {
+        Core {
+            policy: policy::by_name(config.policy),
+            state: State::new(config),
+            rota: Rota::default(),
+            now: 0,
+            wake: None,
+            next_share: 0,
+            counted_gap: None,
+            leased: false,
+        }
+    }
+
+    /// What was chosen.
+    pub fn config(&self) -> &Config {
+        &self.state.config
+    }
+
+    /// Takes in what happened and appends what to do about it to `out`. `now` never goes backwards; if it does it counts as the last one.
+    pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        self.now = self.now.max(now);
+        self.state.counters.events += 1;
+        if let Some(due) = self.wake.filter(|due| self.now > *due) {
+            self.state.device.wake_took(self.now - due);
+        }
+        match event {
+            Event::Attached {
+                client,
+                priority,
+                profile,
+            } => {
+                if self.state.slot(client).is_some() {
+                    self.state.counters.strangers += 1;
+                    return;
+                }
+                let times = profile.as_deref().map(Times::of).unwrap_or_default();
+                let priority = self.priority(priority);
+                let class = self.policy.class(priority);
+                let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
+                let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
+                if let Some(profile) = profile.filter(|_| self.state.foresees()) {
+                    // Also where the device does not switch now: that may change while the client is here.
+                    let may_take = self.state.config.spread(&profile);
+                    (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile, may_take));
+                }
+                self.state.add(new);
+                self.assign_modes(out);
+            }
+            Event::Gone(client) => {
+                let Some(slot) = self.known(client) else { return };
+                self.policy.forget(slot);
+                self.rota.forget(slot);
+                self.state.remove(slot);
+                self.assign_modes(out);
+            }
+            Event::Priority(client, priority) => {
+                let Some(slot) = self.known(client) else { return };
+                let priority = self.priority(priority);
+                self.policy.forget(slot);
+                self.rota.forget(slot);
+                let class = self.policy.class(priority);
+                if let Some(client) = self.state.get_mut(slot) {
+                    (client.priority, client.class) = (priority, class);
+                }
+                self.requeue(slot);
+                self.assign_modes(out);
+            }
+            Event::Unprofiled(client) => {
+                let Some(slot) = self.known(client) else { return };
+                let doubt = self.state.config.doubt;
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.times = Times::default();
+                    client.timeline.doubt(doubt);
+                    (client.foresight, client.pace) = Default::default();
+                }
+            }
+            Event::Launched {
+                client,
+                kernel,
+                cost,
+                at,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                if !self.launched(slot, kernel, cost, at, out) {
+                    return;
+                }
+            }
+            Event::Idle(client, at) => {
+                let Some(slot) = self.known(client) else { return };
+                let at = self.past(at);
+                let foresees = self.state.foresees();
+                if let Some(client) = self.state.get_mut(slot)
+                    && client.timeline.idle(at)
+                    && foresees
+                    && client.mode == Mode::Holder
+                {
+                    client.foresight.ended(at);
+                    client.slack.waited(at);
+                    // Of several the others may have work there.
+                    if let [_] = self.state.holders[..] {
+                        self.state.worked.ended(at);
+                    }
+                }
+            }
+            Event::Stirred(client, at) => {
+                let Some(slot) = self.known(client) else { return };
+                let at = self.past(at);
+                let foresees = self.state.foresees();
+                if let Some(client) = self.state.get_mut(slot) {
+                    if foresees && client.mode == Mode::Holder {
+                        let end = client.timeline.end_if_launched().unwrap_or(at);
+                        client.foresight.stirs(at, end);
+                    }
+                    client.timeline.stir(at);
+                    client.active_at = client.active_at.max(at);
+                }
+                if self.state.mode(slot) == Some(Mode::Holder) {
+                    self.holder_is_back(out);
+                }
+            }
+            Event::Waits {
+                client,
+                kernel,
+                cost,
+                since,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                self.waits(slot, kernel, cost, since, out);
+            }
+            Event::Holds { client, left } => {
+                let Some(slot) = self.known(client) else { return };
+                self.state.holds(slot, left);
+                return self.decide_soon();
+            }
+            Event::Passed(client) => {
+                let Some(slot) = self.known(client) else { return };
+                self.state.pass(slot);
+                return self.decide_soon();
+            }
+            Event::Progress {
+                client,
+                issued,
+                settled,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                if !self.progress(slot, issued, settled, out) {
+                    return;
+                }
+                return self.decide_soon();
+            }
+            Event::Renewed { client, total } => {
+                let Some(slot) = self.known(client) else { return };
+                if self.state.account(slot, |ledger| ledger.renew(total)) == Some(false) {
+                    self.state.counters.corrected += 1;
+                }
+                return self.decide_soon();
+            }
+            Event::Crowded { client, turn } => {
+                let Some(slot) = self.known(client) else { return };
+                self.crowded(slot, turn, out);
+            }
+            Event::Revoked { client, left } => {
+                let Some(slot) = self.known(client) else { return };
+                self.revoked(slot, left);
+            }
+            Event::Sampled {
+                client,
+                kernel,
+                time,
+                at,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                if self.state.foresees() {
+                    self.sampled(slot, kernel, time, at);
+                }
+                return self.decide_soon();
+            }
+            Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
+            Event::Tick => {}
+        }
+        self.decide(out);
+    }
+
+    /// Something changed, but more is to come in the same turn: a client whose work has ended is about to say whether it waits for more, and
+    /// nobody else should get the device for that moment.
+    fn decide_soon(&mut self) {
+        if self.state.waiting > 0 {
+            self.wake_at(Some(self.now));
+        }
+    }
+
+    /// When [`Event::Tick`] is due, if nothing happens before. `None`: nothing to wait for. Never before `now`.
+    pub fn next_wake(&self, now: Ns) -> Option<Ns> {
+        self.wake.map(|wake| wake.max(now))
+    }
+
+    /// The state, for people and tests.
+    pub fn snapshot(&self) -> Snapshot {
+        let gap = match self.state.holders.is_empty() {
+            true => None,
+            false => match self.state.phase(self.now) {
+                Phase::Busy { .. } => None,
+                Phase::Gap { since, until, .. } => Some(GapView {
+                    since,
+                    until: Some(until),
+                }),
+                Phase::Open { since } => Some(GapView { since, until: None }),
+            },
+        };
+        Snapshot {
+            policy: self.state.config.policy.as_str(),
+            switch_cost: self.state.config.switch_cost,
+            clients: self.state.clients().map(|client| self.view(client)).collect(),
+            gap,
+            exposure: self.state.exposure,
+            counters: self.state.counters,
+        }
+    }
+
+    fn view(&self, client: &ClientState) -> ClientView {
+        let last = client.timeline.last_active().unwrap_or(0).max(client.active_at);
+        ClientView {
+            client: client.id.0,
+            priority: client.priority,
+            mode: snapshot::mode_name(client.mode),
+            active: client.wait.is_some() || self.now < last.saturating_add(self.state.config.idle_grace),
+            turns: self.rota.has(client),
+            waiting: client.wait.map(|wait| WaitView {
+                kernel: wait.kernel,
+                cost: wait.cost,
+                since: wait.since,
+            }),
+            launches: client.launches,
+            work: client.work,
+            busy_until: client.timeline.busy_until(),
+            granted: client.ledger.granted(),
+            renewed: client.ledger.renewed(),
+            issued: client.ledger.issued(),
+            revoked: client.ledger.revoked(),
+            left: client.ledger.left(),
+            outstanding: client.ledger.outstanding(),
+            written_off: client.ledger.written_off(),
+            starved: client.starved,
+            gaps: ForecastView::of_gaps(client.foresight.quality()),
+            times: ForecastView::of_times(client.pace.quality()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod weft_tests;

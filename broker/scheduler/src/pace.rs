@@ -1,0 +1,496 @@
+//! How long a filler's kernels really take: learnt from the device while it serves.
+//!
+//! The credit that a kernel costs is what its client's table says: the mean of its profile, or what an unknown kernel counts for. Whether a kernel *fits* is asked of a high
+//! quantile of its time in its context instead, and how much is on the device of the middle. Both come from the profile at first, then from what is seen: a
+//! filler's work that ends says how long it took, if it had the device for itself and somebody was looking when it ended.
+//!
+//! Who waits at the gate looks. A job that launches, works on its host and synchronises an age later does not: the end is seen when the host comes back, and what lies between is the host's
+//! time. Taken for the kernel's it would let the kernel into no gap, and each of the few launches that starvation lets through would be seen as late again. Such an end only bounds what is
+//! believed from above. A job whose ends are seen so has launches timed by the device now and then ([`Decision::Times`](super::Decision::Times)): nothing else says what its kernels take.
+
+use std::collections::{HashMap, VecDeque};
+
+use weft_profiles::{
+    Profile,
+    predictor::{Context, Forecast, History, Predictor, Quality},
+};
+
+use weft_protocol::{Ns, lane::is_transfer};
+
+/// Launches whose end is awaited. A filler is seldom so far ahead: its credit bounds it.
+const AWAITED: usize = 256;
+
+/// So many ends seen of a job without a profile, and it is known.
+const KNOWN: u32 = 6;
+
+/// So many ends seen late of a job without a profile, and its launches are timed.
+const LATE: u32 = 4;
+
+/// Who waits at the gate asks the device first after so long, and then as often as it takes for an end to be seen a quarter late at most.
+const FIRST_LOOK: Ns = 50_000;
+
+/// Launches kept for the times that the device tells of them: those come some hundred launches later.
+const RECENT: usize = 1_024;
+
+/// A time counts as known where no more than this part of what an unknown kernel is taken for is uncertain of it.
+const NEAR: Ns = 8;
+
+/// Kernels whose bounds are kept.
+const BOUNDS: usize = 4_096;
+
+/// A launch is timed within this time after it went through the gate.
+const TIMED_WITHIN: Ns = 10_000_000;
+
+/// A launch whose end was not seen.
+#[derive(Debug, Clone, Copy)]
+struct Launch {
+    kernel: u64,
+    context: Context,
+    /// What it was charged.
+    cost: Ns,
+    at: Ns,
+}
+
+/// How an end was seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sight {
+    /// When.
+    pub now: Ns,
+    /// Since when nobody else had the device.
+    pub undisturbed_since: Ns,
+    /// Since when the job waits at the gate with what comes next, if it does.
+    pub waits_since: Option<Ns>,
+    /// What a kernel of which nothing is known is taken for.
+    pub unknown: Ns,
+}
+
+/// A filler's times.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pace {
+    history: History,
+    times: Predictor,
+    awaited: VecDeque<Launch>,
+    /// Charged for the awaited, and for what is settled of the first of them already.
+    settled_of_first: Ns,
+    /// When its work was last seen to end.
+    ended_at: Ns,
+    /// The longest of the kernels that it launched lately, as charged, and as predicted.
+    longest: Ns,
+    slowest: Ns,
+    /// Between launches that did not wait at the gate: host time, and device time of the launch before. Of the last dozens.
+    host: f64,
+    work: f64,
+    /// The last launch: what it was charged, and when it was.
+    last: Option<(Ns, Ns)>,
+    /// Sums of what kernels were charged and of its squares, of the last few hundred.
+    sum: f64,
+    squares: f64,
+    /// Ends seen of single kernels.
+    seen: u32,
+    profiled: bool,
+    /// Ends that nobody was looking for.
+    late: u32,
+    /// Its launches are timed now and then; the last of them, and which kernels they were.
+    timed: bool,
+    recent: VecDeque<Launch>,
+    /// The longest that kernels can have taken lately of which no time is known, where that is less than what such are taken for.
+    bounds: HashMap<u64, Ns>,
+    /// What kernels may well take whose times lie far apart ([`Config::may_take`](super::Config::may_take)).
+    may_take: HashMap<u64, Ns>,
+}
+
+impl Pace {
+    /// With what a profile says of each kernel.
+    pub(super) fn of(profile: &Profile, may_take: Vec<(u64, Ns)>) -> Pace {
+        let mut pace = Pace {
+            may_take: may_take.into_iter().collect(),
+            ..Pace::default()
+        };
+        for kernel in profile.kernels.iter().filter(|kernel| kernel.time.count() > 0) {
+            pace.times.prime(kernel.hash, &kernel.time);
+            pace.profiled = true;
+        }
+        pace
+    }
+
+    /// Whether its times come from a profile.
+    pub(super) fn is_profiled(&self) -> bool {
+        self.profiled
+    }
+
+    /// Whether its times are known well enough to let it run ahead.
+    pub(super) fn is_known(&self) -> bool {
+        self.profiled || self.seen >= KNOWN
+    }
+
+    /// What is to be expected of this kernel, should it be launched next.
+    pub(super) fn of_next(&self, kernel: u64) -> Option<Forecast> {
+        if is_transfer(kernel) {
+            return None;
+        }
+        let mut history = self.history.clone();
+        self.forecast(&history.push(kernel))
+    }
+
+    fn forecast(&self, context: &Context) -> Option<Forecast> {
+        let forecast = self.times.forecast(context)?;
+        // Of a job without a profile the other kernels say nothing about this one.
+        (self.is_known() || forecast.kernels > 0).then_some(forecast)
+    }
+
+    /// What this kernel may well take where its times lie far apart, else 0.
+    pub(super) fn may_take(&self, kernel: u64) -> Ns {
+        self.may_take.get(&kernel).copied().unwrap_or(0)
+    }
+
+    /// The longest of the kernels that it launched lately, as charged.
+    pub(super) fn longest(&self) -> Ns {
+        self.longest
+    }
+
+    /// A kernel that it launched is predicted to take so long.
+    pub(super) fn takes(&mut self, time: Ns) {
+        self.slowest = time.max(self.slowest - self.slowest / 256);
+    }
+
+    /// The longest of the kernels that it launched lately, as predicted.
+    pub(super) fn slowest(&self) -> Ns {
+        self.slowest
+    }
+
+    /// How much work it may be let launch on its own, if no more than `depth` of it is to queue up on the device. A job that launches more slowly than the
+    /// device works never has more there than one kernel: it may go on for as long as the holder stays away.
+    pub(super) fn spread(&self, depth: Ns) -> Ns {
+        if self.work <= self.host {
+            return if self.host > 0.0 { Ns::MAX } else { depth };
+        }
+        (depth as f64 / (1.0 - self.host / self.work)) as Ns
+    }
+
+    /// How long a kernel takes that is found in progress at any time: a long one is found more often than a short one.
+    pub(super) fn in_progress(&self) -> Ns {
+        if self.sum > 0.0 {
+            (self.squares / self.sum) as Ns
+        } else {
+            0
+        }
+    }
+
+    /// It launched. `waited`: at the gate.
+    pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
+        /// The part of what was learnt that stays with each launch.
+        const STAYS: f64 = 1.0 - 1.0 / 64.0;
+        /// A thread that paused for so long did something else than launch.
+        const PAUSE: Ns = 2_000_000;
+        if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE) {
+            self.host = self.host * STAYS + at.saturating_sub(when) as f64;
+            self.work = self.work * STAYS + before as f64;
+        }
+        self.last = Some((cost, at));
+        let context = if is_transfer(kernel) {
+            self.history.context()
+        } else {
+            self.history.push(kernel)
+        };
+        /// The part of the sums that stays with each launch.
+        const REMAINS: f64 = 1.0 - 1.0 / 512.0;
+        self.sum = self.sum * REMAINS + cost as f64;
+        self.squares = self.squares * REMAINS + cost as f64 * cost as f64;
+        self.longest = cost.max(self.longest - self.longest / 256);
+        if self.awaited.len() >= AWAITED {
+            self.awaited.pop_front();
+            self.settled_of_first = 0;
+        }
+        let launch = Launch {
+            kernel,
+            context,
+            cost,
+            at,
+        };
+        if self.timed {
+            if self.recent.len() >= RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(launch);
+        }
+        self.awaited.push_back(launch);
+    }
+
+    /// Work worth `settled` ended.
+    pub(super) fn ended(&mut self, settled: Ns, sight: &Sight) {
+        let now = sight.now;
+        self.settled_of_first = self.settled_of_first.saturating_add(settled);
+        let mut ended = 0;
+        let mut last = None;
+        while let Some(first) = self.awaited.front().copied() {
+            if self.settled_of_first < first.cost {
+                break;
+            }
+            self.settled_of_first -= first.cost;
+            self.awaited.pop_front();
+            ended += 1;
+            last = Some(first);
+        }
+        if self.awaited.is_empty() {
+            self.settled_of_first = 0;
+        }
+        let began = last.map_or(now, |launch| launch.at.max(self.ended_at));
+        if ended == 0 {
+            return;
+        }
+        self.ended_at = now;
+        // What a profile says is better than ends, which are seen a little late at best.
+        let Some(launch) = last.filter(|_| !self.profiled) else {
+            return;
+        };
+        let took = now.saturating_sub(began);
+        let watched = is_watched(began, now, sight.waits_since);
+        if !watched {
+            self.late = self.late.saturating_add(1);
+        }
+        // Several that were seen to end together say nothing about each.
+        if ended > 1 {
+            return;
+        }
+        if watched && began >= sight.undisturbed_since {
+            self.times.learn(&launch.context, took);
+            self.seen = self.seen.saturating_add(1);
+        } else {
+            self.bounded(&launch, 0, took, sight.unknown);
+        }
+    }
+
+    /// Whether its launches are to be timed from now on: its ends come late, and it has no profile. True once.
+    pub(super) fn begins_to_be_timed(&mut self) -> bool {
+        let begins = !self.timed && !self.profiled && self.late >= LATE;
+        self.timed |= begins;
+        begins
+    }
+
+    /// Its launches are timed no more. Returns whether they were.
+    pub(super) fn ends_to_be_timed(&mut self) -> bool {
+        self.recent.clear();
+        std::mem::take(&mut self.timed)
+    }
+
+    /// The time of a kernel that was launched at `at`, as the device itself measured it. `alone`: for so much of it no holder had work there, so it took no less. `unknown`: as in [`Sight`].
+    pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
+        // Where it stood in the sequence is known of the last ones; any other counts for the kernel by itself.
+        let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
+        let found = self.recent.iter().rev().find(is_it).copied();
+        let launch = found.unwrap_or_else(|| Launch {
+            kernel,
+            context: History::default().push(kernel),
+            cost: 0,
+            at,
+        });
+        let alone = alone.min(time);
+        if self.profiled || time - alone <= unknown / NEAR {
+            self.times.learn(&launch.context, time);
+            self.seen = self.seen.saturating_add(1);
+        } else {
+            self.bounded(&launch, alone, time, unknown);
+        }
+    }
+
+    /// A launch took something between two times. Where that says more than what is believed, it counts.
+    fn bounded(&mut self, launch: &Launch, least: Ns, most: Ns, unknown: Ns) {
+        if self.forecast(&launch.context).is_some() {
+            self.times.at_least(&launch.context, least);
+            self.times.at_most(&launch.context, most);
+        } else if least > unknown {
+            self.times.learn(&launch.context, least);
+        } else if most < unknown && (self.bounds.len() < BOUNDS || self.bounds.contains_key(&launch.kernel)) {
+            let bound = self.bounds.entry(launch.kernel).or_default();
+            *bound = most.max(*bound - *bound / 8);
+        }
+    }
+
+    /// What a kernel takes at most of which no time is known, as far as its ends tell.
+    pub(super) fn bound(&self, kernel: u64) -> Ns {
+        self.bounds.get(&kernel).copied().unwrap_or(Ns::MAX)
+    }
+
+    /// What is awaited will not be told.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+        self.awaited.clear();
+        self.settled_of_first = 0;
+    }
+
+    /// How good the forecasts were, and on how many contexts they rest.
+    pub(super) fn quality(&self) -> (Quality, usize) {
+        (self.times.quality(), self.times.contexts())
+    }
+}
+
+/// Whether somebody was looking when work ended that began at `began` and was seen to have ended at `now`. Who waits at the gate (`waits_since`) was: if that was from the beginning, or for so
+/// long that the device was asked in vain before.
+fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
+    let Some(since) = waits_since else { return false };
+    let (unwatched, took) = (since.saturating_sub(began), now.saturating_sub(began));
+    let watched = took.saturating_sub(unwatched);
+    unwatched <= FIRST_LOOK || (watched >= unwatched && watched >= 2 * FIRST_LOOK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{MS, US};
+    use super::*;
+
+    const UNKNOWN: Ns = 500 * US;
+
+    fn ended(pace: &mut Pace, settled: Ns, now: Ns, undisturbed_since: Ns, waits_since: Option<Ns>) {
+        let sight = Sight {
+            now,
+            undisturbed_since,
+            waits_since,
+            unknown: UNKNOWN,
+        };
+        pace.ended(settled, &sight);
+    }
+
+    #[test]
+    fn a_job_without_a_profile_is_known_after_a_few_ends() {
+        let mut pace = Pace::default();
+        let mut now = 0;
+        for _ in 0..KNOWN {
+            assert!(!pace.is_known());
+            pace.launched(5, 20 * US, now, true);
+            let next = now + 10 * US;
+            now += 700 * US;
+            ended(&mut pace, 20 * US, now, 0, Some(next));
+            now += 50 * US;
+        }
+        assert!(pace.is_known() && !pace.begins_to_be_timed());
+        let forecast = pace.of_next(5).expect("seen");
+        assert!(forecast.middle.abs_diff(700 * US) < 20 * US, "{forecast:?}");
+        assert!(forecast.high >= forecast.middle);
+    }
+
+    #[test]
+    fn an_end_that_nobody_looked_for_is_no_time_of_a_kernel() {
+        let mut pace = Pace::default();
+        let mut now = 0;
+        for step in 0..40 {
+            assert_eq!(step == LATE, pace.begins_to_be_timed(), "step {step}");
+            pace.launched(5, 20 * US, now, true);
+            now += 1_200 * US;
+            ended(&mut pace, 20 * US, now, 0, None);
+            now += 50 * US;
+        }
+        assert!(!pace.is_known() && pace.of_next(5).is_none());
+        // The device says what it takes; and that stays so however late ends are seen.
+        for _ in 0..KNOWN {
+            pace.launched(5, 20 * US, now, true);
+            pace.measured(5, 8 * US, now + US, 8 * US, UNKNOWN);
+            now += 1_200 * US;
+            ended(&mut pace, 20 * US, now, 0, None);
+        }
+        assert!(pace.is_known());
+        assert_eq!(pace.of_next(5).map(|forecast| forecast.middle), Some(8 * US));
+    }
+
+    #[test]
+    fn an_end_that_is_seen_late_corrects_what_is_believed_to_be_longer() {
+        let mut pace = Pace::default();
+        let mut now = 0;
+        for _ in 0..2 * KNOWN {
+            pace.launched(5, 20 * US, now, true);
+            ended(&mut pace, 20 * US, now + 4 * MS, 0, Some(now));
+            now += 5 * MS;
+        }
+        assert!(pace.of_next(5).expect("seen").middle > 3 * MS);
+        for _ in 0..40 {
+            pace.launched(5, 20 * US, now, true);
+            ended(&mut pace, 20 * US, now + 300 * US, 0, None);
+            now += MS;
+        }
+        let middle = pace.of_next(5).expect("seen").middle;
+        assert!((250 * US..700 * US).contains(&middle), "{middle}");
+    }
+
+    #[test]
+    fn a_time_that_holds_the_holders_work_is_a_bound_and_no_more() {
+        let mut pace = Pace::default();
+        let mut now = MS;
+        for turn in 0..60 {
+            pace.launched(5, 20 * US, now, true);
+            pace.measured(5, 100 * US, now, 100 * US, UNKNOWN);
+            pace.launched(5, 20 * US, now + MS, true);
+            pace.measured(5, 2 * MS, now + MS, if turn < 20 { 3 * US } else { 900 * US }, UNKNOWN);
+            if turn == 19 {
+                let middle = pace.of_next(5).expect("measured").middle;
+                assert!(middle.abs_diff(100 * US) < 10 * US, "{middle}");
+            }
+            now += 5 * MS;
+        }
+        let middle = pace.of_next(5).expect("measured").middle;
+        assert!(
+            middle > 150 * US,
+            "it was at work for 900 us when the holder came: {middle}"
+        );
+    }
+
+    #[test]
+    fn who_waits_while_it_ends_sees_the_end() {
+        assert!(!is_watched(0, 1_200 * US, None));
+        assert!(is_watched(0, 1_200 * US, Some(10 * US)));
+        assert!(is_watched(0, 1_200 * US, Some(400 * US)), "it was asked in vain before");
+        assert!(
+            !is_watched(0, 1_200 * US, Some(1_130 * US)),
+            "it had ended when it was asked first"
+        );
+        assert!(
+            is_watched(MS, MS + 20 * US, Some(MS - 5 * US)),
+            "it waited before that began"
+        );
+    }
+
+    #[test]
+    fn what_ended_together_or_beside_others_teaches_nothing() {
+        let mut pace = Pace::default();
+        pace.launched(1, 20 * US, 0, true);
+        pace.launched(2, 20 * US, 0, true);
+        ended(&mut pace, 40 * US, 900 * US, 0, Some(0));
+        assert_eq!(pace.seen, 0);
+        pace.launched(1, 20 * US, 1_000 * US, true);
+        ended(&mut pace, 20 * US, 9_000 * US, 2_000 * US, Some(1_000 * US));
+        assert_eq!(pace.seen, 0, "somebody else ran until 2 ms");
+        pace.launched(1, 20 * US, 9_100 * US, true);
+        ended(&mut pace, 10 * US, 9_200 * US, 2_000 * US, Some(9_100 * US));
+        ended(&mut pace, 10 * US, 9_300 * US, 2_000 * US, Some(9_100 * US));
+        assert_eq!(pace.seen, 1, "in two parts");
+    }
+
+    #[test]
+    fn a_job_that_launches_slowly_queues_nothing_up() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.spread(50 * US), 50 * US, "nothing is known");
+        for step in 0..100 {
+            pace.launched(1, 5 * US, step * 40 * US, false);
+        }
+        assert_eq!(pace.spread(50 * US), Ns::MAX);
+        // The gate is no work of the host's.
+        for step in 100..400 {
+            pace.launched(1, 100 * US, step * 150 * US, true);
+            pace.launched(1, 100 * US, step * 150 * US + 10 * US, false);
+        }
+        let spread = pace.spread(90 * US);
+        assert!((95 * US..110 * US).contains(&spread), "{spread}");
+    }
+
+    #[test]
+    fn ceiling_of_what_is_awaited() {
+        let mut pace = Pace::default();
+        for at in 0..10_000 {
+            pace.launched(at, Ns::MAX / 2, at, true);
+        }
+        assert!(pace.awaited.len() <= AWAITED && pace.recent.is_empty());
+        pace.timed = true;
+        (0..10_000).for_each(|at| pace.launched(at, 1, at, true));
+        assert!(pace.recent.len() <= RECENT);
+        ended(&mut pace, Ns::MAX, 1, 0, None);
+        ended(&mut pace, Ns::MAX, 1, 0, None);
+    }
+}

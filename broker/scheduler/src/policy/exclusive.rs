@@ -1,0 +1,52 @@
+//! `exclusive`: the most important active job runs alone.
+//!
+//! A job is active while it has work and for the idle grace after it. Nobody less important runs meanwhile, not even in gaps; then
+//! the next class runs, as far as the delay bound goes, so that the more important job finds the device nearly free when it comes
+//! back. Jobs of equal importance share: as holders side by side, as fillers in turns.
+
+use super::{
+    super::{queue::Slot, state::State},
+    Policy, Verdict, holder_and_fillers,
+    turns::Turns,
+};
+use weft_protocol::{Ns, lane::Mode};
+
+#[derive(Debug, Default)]
+pub(super) struct Exclusive {
+    turns: Turns,
+}
+
+impl Policy for Exclusive {
+    fn mode(&self, priority: u8, first: u8) -> Mode {
+        holder_and_fillers(priority, first)
+    }
+
+    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+        let Some(class) = state.queue.first_class() else {
+            return Verdict::Nothing(None);
+        };
+        let grace = state.config.idle_grace;
+        let holders = state
+            .holders
+            .iter()
+            .filter_map(|slot| state.get(*slot)?.timeline.last_active())
+            .max();
+        // Class 0 of fillers would be the holders' own; whoever never showed any work is not active.
+        let fillers = state
+            .class_active_at
+            .iter()
+            .take(class)
+            .copied()
+            .filter(|at| *at > 0)
+            .max();
+        let active_until = holders.max(fillers).map_or(0, |last| last.saturating_add(grace));
+        if now < active_until {
+            return Verdict::Nothing(Some(active_until));
+        }
+        self.turns.next(class, state, now, true)
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.turns.forget(slot);
+    }
+}

@@ -1,0 +1,540 @@
+//! When a holder's work ends, and what comes then.
+//!
+//! A holder launches ahead of the device. Its submitted work is predicted to end at `busy_until`: each launch adds its predicted time
+//! behind what is there. That end is where a gap begins; a synchronising call that returns with nothing left confirms it, and says
+//! so more exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it says anything.
+//!
+//! Predictions are wrong where kernels are unknown, or the device is not as fast as when the profile was taken. So each confirmed end teaches how
+//! much longer (or shorter) than predicted this client's work takes; an end that nobody confirms is believed after that much time.
+
+use super::{Config, times::Times};
+use weft_protocol::{Ns, lane::is_transfer};
+
+/// What a holder leaves to others at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing before `until` at the earliest: it works, or is about to come back.
+    Busy { until: Ns },
+    /// A gap of known length.
+    Gap { since: Ns, until: Ns, over: Ns },
+    /// Nobody knows when it comes back.
+    Open { since: Ns },
+}
+
+/// Work is never believed to take more than so many times its prediction: a synchronising call that comes late is no slow device. Nor less than one so
+/// many parts of it.
+const UTMOST_STRETCH: f64 = 8.0;
+
+/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference. When it rises it is believed at once: too early hurts the holder.
+const STRETCH_DECAY: f64 = 0.1;
+
+/// A holder whose ends are not seen is believed to be as slow as they last told for so many times the work that they were of; then half as much, and so on: one end that was
+/// seen late must not keep fillers away for good.
+const LESSONS: Ns = 16;
+
+/// Four ends are seen before it is believed that work ends when it should. A burst that nobody waited for counts a sixteenth of one: a job that never waits is not suspected for ever.
+const ENOUGH: u8 = 4 * SEEN;
+const SEEN: u8 = 16;
+
+/// Bursts are told apart by their predicted lengths: below 64 us, four times as long each, beyond 4 s.
+const CLASSES: usize = 10;
+
+#[derive(Debug, Clone)]
+pub(super) struct Timeline {
+    /// How much longer than predicted its work takes.
+    stretch: f64,
+    /// When the submitted work would end by its predicted times alone.
+    busy_until: Ns,
+    /// When the work that is submitted now began.
+    burst_start: Ns,
+    last_kernel: u64,
+    last_launch: Ns,
+    /// Nothing is left on the device, seen at this time, after the last launch.
+    idle_at: Option<Ns>,
+    /// It is about to launch, seen at this time, after the last launch.
+    stirred_at: Option<Ns>,
+    /// How much later than predicted its work was seen to end lately.
+    slip: Ns,
+    /// The same by the length of what was submitted, where an end of such was seen: the end of short work says nothing about long work. (A language model's prompt takes as long as its
+    /// input has words; the many tokens behind it end when they should.)
+    slips: [Option<Ns>; CLASSES],
+    /// How much is known of its ends, up to [`ENOUGH`].
+    known: u8,
+    /// Predicted time of the longest of the bursts whose ends taught lately.
+    lesson: Ns,
+    /// Predicted time of what was launched since an end was last seen, or the learnt factor last halved.
+    untaught: Ns,
+    /// Whether it ever launched.
+    launched: bool,
+}
+
+impl Timeline {
+    /// Of a client whose work is taken to last `doubt` longer than predicted (a part of it) until something is learnt.
+    pub(super) fn new(doubt: f64) -> Timeline {
+        Timeline {
+            stretch: (1.0 + doubt).clamp(1.0, UTMOST_STRETCH),
+            busy_until: 0,
+            burst_start: 0,
+            last_kernel: 0,
+            last_launch: 0,
+            idle_at: None,
+            stirred_at: None,
+            slip: 0,
+            slips: [None; CLASSES],
+            known: 0,
+            lesson: 0,
+            untaught: 0,
+            launched: false,
+        }
+    }
+
+    /// What was predicted so far came from nowhere: its work is taken to last `doubt` longer until something is learnt.
+    pub(super) fn doubt(&mut self, doubt: f64) {
+        self.stretch = self.stretch.max((1.0 + doubt).clamp(1.0, UTMOST_STRETCH));
+    }
+
+    /// When the submitted work is predicted to end.
+    pub(super) fn busy_until(&self) -> Ns {
+        let predicted = self.busy_until.saturating_sub(self.burst_start);
+        let stretched = (predicted as f64 * self.stretch) as Ns;
+        self.burst_start.saturating_add(stretched)
+    }
+
+    /// How much later than predicted its work may well end, until that is seen. Where few ends were seen, by what others may have out at most and the way there and back.
+    pub(super) fn slip(&self, config: &Config) -> Ns {
+        match self.idle_at {
+            Some(_) => 0,
+            None if self.known < ENOUGH => self.slip.max(config.delay_bound.saturating_add(2 * config.switch_cost)),
+            None => self.slips[self.class()].unwrap_or(self.slip),
+        }
+    }
+
+    /// The class of what is submitted.
+    fn class(&self) -> usize {
+        let predicted = self.busy_until.saturating_sub(self.burst_start);
+        ((predicted >> 14).max(1).ilog2() as usize / 2).min(CLASSES - 1)
+    }
+
+    /// Whether a synchronising call told that the work has ended.
+    pub(super) fn is_seen(&self) -> bool {
+        self.idle_at.is_some()
+    }
+
+    /// When it was seen that it is about to launch.
+    pub(super) fn stirred_at(&self) -> Option<Ns> {
+        self.stirred_at
+    }
+
+    /// When the work ended or is predicted to, if there ever was any.
+    pub(super) fn end_if_launched(&self) -> Option<Ns> {
+        self.launched.then(|| self.end())
+    }
+
+    /// When the work ended or is predicted to.
+    fn end(&self) -> Ns {
+        self.idle_at.unwrap_or_else(|| self.busy_until())
+    }
+
+    /// A launch at `at`. `behind` is other clients' work that is on the device before it. What lies further ahead than the `longest` kernel is
+    /// no prediction any more.
+    pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
+        if !self.launched || at >= self.end() {
+            self.burst_start = at;
+            self.busy_until = at.saturating_add(behind);
+            self.known = self.known.saturating_add(1).min(ENOUGH);
+        }
+        let horizon = at.max(self.last_launch).saturating_add(longest);
+        self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
+        self.last_launch = self.last_launch.max(at);
+        self.unlearn(cost);
+        // A transfer is no kernel: behind a kernel it changes nothing about the gap to come. The first thing after an idle time is the input of what is
+        // about to be launched: nobody knows how soon, but the gap before is over.
+        if !is_transfer(kernel) {
+            self.last_kernel = kernel;
+            self.stirred_at = None;
+        } else if self.idle_at.is_some() || !self.launched {
+            self.last_kernel = 0;
+            self.stirred_at = Some(at);
+        }
+        self.launched = true;
+        self.idle_at = None;
+    }
+
+    /// It works, on what nobody knows, until about then.
+    pub(super) fn assume_busy(&mut self, now: Ns, until: Ns) {
+        self.burst_start = now;
+        self.busy_until = self.busy_until.max(until);
+        self.last_launch = self.last_launch.max(now);
+        self.last_kernel = 0;
+        self.launched = true;
+        self.idle_at = None;
+    }
+
+    /// Nothing is left on the device. Returns false where a later launch has made that old news.
+    pub(super) fn idle(&mut self, at: Ns) -> bool {
+        if at < self.last_launch {
+            return false;
+        }
+        // The first sight is the nearest to the truth.
+        if self.idle_at.is_none() {
+            let late = at.saturating_sub(self.busy_until());
+            // Believed at once where it grows; it shrinks slowly.
+            self.slip = late.max(self.slip - self.slip / 16);
+            let slip = &mut self.slips[self.class()];
+            *slip = Some(slip.map_or(late, |slip| late.max(slip - slip / 16)));
+            self.known = self.known.saturating_add(SEEN).min(ENOUGH);
+            self.learn(at);
+            self.idle_at = Some(at);
+        }
+        true
+    }
+
+    fn learn(&mut self, end: Ns) {
+        let predicted = self.busy_until.saturating_sub(self.burst_start);
+        if predicted == 0 {
+            return;
+        }
+        let took = end.saturating_sub(self.burst_start) as f64 / predicted as f64;
+        let took = took.clamp(1.0 / UTMOST_STRETCH, UTMOST_STRETCH);
+        self.lesson = predicted.max(self.lesson - self.lesson / 16);
+        self.untaught = 0;
+        self.stretch = if took > self.stretch {
+            took
+        } else {
+            self.stretch + (took - self.stretch) * STRETCH_DECAY
+        };
+    }
+
+    /// Work was launched, and no end is seen: what an end taught is not believed for ever.
+    fn unlearn(&mut self, cost: Ns) {
+        self.untaught = self.untaught.saturating_add(cost);
+        if self.stretch > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {
+            self.stretch = 1.0 + (self.stretch - 1.0) / 2.0;
+            self.untaught = 0;
+        }
+    }
+
+    pub(super) fn stir(&mut self, at: Ns) {
+        if at >= self.last_launch {
+            self.stirred_at = Some(at);
+        }
+    }
+
+    /// The last sign of life: a launch, a stir, work that is not over.
+    pub(super) fn last_active(&self) -> Option<Ns> {
+        if !self.launched {
+            return self.stirred_at;
+        }
+        Some(self.end().max(self.last_launch).max(self.stirred_at.unwrap_or(0)))
+    }
+
+    pub(super) fn phase(&self, now: Ns, times: &Times, config: &Config) -> Phase {
+        if let Some(stirred) = self.stirred_at {
+            let until = stirred.saturating_add(config.open_after);
+            if now < until {
+                return Phase::Busy { until };
+            }
+        }
+        if !self.launched {
+            return Phase::Open { since: 0 };
+        }
+        let end = self.end();
+        if now < end {
+            return Phase::Busy { until: end };
+        }
+        // A gap that is filled costs two switches: one that is shorter is not worth it.
+        let worth = config.small_gap.max(config.switch_cost.saturating_mul(2));
+        if let Some(gap) = times.gap_after(self.last_kernel).filter(|gap| *gap > worth) {
+            let back = end.saturating_add(gap);
+            let over = back.saturating_add(config.open_after);
+            return match now {
+                now if now < back => Phase::Gap {
+                    since: end,
+                    until: back,
+                    over,
+                },
+                now if now < over => Phase::Busy { until: over },
+                _ => Phase::Open { since: over },
+            };
+        }
+        // An end that nobody saw may be a launching thread that lost its core for a moment.
+        let patience = if self.idle_at.is_some() {
+            config.open_after
+        } else {
+            config.open_unseen
+        };
+        let silent = end.saturating_add(patience);
+        if now < silent {
+            return Phase::Busy { until: silent };
+        }
+        Phase::Open { since: silent }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_profiles::Aggregator;
+
+    use super::{
+        super::config::{MS, US},
+        *,
+    };
+
+    const LONGEST: Ns = 10_000 * MS;
+    const LONG: u64 = 1;
+    const SHORT: u64 = 2;
+    const UNKNOWN: u64 = 3;
+
+    fn times() -> Times {
+        let mut run = Aggregator::new();
+        run.sampled(LONG, MS, Some(5 * MS));
+        run.sampled(SHORT, MS, Some(20 * US));
+        Times::of(&run.finish("p", 0))
+    }
+
+    fn config() -> Config {
+        Config::default()
+    }
+
+    fn phase(timeline: &Timeline, now: Ns) -> Phase {
+        timeline.phase(now, &times(), &config())
+    }
+
+    #[test]
+    fn launches_queue_behind_each_other() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(SHORT, 100 * US, 0, 0, LONGEST);
+        timeline.launch(SHORT, 100 * US, 10 * US, 0, LONGEST);
+        assert_eq!(timeline.busy_until(), 200 * US);
+        assert_eq!(phase(&timeline, 150 * US), Phase::Busy { until: 200 * US });
+        timeline.launch(SHORT, 50 * US, MS, 300 * US, LONGEST);
+        assert_eq!(
+            timeline.busy_until(),
+            MS + 350 * US,
+            "a new burst starts behind what others have there"
+        );
+    }
+
+    #[test]
+    fn a_known_gap_ends_when_the_holder_is_predicted_back() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        let (until, over) = (6 * MS, 6 * MS + 200 * US);
+        assert_eq!(phase(&timeline, MS), Phase::Gap { since: MS, until, over });
+        assert_eq!(
+            phase(&timeline, until),
+            Phase::Busy { until: over },
+            "it is expected back"
+        );
+        assert_eq!(
+            phase(&timeline, over),
+            Phase::Open { since: over },
+            "it did not come back"
+        );
+    }
+
+    #[test]
+    fn seeing_the_end_is_better_than_predicting_it() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        assert!(timeline.idle(400 * US));
+        assert!(timeline.idle(500 * US));
+        let since = 400 * US;
+        assert!(matches!(phase(&timeline, 600 * US), Phase::Gap { since: s, .. } if s == since));
+        timeline.launch(LONG, MS, 2 * MS, 0, LONGEST);
+        assert!(!timeline.idle(MS), "old news");
+        let until = 2 * MS + 940 * US;
+        assert_eq!(
+            phase(&timeline, 2 * MS + 1),
+            Phase::Busy { until },
+            "it took less than predicted once"
+        );
+    }
+
+    #[test]
+    fn a_transfer_does_not_hide_the_kernel_before_it() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        timeline.launch(0, 3 * US, 0, 0, LONGEST);
+        assert!(timeline.idle(MS + 5 * US));
+        assert!(matches!(phase(&timeline, MS + 5 * US), Phase::Gap { .. }));
+    }
+
+    #[test]
+    fn an_input_copy_ends_the_gap() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        timeline.idle(MS);
+        assert!(matches!(phase(&timeline, 2 * MS), Phase::Gap { .. }));
+        timeline.stir(3 * MS);
+        timeline.launch(0, 3 * US, 3 * MS, 0, LONGEST);
+        assert!(timeline.idle(3 * MS + 20 * US));
+        let until = 3 * MS + 200 * US;
+        assert_eq!(phase(&timeline, 3 * MS + 50 * US), Phase::Busy { until });
+        let open = 3 * MS + 220 * US;
+        assert_eq!(
+            phase(&timeline, until),
+            Phase::Busy { until: open },
+            "its launches were to come"
+        );
+        assert_eq!(phase(&timeline, open), Phase::Open { since: open });
+    }
+
+    #[test]
+    fn a_small_or_unknown_gap_opens_after_silence() {
+        for kernel in [SHORT, UNKNOWN] {
+            let mut timeline = Timeline::new(0.0);
+            timeline.launch(kernel, MS, 0, 0, LONGEST);
+            timeline.idle(MS);
+            assert_eq!(phase(&timeline, MS), Phase::Busy { until: MS + 200 * US });
+            assert_eq!(phase(&timeline, MS + 200 * US), Phase::Open { since: MS + 200 * US });
+        }
+    }
+
+    #[test]
+    fn an_end_that_nobody_saw_is_doubted() {
+        let mut timeline = Timeline::new(0.25);
+        timeline.launch(UNKNOWN, 8 * MS, 0, 0, LONGEST);
+        assert_eq!(timeline.busy_until(), 10 * MS);
+        let silent = 10 * MS + 1_000 * US;
+        assert_eq!(phase(&timeline, 10 * MS), Phase::Busy { until: silent });
+        assert_eq!(phase(&timeline, silent), Phase::Open { since: silent });
+    }
+
+    #[test]
+    fn each_end_that_is_seen_teaches_how_far_predictions_fall_short() {
+        let mut timeline = Timeline::new(0.0);
+        let mut burst = |start: Ns, took: Ns| {
+            timeline.launch(UNKNOWN, MS, start, 0, LONGEST);
+            let predicted = timeline.busy_until() - start;
+            timeline.idle(start + took);
+            predicted
+        };
+        assert_eq!(burst(0, 4 * MS), MS);
+        assert_eq!(burst(100 * MS, 4 * MS), 4 * MS, "longer is believed at once");
+        assert_eq!(burst(200 * MS, MS), 4 * MS);
+        assert_eq!(burst(300 * MS, MS), 3_700 * US, "shorter by and by");
+        burst(400 * MS, 90 * MS);
+        assert_eq!(burst(500 * MS, MS), 8 * MS, "to a point");
+        for step in 6..106 {
+            burst(step * 100 * MS, MS / 2);
+        }
+        assert_eq!(burst(20_000 * MS, MS / 2) / US, 500, "shorter than predicted too");
+    }
+
+    #[test]
+    fn until_some_ends_were_seen_work_may_end_later_by_all_that_fillers_may_have_out() {
+        let config = config();
+        let most = config.delay_bound + 2 * config.switch_cost;
+        let mut timeline = Timeline::new(0.0);
+        for turn in 0..4 {
+            timeline.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
+            assert_eq!(timeline.slip(&config), most, "{turn} ends were seen");
+            timeline.idle(turn * 100 * MS + MS);
+            assert_eq!(timeline.slip(&config), 0, "it was seen");
+        }
+        timeline.launch(UNKNOWN, MS, 400 * MS, 0, LONGEST);
+        assert_eq!(timeline.slip(&config), 0, "four of them came in time");
+        let mut never_waits = Timeline::new(0.0);
+        for turn in 0..u64::from(ENOUGH) {
+            assert_eq!(never_waits.slip(&config), most);
+            never_waits.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
+        }
+        assert_eq!(never_waits.slip(&config), 0, "nobody will ever tell");
+    }
+
+    #[test]
+    fn ends_of_short_work_say_nothing_about_long_work() {
+        let config = config();
+        let mut timeline = Timeline::new(0.0);
+        let mut now = 0;
+        // Predicted, and how long it takes.
+        let mut burst = |predicted: Ns, takes: Ns| {
+            now += 100 * MS;
+            timeline.launch(UNKNOWN, predicted, now, 0, LONGEST);
+            let slip = timeline.slip(&config);
+            timeline.idle(now + takes);
+            slip
+        };
+        let (prompt, token) = (16 * MS, 2 * MS);
+        for _ in 0..4 {
+            burst(prompt, 24 * MS);
+            burst(prompt, 12 * MS);
+        }
+        let long = burst(prompt, 24 * MS);
+        assert!(long >= 4 * MS, "{long}");
+        for _ in 0..200 {
+            burst(token, token);
+        }
+        let after = burst(prompt, 12 * MS);
+        assert!(
+            after >= 4 * MS,
+            "{after} after tokens that ended when they should, {long} before"
+        );
+        assert!(burst(token, token) < 100 * US);
+        assert!(
+            burst(400 * MS, 400 * MS) < MS,
+            "of a length never seen: as all of them together"
+        );
+    }
+
+    #[test]
+    fn one_late_end_is_not_believed_for_ever() {
+        let mut timeline = Timeline::new(0.0);
+        timeline.launch(UNKNOWN, MS, 0, 0, LONGEST);
+        timeline.idle(8 * MS);
+        // From now on nobody waits. 10 ms of work every 20 ms: it is on its way for a while, and then not.
+        let mut start = 100 * MS;
+        let predicted = |timeline: &mut Timeline, start: Ns| {
+            timeline.launch(UNKNOWN, 10 * MS, start, 0, LONGEST);
+            timeline.busy_until() - start
+        };
+        assert_eq!(predicted(&mut timeline, start), 80 * MS);
+        for _ in 0..40 {
+            start += 20 * MS;
+            predicted(&mut timeline, start);
+        }
+        start += 20 * MS;
+        let after = predicted(&mut timeline, start);
+        assert!(after < 15 * MS, "{after}");
+    }
+
+    #[test]
+    fn ends_that_come_again_and_again_as_late_are_believed() {
+        let mut timeline = Timeline::new(0.0);
+        for turn in 0..100 {
+            let start = turn * 100 * MS;
+            for _ in 0..10 {
+                timeline.launch(UNKNOWN, MS, start, 0, LONGEST);
+            }
+            if turn > 0 {
+                assert_eq!(timeline.busy_until() - start, 30 * MS);
+            }
+            timeline.idle(start + 30 * MS);
+        }
+    }
+
+    #[test]
+    fn a_stir_closes_the_gap_for_a_while() {
+        let mut timeline = Timeline::new(0.0);
+        assert_eq!(phase(&timeline, 5), Phase::Open { since: 0 });
+        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        timeline.stir(2 * MS);
+        assert_eq!(
+            phase(&timeline, 2 * MS),
+            Phase::Busy {
+                until: 2 * MS + 200 * US
+            }
+        );
+        assert!(matches!(phase(&timeline, 3 * MS), Phase::Gap { .. }));
+    }
+
+    #[test]
+    fn ceiling_of_a_prediction() {
+        let mut timeline = Timeline::new(0.0);
+        for _ in 0..100 {
+            timeline.launch(UNKNOWN, u64::MAX / 2, 7, u64::MAX, LONGEST);
+        }
+        assert_eq!(timeline.busy_until(), 7 + LONGEST);
+    }
+}
