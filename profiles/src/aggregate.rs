@@ -13,7 +13,7 @@ const LONGEST: Ns = 3_600_000_000_000;
 /// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by [`MAX_KERNELS`].
 #[derive(Debug, Clone, Default)]
 pub struct Aggregator {
-    kernels: HashMap<u64, Seen>,
+    kernels: HashMap<u64, SampledKernel>,
     names: Names,
     gpu: Gpu,
     memory_peak: u64,
@@ -23,7 +23,7 @@ pub struct Aggregator {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct SampledKernel {
     launches: u64,
     time: Sketch,
     gap: Sketch,
@@ -117,7 +117,7 @@ impl Aggregator {
         }
     }
 
-    fn seen(&mut self, hash: u64) -> Option<&mut Seen> {
+    fn seen(&mut self, hash: u64) -> Option<&mut SampledKernel> {
         if self.kernels.len() >= MAX_KERNELS && !self.kernels.contains_key(&hash) {
             return None;
         }

@@ -29,9 +29,13 @@ pub mod working_set;
 
 pub use aggregate::Aggregator;
 pub use error::Error;
-pub use profile::{Gpu, KernelProfile, MAX_KERNELS, Profile};
+pub use profile::{Gpu, KernelProfile, Profile};
 pub use sketch::Sketch;
 pub use store::{Store, valid_name};
 
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;
+
+/// Kernels that a profile holds at most. A tuner's run makes some thousands. What comes after these is
+/// counted, not kept.
+pub const MAX_KERNELS: usize = 65_536;

@@ -3,10 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 
-use crate::{Error, Ns, Sketch, working_set::WorkingSets};
-
-/// Kernels that a profile holds at most. A tuner's run makes some thousands; what comes after these is counted, not kept.
-pub const MAX_KERNELS: usize = 65_536;
+use crate::{Error, MAX_KERNELS, Ns, Sketch, working_set::WorkingSets};
 
 /// The GPU that a profile was taken on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -104,14 +104,14 @@ pub enum Unrefined {
 /// What a served job's processes showed, together.
 #[derive(Debug, Clone, Default)]
 pub struct Served {
-    kernels: HashMap<u64, Seen>,
+    kernels: HashMap<u64, RefinedKernel>,
     names: Names,
     gpu: Option<Gpu>,
     samples: u64,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct RefinedKernel {
     holder: Sketch,
     filler: Sketch,
     all: Sketch,
@@ -223,7 +223,7 @@ impl Profile {
 }
 
 /// What a kernel may be believed to take, if it was timed so often. `None` if not.
-fn believed(seen: &Seen, enough: u64) -> Option<Sketch> {
+fn believed(seen: &RefinedKernel, enough: u64) -> Option<Sketch> {
     [&seen.holder, &seen.filler, &seen.all]
         .into_iter()
         .find(|times| times.count() >= enough)
@@ -237,7 +237,7 @@ fn own_part(times: &Sketch) -> Sketch {
 }
 
 /// What was timed of a kernel that the profile times, or lists.
-fn follow(known: &mut KernelProfile, seen: &Seen, refined: &mut Refined) {
+fn follow(known: &mut KernelProfile, seen: &RefinedKernel, refined: &mut Refined) {
     let says = |times: &Sketch, part: f64| times.quantile(part).unwrap_or(0) as f64;
     let (low, middle, high) = (says(&known.time, 0.1), says(&known.time, 0.5), says(&known.time, 0.9));
     let (shorter, longer) = (low.min(middle * (1.0 - NEAR)), high.max(middle * (1.0 + NEAR)));

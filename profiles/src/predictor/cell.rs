@@ -1,6 +1,6 @@
 //! What was seen of one context: a middle and how far values lie below and above it, in twenty bytes.
 
-use super::Forecast;
+use super::forecast::Forecast;
 use crate::{Ns, Sketch};
 
 /// So many values are averaged; later ones replace earlier ones by and by, so that a job that changes is followed.

@@ -5,7 +5,7 @@
 //! times smaller than that of a mean per kernel, with it 2.0 times (`scripts/lab --kind predictor`).
 #![forbid(unsafe_code)]
 
-use super::Forecast;
+use super::forecast::Forecast;
 use crate::Ns;
 
 /// How fast it follows: about the last dozen values count.

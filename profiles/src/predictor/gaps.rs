@@ -2,7 +2,7 @@
 //!
 //! Asked is [`Gaps::room`]: how much time may be used from now on, if the holder is to find it used with no more than a given chance.
 
-use super::{Context, Forecast, Predictor, Quality, shape::Shape};
+use super::{Context, Forecast, MATERIAL, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
 
 /// Distributions kept of one job. What follows a request is one context, or a few.
@@ -22,14 +22,14 @@ const LONG: Ns = 500_000;
 #[derive(Debug, Clone, Default)]
 pub struct Gaps {
     predictor: Predictor,
-    shapes: Vec<Known>,
+    shapes: Vec<NamedShape>,
 }
 
 /// Gaps after a kernel and its predecessor.
 #[derive(Debug, Clone)]
-struct Known {
+struct NamedShape {
     name: u64,
-    shape: Shape,
+    shape: GapShape,
     longest: Ns,
 }
 
@@ -58,12 +58,12 @@ impl Gaps {
             known.longest = known.longest.max(gap);
             return;
         }
-        if gap < super::MATERIAL || self.shapes.len() >= SHAPES && !self.make_room(gap) {
+        if gap < MATERIAL || self.shapes.len() >= SHAPES && !self.make_room(gap) {
             return;
         }
-        let mut shape = Shape::default();
+        let mut shape = GapShape::default();
         shape.add(gap);
-        self.shapes.push(Known {
+        self.shapes.push(NamedShape {
             name,
             shape,
             longest: gap,
@@ -89,7 +89,7 @@ impl Gaps {
     pub fn outlook(&self, context: &Context) -> Outlook {
         let forecast = self.predictor.forecast(context);
         let name = context.of_pair();
-        let known = |known: &Known| known.name == name && known.shape.total() >= ENOUGH;
+        let known = |known: &NamedShape| known.name == name && known.shape.total() >= ENOUGH;
         Outlook {
             forecast,
             shape: self.shapes.iter().position(known),
@@ -106,7 +106,7 @@ impl Gaps {
         }
         match outlook.forecast {
             Some(forecast) => forecast.room(elapsed, chance),
-            None => super::lasting(elapsed, chance),
+            None => forecast::lasting(elapsed, chance),
         }
     }
 

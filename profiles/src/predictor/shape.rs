@@ -17,21 +17,21 @@ const MOST: u32 = 400;
 
 /// The distribution of one context's values.
 #[derive(Debug, Clone)]
-pub(super) struct Shape {
+pub(super) struct GapShape {
     counts: [u16; BUCKETS],
     total: u32,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape {
+impl Default for GapShape {
+    fn default() -> GapShape {
+        GapShape {
             counts: [0; BUCKETS],
             total: 0,
         }
     }
 }
 
-impl Shape {
+impl GapShape {
     pub(super) fn add(&mut self, value: Ns) {
         if self.total >= MOST {
             self.total = 0;
@@ -57,7 +57,7 @@ impl Shape {
         let left = of_here + f64::from(later);
         // Hardly ever seen to last so long: what has lasted will last.
         if left < 1.0 {
-            return super::lasting(elapsed, chance);
+            return super::forecast::lasting(elapsed, chance);
         }
         let mut spare = left * chance;
         let mut from = elapsed;
@@ -124,7 +124,7 @@ mod tests {
             }
         }
         assert_eq!(bucket(Ns::MAX), BUCKETS - 1);
-        let mut shape = Shape::default();
+        let mut shape = GapShape::default();
         (0..100_000).for_each(|_| shape.add(Ns::MAX));
         assert!(shape.total() <= MOST);
         assert!(shape.room(0, 0.1) > 1_000 * MS);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn two_humps_leave_room_before_and_between_them() {
-        let mut shape = Shape::default();
+        let mut shape = GapShape::default();
         for _ in 0..50 {
             shape.add(200 * US);
             shape.add(10 * MS);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn without_memory_there_is_always_the_same_room() {
-        let mut shape = Shape::default();
+        let mut shape = GapShape::default();
         // Quantiles of waiting for a random event, 5 ms in the mean.
         for step in 0..390 {
             let part = (f64::from(step) + 0.5) / 390.0;
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_has_lasted_longer_than_ever_will_last() {
-        let mut shape = Shape::default();
+        let mut shape = GapShape::default();
         (0..50).for_each(|_| shape.add(MS));
         let room = shape.room(100 * MS, 0.1);
         assert!((5 * MS..20 * MS).contains(&room), "{room}");

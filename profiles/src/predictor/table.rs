@@ -15,7 +15,7 @@ const FIRST: usize = 64;
 const NEAR: usize = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct ContextCell {
     /// 0: empty.
     name: u64,
     cell: Cell,
@@ -23,12 +23,12 @@ struct Place {
 
 /// The table.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Table {
-    places: Vec<Place>,
+pub(super) struct ContextTable {
+    places: Vec<ContextCell>,
     used: usize,
 }
 
-impl Table {
+impl ContextTable {
     pub(super) fn len(&self) -> usize {
         self.used
     }
@@ -73,14 +73,14 @@ impl Table {
         if self.used * 4 >= self.places.len() * 3 && self.places.len() < MOST_CONTEXTS {
             self.grow();
         }
-        if !self.enter(Place { name, cell }) && self.places.len() < MOST_CONTEXTS {
+        if !self.enter(ContextCell { name, cell }) && self.places.len() < MOST_CONTEXTS {
             self.grow();
-            self.enter(Place { name, cell });
+            self.enter(ContextCell { name, cell });
         }
     }
 
     /// False if the neighbourhood was full; then the least seen neighbour has given way, if the table is at its largest.
-    fn enter(&mut self, new: Place) -> bool {
+    fn enter(&mut self, new: ContextCell) -> bool {
         let near = self.near(new.name);
         let largest = self.places.len() >= MOST_CONTEXTS;
         let places = &mut self.places[near];
@@ -101,7 +101,7 @@ impl Table {
 
     fn grow(&mut self) {
         let room = (self.places.len() * 2).max(FIRST);
-        let old = std::mem::replace(&mut self.places, vec![Place::default(); room]);
+        let old = std::mem::replace(&mut self.places, vec![ContextCell::default(); room]);
         self.used = 0;
         for place in old.into_iter().filter(|place| place.name != 0) {
             // One in thousands finds its new neighbourhood full and is learnt again.
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_was_entered_is_found() {
-        let mut table = Table::default();
+        let mut table = ContextTable::default();
         assert_eq!(table.find(5), None);
         for number in 0..5_000 {
             table.insert(name(number), Cell::first(number, 0.0));
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn ceiling_of_contexts() {
-        let mut table = Table::default();
+        let mut table = ContextTable::default();
         let kept = name(1);
         let mut cell = Cell::first(7, 0.0);
         (0..250).for_each(|_| cell.learn(7, 0.0));

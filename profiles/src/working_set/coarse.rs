@@ -10,11 +10,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::{
     Access, Allocations, Formula, HostResidency, KernelWorkingSet, Launch, Template, Touched, WordTemplate,
-    formula::{self, Sample},
-    kept::{self, pointers},
+    formula::{self, BoundedSample},
     ranges::{self, Span},
+    samples::{LaunchSample, LaunchSamples, pointers},
     table,
-    template::{MAX_PIECES, MAX_RECALLED, signature},
+    template::{MAX_PIECES, MAX_RECALLED},
 };
 
 /// Of launches with the same arguments so many are kept: with its data elsewhere, each shows other neighbours.
@@ -56,13 +56,13 @@ impl Grain {
 }
 
 /// What was seen of one kernel: of each launch what was touched, united.
-pub(super) type Seen = kept::Seen<Word, Vec<Span>>;
+pub(super) type CoarseSamples = LaunchSamples<SeenPointer, Vec<Span>>;
 
-type Kept = kept::Kept<Word, Vec<Span>>;
+type CoarseSample = LaunchSample<SeenPointer, Vec<Span>>;
 
 /// A word of a launch that was a pointer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Word {
+pub(super) struct SeenPointer {
     value: u64,
     /// Its allocation.
     bounds: Span,
@@ -75,7 +75,7 @@ pub(super) struct Word {
 }
 
 /// Of one word and some launches of the same numbers.
-struct Behind {
+struct CommonUse {
     /// What all of them show, relative to the pointer and moved so that [`HERE`] is the pointer's own address.
     pieces: Vec<Span>,
     /// The least that was touched from the pointer on, bytes.
@@ -87,7 +87,7 @@ struct Behind {
 /// Where a pointer's own address stands in spans that are relative to it.
 const HERE: u64 = 1 << 63;
 
-impl Kept {
+impl CoarseSample {
     /// What was seen between two addresses, relative to a third.
     fn between(&self, from: u64, upto: u64, to: u64) -> Vec<Span> {
         let first = self.whole.partition_point(|(_, end)| *end <= from);
@@ -98,7 +98,7 @@ impl Kept {
     }
 
     /// What was seen behind a word before the next pointer: most likely its own.
-    fn own(&self, word: &Word, grain: Grain) -> Vec<Span> {
+    fn own(&self, word: &SeenPointer, grain: Grain) -> Vec<Span> {
         let mut own = Vec::new();
         if word.before == 0 {
             // What lies before it in its own block the prefetcher may have brought.
@@ -116,7 +116,7 @@ impl Kept {
     }
 
     /// What it may have touched inside a range that is relative to it.
-    fn may(&self, word: &Word, (from, upto): Span) -> Vec<Span> {
+    fn may(&self, word: &SeenPointer, (from, upto): Span) -> Vec<Span> {
         let absolute = |at: u64| word.value.wrapping_add(at.wrapping_sub(HERE));
         let from = absolute(from).clamp(word.bounds.0, word.bounds.1);
         let upto = absolute(upto).clamp(word.bounds.0, word.bounds.1);
@@ -124,18 +124,18 @@ impl Kept {
     }
 
     /// The range that the word points into.
-    fn range(&self, word: &Word) -> Option<Span> {
+    fn range(&self, word: &SeenPointer) -> Option<Span> {
         let at = self.whole.partition_point(|(_, end)| *end <= word.value);
         self.whole.get(at).copied().filter(|(begin, _)| *begin <= word.value)
     }
 
     /// The range that it points into may be all the pointer's before it.
-    fn is_explained(&self, word: &Word) -> bool {
+    fn is_explained(&self, word: &SeenPointer) -> bool {
         self.range(word).is_some_and(|(begin, _)| word.before >= begin)
     }
 
     /// The least that was touched from the pointer on, bytes: what neither the next pointer nor the prefetcher explains.
-    fn least(&self, word: &Word, grain: Grain) -> u64 {
+    fn least(&self, word: &SeenPointer, grain: Grain) -> u64 {
         let Some((begin, end)) = self.range(word) else {
             return 0;
         };
@@ -152,11 +152,11 @@ impl Kept {
     }
 }
 
-impl Seen {
+impl CoarseSamples {
     /// A launch, the allocations that were live, and what was seen to be touched.
     pub(super) fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched], scratch: &mut Vec<u8>) {
         self.observed += 1;
-        let signature = signature(launch, scratch, |_, word| live.find(word).is_some());
+        let signature = launch.signature(scratch, |_, word| live.find(word).is_some());
         if !self.has_room(launch, signature, KEPT_ALIKE) {
             return;
         }
@@ -167,7 +167,7 @@ impl Seen {
             let next = pointers.get(upto).map_or(bounds.1, |(next, ..)| (*next).min(bounds.1));
             let before = from.checked_sub(1).and_then(|at| pointers.get(at));
             let before = before.map(|(before, ..)| *before).filter(|before| *before >= bounds.0);
-            let word = Word {
+            let word = SeenPointer {
                 value: *value,
                 bounds: *bounds,
                 next,
@@ -176,7 +176,7 @@ impl Seen {
             };
             (*offset, word)
         };
-        let mut words: Vec<(u16, Word)> = pointers.iter().map(word).collect();
+        let mut words: Vec<(u16, SeenPointer)> = pointers.iter().map(word).collect();
         words.sort_unstable_by_key(|(offset, _)| *offset);
         let seen = ranges::spans(touched);
         let bytes = size_of_val(&words[..]) + size_of_val(&seen[..]);
@@ -193,16 +193,16 @@ impl Seen {
         let offsets = self.offsets();
         let launches: Vec<Launch> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
         let key = table::finest(&launches, &offsets);
-        let mut groups: HashMap<u64, Vec<&Kept>> = HashMap::new();
+        let mut groups: HashMap<u64, Vec<&CoarseSample>> = HashMap::new();
         for (kept, launch) in self.kept.iter().zip(&launches) {
             groups.entry(table::hash(launch, &key)).or_default().push(kept);
         }
-        let mut groups: Vec<(u64, Vec<&Kept>)> = groups.into_iter().collect();
+        let mut groups: Vec<(u64, Vec<&CoarseSample>)> = groups.into_iter().collect();
         groups.sort_unstable_by_key(|(hash, _)| *hash);
         let left = self.left_over(&offsets, grain);
         let used = offsets.iter().copied().filter(|offset| !left.contains(offset));
         used.filter_map(|offset| {
-            let each: Vec<(u64, &Kept, Behind)> = groups
+            let each: Vec<(u64, &CoarseSample, CommonUse)> = groups
                 .iter()
                 .filter_map(|(hash, group)| {
                     let (kept, behind) = behind(group, offset, grain)?;
@@ -220,7 +220,7 @@ impl Seen {
                 true => {
                     // Launch by launch: a number that never comes again is no key, and may be a factor.
                     let alone = self.kept.iter().filter_map(|kept| behind(&[kept], offset, grain));
-                    let alone: Vec<(&Kept, Behind)> = alone.collect();
+                    let alone: Vec<(&CoarseSample, CommonUse)> = alone.collect();
                     let samples = alone.iter().map(|(kept, behind)| (*kept, behind));
                     rule(kernel, &offsets, samples, true)
                 }
@@ -237,7 +237,7 @@ impl Seen {
 
     /// Words that were never used but where another one was the same pointer that is used by itself elsewhere: what is left over in gaps.
     fn left_over(&self, offsets: &[u16], grain: Grain) -> HashSet<u16> {
-        let used = |kept: &Kept, word: &Word| !kept.own(word, grain).is_empty();
+        let used = |kept: &CoarseSample, word: &SeenPointer| !kept.own(word, grain).is_empty();
         let mut alone: HashSet<u16> = HashSet::new();
         for kept in &self.kept {
             let words = kept.words.iter().filter(|(_, word)| !word.shared && used(kept, word));
@@ -266,8 +266,8 @@ impl Seen {
 }
 
 /// What launches of the same numbers touched behind a word, and one of them. `None` where the word is no pointer in any.
-fn behind<'a>(group: &[&'a Kept], offset: u16, grain: Grain) -> Option<(&'a Kept, Behind)> {
-    let some: Vec<(&Kept, &Word)> = group
+fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(&'a CoarseSample, CommonUse)> {
+    let some: Vec<(&CoarseSample, &SeenPointer)> = group
         .iter()
         .filter_map(|kept| Some((*kept, kept.word(offset)?)))
         .collect();
@@ -290,11 +290,15 @@ fn behind<'a>(group: &[&'a Kept], offset: u16, grain: Grain) -> Option<(&'a Kept
     if torn {
         pieces = own;
     }
-    Some((some.first()?.0, Behind { pieces, least, torn }))
+    Some((some.first()?.0, CommonUse { pieces, least, torn }))
 }
 
 /// The template of one word; `None` where it is never used.
-fn template(rule: Option<Formula>, key: &[super::Term], each: Vec<(u64, &Kept, Behind)>) -> Option<Template> {
+fn template(
+    rule: Option<Formula>,
+    key: &[super::Term],
+    each: Vec<(u64, &CoarseSample, CommonUse)>,
+) -> Option<Template> {
     let mut all: Vec<Span> = each
         .iter()
         .flat_map(|(.., behind)| behind.pieces.iter().copied())
@@ -350,17 +354,17 @@ fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
 fn rule<'a>(
     kernel: u64,
     pointers: &[u16],
-    each: impl Iterator<Item = (&'a Kept, &'a Behind)>,
+    each: impl Iterator<Item = (&'a CoarseSample, &'a CommonUse)>,
     torn: bool,
 ) -> Option<Formula> {
-    let mut samples: Vec<Sample> = Vec::new();
+    let mut samples: Vec<BoundedSample> = Vec::new();
     for (kept, behind) in each {
         let most = match &behind.pieces[..] {
             [] => 0,
             [(HERE, end)] => i64::try_from(end - HERE).ok()?,
             _ => return None,
         };
-        samples.push(Sample {
+        samples.push(BoundedSample {
             launch: kept.launch(kernel),
             least: i64::try_from(behind.least).ok()?.max(1).min(most),
             most,
@@ -396,7 +400,7 @@ mod tests {
     fn learnt(launches: &[Case<'_>]) -> Vec<WordTemplate> {
         let mut live = Allocations::new();
         live.add(BASE, 1 << 30);
-        let mut seen = Seen::default();
+        let mut seen = CoarseSamples::default();
         for (pointers, number, ranges) in launches {
             let words = pointers.iter().map(|at| BASE + at * KB).chain([*number]);
             let parameters: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();

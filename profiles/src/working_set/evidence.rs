@@ -1,9 +1,13 @@
 //! What tells which memory a kernel touched.
 //!
-//! One trait with a back end for each source, and each launch's evidence says whether it is [`Certainty::Exact`] or a guess: the simulated GPU's ledger is exact for the kernels
-//! whose parameters it understands and guesses at the others; what a real GPU shows happened. The host's page table says which pages left the host while the kernel ran, in
-//! pages and without reads told from writes; whether a driver takes pages off the host on the GPU's first touch, who uses it tries first.
-//! CUPTI's unified-memory records say which ranges were migrated because of faults.
+//! [`Evidence`] is the trait, with a back end for each source. Each launch's evidence says whether it
+//! is [`Certainty::Exact`] or a guess:
+//!
+//! * [`SimulatedLedger`], of the simulated GPU: exact for the kernels whose parameters it understands,
+//!   a guess for the others.
+//! * [`HostResidency`], of a real one: the host's page table says which pages left the host while the
+//!   kernel ran. It tells pages, not bytes, and reads not from writes. Not every driver takes pages off
+//!   the host on the GPU's first touch, so its user tries that first.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -147,68 +151,6 @@ impl Evidence for HostResidency {
     }
 }
 
-/// A range that was migrated to the device, from a record of CUPTI's unified-memory counters (kind: bytes transferred host to device, cause: GPU page faults).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MigratedRange {
-    /// Where it begins.
-    pub address: u64,
-    /// Its size.
-    pub bytes: u64,
-    /// Begin and end of the transfer, on the clock of the launches.
-    pub time: (u64, u64),
-}
-
-/// CUPTI's records of one stretch of launches that ran one after the other.
-#[derive(Debug, Default)]
-pub struct CuptiRecords {
-    migrated: Vec<MigratedRange>,
-    /// By number, with begin and end.
-    launches: Vec<(u64, u64, u64)>,
-}
-
-impl CuptiRecords {
-    /// The driver migrates in blocks of 64 KB and less; ranges are as coarse as that.
-    pub const GRANULE: u64 = 64 << 10;
-
-    /// When a launch ran.
-    pub fn launched(&mut self, launch: u64, begin: u64, end: u64) {
-        self.launches.push((launch, begin, end));
-    }
-
-    /// A record.
-    pub fn migrated(&mut self, range: MigratedRange) {
-        self.migrated.push(range);
-    }
-}
-
-impl Evidence for CuptiRecords {
-    fn granule(&self) -> u64 {
-        CuptiRecords::GRANULE
-    }
-
-    fn tells_access(&self) -> bool {
-        false
-    }
-
-    fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty> {
-        let at = self.launches.iter().position(|(number, ..)| *number == launch)?;
-        let (_, begin, end) = self.launches.swap_remove(at);
-        self.migrated.retain(|range| {
-            // A fault's transfer begins while the kernel that faulted runs.
-            let mine = begin <= range.time.0 && range.time.0 < end;
-            if mine {
-                into.push(Touched {
-                    address: range.address,
-                    bytes: range.bytes,
-                    access: Access::ReadWrite,
-                });
-            }
-            !mine
-        });
-        Some(Certainty::Exact)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,27 +186,6 @@ mod tests {
             evidence.touched(4, &mut touched).is_some() && touched.is_empty(),
             "known to have touched nothing"
         );
-    }
-
-    #[test]
-    fn records_belong_to_the_launch_that_ran() {
-        let mut evidence = CuptiRecords::default();
-        evidence.launched(1, 0, 100);
-        evidence.launched(2, 100, 200);
-        for (address, at) in [(0x1000, 10), (0x2000, 99), (0x3000, 100), (0x4000, 500)] {
-            evidence.migrated(MigratedRange {
-                address,
-                bytes: 64,
-                time: (at, at + 50),
-            });
-        }
-        let mut touched = Vec::new();
-        assert!(evidence.touched(2, &mut touched).is_some());
-        assert_eq!(touched, [range(0x3000, 64)]);
-        touched.clear();
-        assert!(evidence.touched(1, &mut touched).is_some());
-        assert_eq!(touched, [range(0x1000, 64), range(0x2000, 64)]);
-        assert_eq!(evidence.touched(1, &mut touched), None);
     }
 
     #[test]

@@ -11,11 +11,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::{
     Access, Allocations, Certainty, Formula, KernelWorkingSet, Launch, Template, Touched, WordTemplate, WorkingSets,
     coarse::{self, Grain},
-    formula::{self, Sample},
-    kept::{self, pointers},
-    ranges::{self, Span},
+    formula::{self, BoundedSample},
+    ranges::{self, Span, shifted},
     recall,
-    template::signature,
+    samples::{ExactSample, ExactSamples, PointerUse, pointers},
 };
 
 /// Of launches with the same arguments, so many are kept: two would do to see that they differ.
@@ -34,33 +33,18 @@ pub struct Fitter {
     grain: Option<Grain>,
     /// Evidence tells operands one by one: see [`Fitter::default`].
     apart: bool,
-    kernels: HashMap<u64, Kernel>,
-    coarse: HashMap<u64, coarse::Seen>,
+    kernels: HashMap<u64, ObservedKernel>,
+    coarse: HashMap<u64, coarse::CoarseSamples>,
     scratch: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
-struct Kernel {
+struct ObservedKernel {
     /// What is kept is exact evidence.
     exact: bool,
-    seen: Seen,
+    seen: ExactSamples,
     /// How many are kept of each outcome.
     equal: HashMap<u64, usize>,
-}
-
-/// What was seen of one kernel: of each launch what was touched behind each word that was a pointer.
-pub(super) type Seen = kept::Seen<Behind>;
-
-pub(super) type Kept = kept::Kept<Behind>;
-
-/// What was touched behind one pointer.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Behind {
-    /// Relative to the pointer.
-    pub(super) pieces: Vec<(i64, i64)>,
-    access: Option<Access>,
-    /// Another word of the launch had the same value: what was touched may be the other's.
-    pub(super) shared: bool,
 }
 
 impl Default for Fitter {
@@ -110,7 +94,7 @@ impl Fitter {
             return;
         }
         let exact = certainty == Certainty::Exact;
-        let Kernel {
+        let ObservedKernel {
             exact: known,
             seen,
             equal,
@@ -124,7 +108,7 @@ impl Fitter {
             seen.forget();
             equal.clear();
         }
-        let signature = signature(launch, &mut self.scratch, |_, word| live.find(word).is_some());
+        let signature = launch.signature(&mut self.scratch, |_, word| live.find(word).is_some());
         if !seen.has_room(launch, signature, KEPT_ALIKE) {
             return;
         }
@@ -157,7 +141,7 @@ impl Fitter {
 }
 
 /// What a launch touched, apart from where.
-fn outcome(launch: &Launch, words: &[(u16, Behind)]) -> u64 {
+fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (launch.grid, launch.block).hash(&mut hasher);
     for (offset, behind) in words.iter().filter(|(_, behind)| !behind.pieces.is_empty()) {
@@ -167,7 +151,7 @@ fn outcome(launch: &Launch, words: &[(u16, Behind)]) -> u64 {
 }
 
 /// Deals what was touched out to the launch's pointers.
-fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, Behind)> {
+fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, PointerUse)> {
     let pointers = pointers(launch, live);
     let mut values: Vec<u64> = pointers.iter().map(|(value, ..)| *value).collect();
     values.dedup();
@@ -192,14 +176,14 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
             at = cut;
         }
     }
-    let mut words: Vec<(u16, Behind)> = pointers
+    let mut words: Vec<(u16, PointerUse)> = pointers
         .iter()
         .filter_map(|(value, offset, _)| {
             let owner = values.binary_search(value).ok()?;
             let (mut pieces, access) = behind[owner].clone();
             ranges::unite(&mut pieces);
             let relative = |address: u64| address.wrapping_sub(*value) as i64;
-            let behind = Behind {
+            let behind = PointerUse {
                 pieces: pieces.iter().map(|(a, b)| (relative(*a), relative(*b))).collect(),
                 access,
                 shared: pointers.iter().filter(|(other, ..)| other == value).count() > 1,
@@ -212,20 +196,20 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
 }
 
 /// The templates of one kernel's words.
-fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
+fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
     let offsets = seen.offsets();
     let owned = owned(seen);
     let mut found: Vec<WordTemplate> = Vec::new();
     // Words that follow no rule, and how they are used.
     let mut others: Vec<(u16, Access)> = Vec::new();
     for offset in offsets.iter().copied() {
-        let all: Vec<(&Kept, &Behind)> = seen
+        let all: Vec<(&ExactSample, &PointerUse)> = seen
             .kept
             .iter()
             .filter_map(|kept| Some((kept, kept.word(offset)?)))
             .collect();
         // Where the word had a value of its own, what lies behind it is its own.
-        let own: Vec<(&Kept, &Behind)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
+        let own: Vec<(&ExactSample, &PointerUse)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
         if own.is_empty() {
             let mut shared = seen.kept.iter().zip(&owned).filter_map(|(kept, owned)| {
                 kept.word(offset).filter(|behind| !behind.pieces.is_empty())?;
@@ -265,13 +249,13 @@ fn words(kernel: u64, seen: &Seen) -> Vec<WordTemplate> {
 }
 
 /// By launch: pointers in words that some launch used by themselves.
-fn owned(seen: &Seen) -> Vec<HashSet<u64>> {
+fn owned(seen: &ExactSamples) -> Vec<HashSet<u64>> {
     let words = seen.kept.iter().flat_map(|kept| &kept.words);
     let alone: HashSet<u16> = words
         .filter(|(_, behind)| !behind.shared && !behind.pieces.is_empty())
         .map(|(offset, _)| *offset)
         .collect();
-    let pointers = |kept: &Kept| {
+    let pointers = |kept: &ExactSample| {
         let words = kept.words.iter().filter(|(offset, _)| alone.contains(offset));
         words.filter_map(|(offset, _)| kept.value(*offset)).collect()
     };
@@ -279,11 +263,11 @@ fn owned(seen: &Seen) -> Vec<HashSet<u64>> {
 }
 
 /// Words for which rules say something else than what was touched in some launch. All words that were the same pointer in it: which of them is wrong, it does not show.
-fn contradicted(kernel: u64, seen: &Seen, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
+fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
     let mut wrong: Vec<u16> = Vec::new();
     for kept in &seen.kept {
         let launch = kept.launch(kernel);
-        let mut same: HashMap<u64, Vec<(u16, &Behind)>> = HashMap::new();
+        let mut same: HashMap<u64, Vec<(u16, &PointerUse)>> = HashMap::new();
         for (offset, behind) in &kept.words {
             if let Some(value) = launch.word64(*offset) {
                 same.entry(value).or_default().push((*offset, behind));
@@ -297,11 +281,11 @@ fn contradicted(kernel: u64, seen: &Seen, found: &[WordTemplate], others: &[(u16
             let mut told: Vec<Span> = Vec::new();
             for (offset, _) in words {
                 if let Ok(at) = found.binary_search_by_key(offset, |word| word.offset) {
-                    told.extend(pieces(&found[at].template, &launch).iter().map(|piece| up(*piece)));
+                    told.extend(pieces(&found[at].template, &launch).iter().map(|piece| shifted(*piece)));
                 }
             }
             ranges::unite(&mut told);
-            let mut truth: Vec<Span> = behind.pieces.iter().map(|piece| up(*piece)).collect();
+            let mut truth: Vec<Span> = behind.pieces.iter().map(|piece| shifted(*piece)).collect();
             ranges::unite(&mut truth);
             let holds = if has_table {
                 ranges::common(&told, &truth) == told
@@ -342,24 +326,18 @@ fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
     }
 }
 
-/// Moved so that nothing is negative, for the arithmetic on addresses.
-pub(super) fn up((begin, end): (i64, i64)) -> Span {
-    const MIDDLE: u64 = 1 << 63;
-    ((begin as u64).wrapping_add(MIDDLE), (end as u64).wrapping_add(MIDDLE))
-}
-
 /// Finds a formula for something that each sample bounds.
 fn rule(
     kernel: u64,
     pointers: &[u16],
-    samples: &[(&Kept, &Behind)],
-    bounds: impl Fn(&Behind) -> Option<(i64, i64)>,
+    samples: &[(&ExactSample, &PointerUse)],
+    bounds: impl Fn(&PointerUse) -> Option<(i64, i64)>,
 ) -> Option<Formula> {
-    let samples: Option<Vec<Sample>> = samples
+    let samples: Option<Vec<BoundedSample>> = samples
         .iter()
         .map(|(kept, behind)| {
             let (least, most) = bounds(behind)?;
-            Some(Sample {
+            Some(BoundedSample {
                 launch: kept.launch(kernel),
                 least,
                 most,
@@ -382,7 +360,7 @@ fn rule(
     None
 }
 
-fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Option<Template> {
+fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerUse)]) -> Option<Template> {
     if samples.iter().any(|(_, behind)| behind.pieces.len() > 1) {
         return None;
     }
@@ -392,8 +370,8 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Op
         .copied()
         .filter(|(_, behind)| !behind.pieces.is_empty())
         .collect();
-    let begin = |behind: &Behind| behind.pieces.first().map(|piece| (piece.0, piece.0));
-    let size = |behind: &Behind| match behind.pieces.first() {
+    let begin = |behind: &PointerUse| behind.pieces.first().map(|piece| (piece.0, piece.0));
+    let size = |behind: &PointerUse| match behind.pieces.first() {
         Some((begin, end)) => Some((end - begin, end - begin)),
         None => Some((0, 0)),
     };
@@ -408,7 +386,7 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Op
     Some(Template::Linear { offset, bytes })
 }
 
-fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Option<Template> {
+fn strided(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerUse)]) -> Option<Template> {
     // Chunks that touch each other look like one; the rule is found where they do not, and must explain the others too.
     let apart: Vec<_> = samples
         .iter()
@@ -435,7 +413,7 @@ fn strided(kernel: u64, pointers: &[u16], samples: &[(&Kept, &Behind)]) -> Optio
         fixed(behind.pieces[1].0 - behind.pieces[0].0)
     })?;
     let chunks = rule(kernel, pointers, &apart, |behind| fixed(behind.pieces.len() as i64))?;
-    let explains = |(kept, behind): &(&Kept, &Behind)| {
+    let explains = |(kept, behind): &(&ExactSample, &PointerUse)| {
         let launch = kept.launch(kernel);
         let values = [&offset, &bytes, &stride, &chunks].map(|formula| formula.value(&launch));
         let [Some(offset), Some(bytes), Some(stride), Some(chunks)] = values else {

@@ -91,7 +91,7 @@ impl Formula {
 
 /// A launch and the bounds of the number that is looked for, both inclusive.
 #[derive(Clone, Copy)]
-pub(super) struct Sample<'a> {
+pub(super) struct BoundedSample<'a> {
     pub launch: Launch<'a>,
     pub least: i64,
     pub most: i64,
@@ -101,7 +101,7 @@ pub(super) struct Sample<'a> {
 /// and three different values, a product two: with fewer, any formula fits.
 ///
 /// `pointers` are offsets of 64-bit words that are addresses: nothing is a multiple of them.
-pub(super) fn find(samples: &[Sample], pointers: &[u16]) -> Option<Formula> {
+pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formula> {
     let least = samples.iter().map(|sample| sample.least).max()?;
     let most = samples.iter().map(|sample| sample.most).min()?;
     if least <= most {
@@ -137,7 +137,7 @@ pub(super) fn find(samples: &[Sample], pointers: &[u16]) -> Option<Formula> {
 }
 
 /// Terms that differ between the samples, each different from the others; what is constant is in the coefficient.
-fn candidates(samples: &[Sample], pointers: &[u16]) -> Vec<(Term, Vec<u64>)> {
+fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64>)> {
     let Some(first) = samples.first() else {
         return Vec::new();
     };
@@ -186,7 +186,7 @@ fn products(
 }
 
 /// The multiple of these values that all samples allow.
-fn proportional(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<Formula> {
+fn proportional(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Option<Formula> {
     // The coefficient lies between the greatest of the lower bounds and the least of the upper ones. Rounding up allows down to `least - 1`, exclusively; the
     // closed interval is the stricter and holds for all formats that are.
     let mut low: (u128, u128) = (0, 1);
@@ -221,7 +221,7 @@ fn proportional(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<Fo
 }
 
 /// A constant and a multiple, from samples that are exact.
-fn with_constant(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<Formula> {
+fn with_constant(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Option<Formula> {
     let mut different: Vec<u64> = values.to_vec();
     different.sort_unstable();
     different.dedup();
@@ -248,7 +248,7 @@ fn with_constant(samples: &[Sample], terms: &[Term], values: &[u64]) -> Option<F
 }
 
 /// Some of the samples, from everywhere: kernels run layer by layer. All of them where they are few.
-pub(super) fn some<'a>(samples: &[Sample<'a>]) -> Vec<Sample<'a>> {
+pub(super) fn some<'a>(samples: &[BoundedSample<'a>]) -> Vec<BoundedSample<'a>> {
     if samples.len() <= LOOKED_AT {
         return samples.to_vec();
     }
@@ -257,7 +257,7 @@ pub(super) fn some<'a>(samples: &[Sample<'a>]) -> Vec<Sample<'a>> {
 }
 
 /// Whether a formula agrees with all samples.
-pub(super) fn fits(formula: &Formula, samples: &[Sample]) -> bool {
+pub(super) fn fits(formula: &Formula, samples: &[BoundedSample]) -> bool {
     samples.iter().all(|sample| {
         formula
             .value(&sample.launch)
@@ -300,10 +300,10 @@ mod tests {
 
     fn found(rows: &[(&[u32], i64, i64)]) -> Option<Formula> {
         let buffers: Vec<Vec<u8>> = rows.iter().map(|(row, ..)| words(row)).collect();
-        let samples: Vec<Sample> = rows
+        let samples: Vec<BoundedSample> = rows
             .iter()
             .zip(&buffers)
-            .map(|((_, least, most), parameters)| Sample {
+            .map(|((_, least, most), parameters)| BoundedSample {
                 launch: Launch {
                     kernel: 1,
                     parameters,

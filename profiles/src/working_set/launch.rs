@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::Allocations;
-use super::template::signature;
 
-/// Bytes of parameters that are looked at: CUDA's limit since 12.1, 4 KB before. PyTorch's lists of tensors fill it, with pointers all through its first third.
-pub const MAX_PARAMETERS: usize = 32_764;
+/// Bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors fill it, with
+/// pointers all through the first third.
+pub const MAX_PARAMETER_BYTES: usize = 32_764;
 
-/// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`]: the shape is an argument here, not part of the identity.
+/// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`]: here the shape is an
+/// argument, not a part of the identity.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
     /// Module and symbol.
@@ -35,18 +36,37 @@ impl Launch<'_> {
 
     /// Offsets at which a pointer can lie: a pointer is aligned, in a struct too.
     pub fn pointer_offsets(&self) -> impl Iterator<Item = u16> + use<> {
-        let bytes = self.parameters.len().min(MAX_PARAMETERS);
+        let bytes = self.parameters.len().min(MAX_PARAMETER_BYTES);
         (0..bytes / 8).map(|word| (word * 8) as u16)
     }
 
-    /// A number of all that it is given but where its data lies: equal for launches of a kernel that differ in that alone. `scratch` is overwritten.
+    /// Hash of the arguments without the pointers: equal for launches of a kernel that differ only in
+    /// where their data lies. `scratch` is overwritten.
     pub fn shape(&self, live: &Allocations, scratch: &mut Vec<u8>) -> u64 {
-        signature(self, scratch, |_, word| live.find(word).is_some())
+        self.signature(scratch, |_, word| live.find(word).is_some())
+    }
+
+    /// Hash of the arguments without those 64-bit words that `is_pointer` takes for pointers, told
+    /// their offset and value. `scratch` is overwritten; passing it in spares an allocation.
+    pub(super) fn signature(&self, scratch: &mut Vec<u8>, mut is_pointer: impl FnMut(u16, u64) -> bool) -> u64 {
+        scratch.clear();
+        scratch.extend_from_slice(self.parameters);
+        for offset in self.pointer_offsets() {
+            if self.word64(offset).is_some_and(|word| is_pointer(offset, word))
+                && let Some(word) = scratch.get_mut(usize::from(offset)..usize::from(offset) + 8)
+            {
+                word.fill(0);
+            }
+        }
+        for number in self.grid.iter().chain(&self.block) {
+            scratch.extend_from_slice(&number.to_le_bytes());
+        }
+        weft_kernel_id::image_hash(scratch)
     }
 
     /// Offsets at which a 32-bit word can lie.
     pub fn word_offsets(&self) -> impl Iterator<Item = u16> + use<> {
-        let bytes = self.parameters.len().min(MAX_PARAMETERS);
+        let bytes = self.parameters.len().min(MAX_PARAMETER_BYTES);
         (0..bytes / 4).map(|word| (word * 4) as u16)
     }
 }

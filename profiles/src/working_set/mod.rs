@@ -8,7 +8,6 @@
 //! * [`Fitter`]: from launches and what they touched to [`WorkingSets`], which the profile stores.
 //! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond and with no allocation in the steady state.
 //! * [`evaluate`]: how much of what was touched is predicted, and how much of what is predicted was not touched.
-//! * [`Habits`]: what of it is never written once filled, and what is dead between two launches, from the order of launches.
 #![forbid(unsafe_code)]
 
 mod allocations;
@@ -17,14 +16,13 @@ mod evaluate;
 mod evidence;
 mod fit;
 mod formula;
-mod habits;
-mod kept;
 mod launch;
 mod predict;
 mod ranges;
 mod recall;
 pub mod recording;
 mod region;
+mod samples;
 mod table;
 mod template;
 #[cfg(test)]
@@ -32,10 +30,9 @@ mod tests;
 
 pub use allocations::Allocations;
 pub use evaluate::{Evaluation, evaluate};
-pub use evidence::{Certainty, CuptiRecords, Evidence, HostResidency, MigratedRange, SimulatedLedger};
+pub use evidence::{Certainty, Evidence, HostResidency, SimulatedLedger};
 pub use fit::Fitter;
 pub use formula::{Formula, Term};
-pub use habits::{GranuleUse, Habits, Lifetime};
 pub use launch::Launch;
 pub use predict::{GUESS, Predicted, Predictor};
 pub use region::{Access, Region, Touched};

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Access, Allocations, Formula, Launch, Region, Template, WorkingSets,
-    table::{self, Key},
+    table::{self, TableKey},
     template::Pieces,
 };
 
@@ -37,7 +37,7 @@ pub struct Predictor {
     sets: WorkingSets,
     /// Places in `ready`, by kernel.
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
-    ready: Vec<Ready>,
+    ready: Vec<ReadyKernel>,
     regions: Vec<Region>,
     /// Of the launch at hand: which entry of each of its kernel's keys it is.
     entries: Vec<Option<Option<usize>>>,
@@ -50,21 +50,21 @@ const NEAR: usize = 1024;
 
 /// One kernel, ready to be looked up: tables whose keys are the same are asked once a launch.
 #[derive(Debug, Default)]
-struct Ready {
-    words: Vec<Word>,
-    keys: Vec<Key>,
+struct ReadyKernel {
+    words: Vec<ReadyWord>,
+    keys: Vec<TableKey>,
 }
 
 /// One of its pointers.
 #[derive(Debug)]
-struct Word {
+struct ReadyWord {
     offset: u16,
     access: Access,
-    rule: Rule,
+    rule: ReadyRule,
 }
 
 #[derive(Debug)]
-enum Rule {
+enum ReadyRule {
     Fixed(i64, u64),
     Linear(Box<[Formula; 2]>),
     Strided(Box<[Formula; 4]>),
@@ -72,9 +72,9 @@ enum Rule {
     Table(usize, Vec<Option<Pieces>>, Pieces),
 }
 
-impl Ready {
-    fn new(words: &[super::WordTemplate]) -> Ready {
-        let mut ready = Ready::default();
+impl ReadyKernel {
+    fn new(words: &[super::WordTemplate]) -> ReadyKernel {
+        let mut ready = ReadyKernel::default();
         let tables = || {
             words.iter().filter_map(|word| match &word.template {
                 Template::Table { key, seen, .. } => Some((key, seen)),
@@ -84,7 +84,7 @@ impl Ready {
         for (key, _) in tables() {
             if !ready.keys.iter().any(|known| known.is(key)) {
                 let alike = tables().filter(|(other, _)| *other == key);
-                ready.keys.push(Key::new(
+                ready.keys.push(TableKey::new(
                     key,
                     alike.flat_map(|(_, seen)| seen.iter().map(|(hash, _)| *hash)),
                 ));
@@ -92,18 +92,18 @@ impl Ready {
         }
         for word in words {
             let rule = match &word.template {
-                Template::Fixed { offset, bytes } => Rule::Fixed(*offset, *bytes),
-                Template::Linear { offset, bytes } => Rule::Linear(Box::new([offset.clone(), bytes.clone()])),
+                Template::Fixed { offset, bytes } => ReadyRule::Fixed(*offset, *bytes),
+                Template::Linear { offset, bytes } => ReadyRule::Linear(Box::new([offset.clone(), bytes.clone()])),
                 Template::Strided {
                     offset,
                     bytes,
                     stride,
                     chunks,
-                } => Rule::Strided(Box::new([offset, bytes, stride, chunks].map(Formula::clone))),
-                Template::Recalled { common, .. } => Rule::Table(usize::MAX, Vec::new(), common.clone()),
+                } => ReadyRule::Strided(Box::new([offset, bytes, stride, chunks].map(Formula::clone))),
+                Template::Recalled { common, .. } => ReadyRule::Table(usize::MAX, Vec::new(), common.clone()),
                 Template::Table { key, seen, common } => {
                     let number = ready.keys.iter().position(|known| known.is(key)).unwrap_or(usize::MAX);
-                    let entries = ready.keys.get(number).map_or(0, Key::entries);
+                    let entries = ready.keys.get(number).map_or(0, TableKey::entries);
                     let mut pieces = vec![None; entries];
                     for (hash, some) in seen {
                         let at = ready.keys.get(number).and_then(|key| key.entry(*hash));
@@ -111,10 +111,10 @@ impl Ready {
                             *place = Some(some.clone());
                         }
                     }
-                    Rule::Table(number, pieces, common.clone())
+                    ReadyRule::Table(number, pieces, common.clone())
                 }
             };
-            ready.words.push(Word {
+            ready.words.push(ReadyWord {
                 offset: word.offset,
                 access: word.access,
                 rule,
@@ -154,7 +154,11 @@ impl Predictor {
             .map(|(at, kernel)| (kernel.kernel, at))
             .collect();
         Predictor {
-            ready: sets.kernels.iter().map(|kernel| Ready::new(&kernel.words)).collect(),
+            ready: sets
+                .kernels
+                .iter()
+                .map(|kernel| ReadyKernel::new(&kernel.words))
+                .collect(),
             sets,
             places,
             regions: Vec::new(),
@@ -198,19 +202,19 @@ impl Predictor {
                 access: word.access,
             };
             match &word.rule {
-                Rule::Fixed(offset, bytes) => put.piece(&mut self.regions, *offset, *bytes),
-                Rule::Linear(formulas) => {
+                ReadyRule::Fixed(offset, bytes) => put.piece(&mut self.regions, *offset, *bytes),
+                ReadyRule::Linear(formulas) => {
                     if let [Some(offset), Some(bytes)] = formulas.each_ref().map(|formula| formula.value(launch)) {
                         put.piece(&mut self.regions, offset, u64::try_from(bytes).unwrap_or(0));
                     }
                 }
-                Rule::Strided(formulas) => {
+                ReadyRule::Strided(formulas) => {
                     let values = formulas.each_ref().map(|formula| formula.value(launch));
                     if let [Some(offset), Some(bytes), Some(stride), Some(chunks)] = values {
                         put.chunks(&mut self.regions, offset, bytes, stride, chunks);
                     }
                 }
-                Rule::Table(number, entries, common) => {
+                ReadyRule::Table(number, entries, common) => {
                     let entry = match (self.entries.get_mut(*number), kernel.keys.get(*number)) {
                         (Some(known), Some(key)) => {
                             *known.get_or_insert_with(|| key.entry(table::hash(launch, key.terms())))

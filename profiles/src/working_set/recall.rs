@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::{
     Access, Launch, Template, Term, WordTemplate,
-    fit::{Kept, Seen, up},
-    ranges::{self, Span},
+    ranges::{self, Span, shifted},
+    samples::{ExactSample, ExactSamples},
     table,
     template::{MAX_PIECES, MAX_RECALLED},
 };
@@ -22,22 +22,22 @@ const KEYS: usize = 4;
 const ALONE: usize = 16;
 
 /// A word and how it is used.
-type Word = (u16, Access);
+type UsedWord = (u16, Access);
 
 /// What one launch touched behind some words, each relative to its pointer.
-type Outcome<'a> = Vec<&'a [(i64, i64)]>;
+type TouchedPieces<'a> = Vec<&'a [(i64, i64)]>;
 
 /// What was touched behind each word of some launches.
-struct View<'a> {
-    kept: Vec<&'a Kept>,
+struct PointerView<'a> {
+    kept: Vec<&'a ExactSample>,
     /// By launch: words to which nothing is given.
     without: Vec<HashSet<u16>>,
 }
 
-impl<'a> View<'a> {
+impl<'a> PointerView<'a> {
     /// As it was seen: what lies behind two words that are the same pointer counts for both.
-    fn plain(seen: &'a Seen) -> View<'a> {
-        View {
+    fn plain(seen: &'a ExactSamples) -> PointerView<'a> {
+        PointerView {
             kept: seen.kept.iter().collect(),
             without: vec![HashSet::new(); seen.kept.len()],
         }
@@ -45,13 +45,13 @@ impl<'a> View<'a> {
 
     /// Of words that are the same pointer, those that were seen to be used by themselves have it, and of those the first: what is used stands before what is left over. `clear`: only
     /// launches in which there is one.
-    fn owned(seen: &'a Seen, clear: bool) -> View<'a> {
+    fn owned(seen: &'a ExactSamples, clear: bool) -> PointerView<'a> {
         let words = seen.kept.iter().flat_map(|kept| &kept.words);
         let alone: HashSet<u16> = words
             .filter(|(_, behind)| !behind.shared && !behind.pieces.is_empty())
             .map(|(offset, _)| *offset)
             .collect();
-        let mut view = View {
+        let mut view = PointerView {
             kept: Vec::new(),
             without: Vec::new(),
         };
@@ -88,14 +88,14 @@ impl<'a> View<'a> {
     }
 
     /// What each launch touched behind these words: equal for equal numbers.
-    fn outcomes(&self, words: &[Word]) -> Vec<usize> {
-        let mut each: Vec<Outcome> = vec![Vec::with_capacity(words.len()); self.kept.len()];
+    fn outcomes(&self, words: &[UsedWord]) -> Vec<usize> {
+        let mut each: Vec<TouchedPieces> = vec![Vec::with_capacity(words.len()); self.kept.len()];
         for (offset, _) in words {
             for (outcome, pieces) in each.iter_mut().zip(self.pieces(*offset)) {
                 outcome.push(pieces);
             }
         }
-        let mut numbers: HashMap<Outcome, usize> = HashMap::new();
+        let mut numbers: HashMap<TouchedPieces, usize> = HashMap::new();
         let number = |outcome| {
             let next = numbers.len();
             *numbers.entry(outcome).or_insert(next)
@@ -105,24 +105,24 @@ impl<'a> View<'a> {
 }
 
 /// The tables of these words.
-pub(super) fn tables(kernel: u64, seen: &Seen, pointers: &[u16], words: &[Word]) -> Vec<WordTemplate> {
+pub(super) fn tables(kernel: u64, seen: &ExactSamples, pointers: &[u16], words: &[UsedWord]) -> Vec<WordTemplate> {
     if words.is_empty() {
         return Vec::new();
     }
-    if let Some(found) = together(kernel, &View::plain(seen), pointers, words) {
+    if let Some(found) = together(kernel, &PointerView::plain(seen), pointers, words) {
         return found;
     }
-    let view = View::owned(seen, false);
-    let used = |(offset, _): &&Word| view.pieces(*offset).any(|pieces| !pieces.is_empty());
-    let words: Vec<Word> = words.iter().filter(used).copied().collect();
-    let clear = || Some(View::owned(seen, true)).filter(|clear| 2 * clear.kept.len() >= seen.kept.len());
+    let view = PointerView::owned(seen, false);
+    let used = |(offset, _): &&UsedWord| view.pieces(*offset).any(|pieces| !pieces.is_empty());
+    let words: Vec<UsedWord> = words.iter().filter(used).copied().collect();
+    let clear = || Some(PointerView::owned(seen, true)).filter(|clear| 2 * clear.kept.len() >= seen.kept.len());
     together(kernel, &view, pointers, &words)
         .or_else(|| together(kernel, &clear()?, pointers, &words))
         .unwrap_or_else(|| one_by_one(kernel, &view, pointers, &words))
 }
 
 /// Tables of words that have a key together; `None` where they have none.
-fn together(kernel: u64, view: &View, pointers: &[u16], words: &[Word]) -> Option<Vec<WordTemplate>> {
+fn together(kernel: u64, view: &PointerView, pointers: &[u16], words: &[UsedWord]) -> Option<Vec<WordTemplate>> {
     let launches = view.launches(kernel);
     let key = table::key(&launches, &view.outcomes(words), pointers)?;
     let hashes = hashes(&launches, &key);
@@ -135,7 +135,7 @@ fn together(kernel: u64, view: &View, pointers: &[u16], words: &[Word]) -> Optio
 }
 
 /// Tables of words that have no key together.
-fn one_by_one(kernel: u64, view: &View, pointers: &[u16], words: &[Word]) -> Vec<WordTemplate> {
+fn one_by_one(kernel: u64, view: &PointerView, pointers: &[u16], words: &[UsedWord]) -> Vec<WordTemplate> {
     let launches = view.launches(kernel);
     let mut found = Vec::new();
     let mut keys: Vec<(Vec<Term>, Vec<u64>)> = Vec::new();
@@ -164,7 +164,7 @@ fn hashes(launches: &[Launch], key: &[Term]) -> Vec<u64> {
 }
 
 /// One word's table, with the hash of each launch's key; without any, what all launches had in common. `None` where nothing is known.
-fn table(view: &View, (offset, access): Word, key: &[Term], hashes: &[u64]) -> Option<WordTemplate> {
+fn table(view: &PointerView, (offset, access): UsedWord, key: &[Term], hashes: &[u64]) -> Option<WordTemplate> {
     let mut entries: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
     let mut common: Option<Vec<(i64, i64)>> = None;
     for (number, (pieces, kept)) in view.pieces(offset).zip(&view.kept).enumerate() {
@@ -200,7 +200,7 @@ fn sizes(pieces: &[(i64, i64)]) -> Vec<(i64, u64)> {
 }
 
 fn overlap(one: &[(i64, i64)], other: &[(i64, i64)]) -> Vec<(i64, i64)> {
-    let all = |pieces: &[(i64, i64)]| -> Vec<Span> { pieces.iter().map(|piece| up(*piece)).collect() };
+    let all = |pieces: &[(i64, i64)]| -> Vec<Span> { pieces.iter().map(|piece| shifted(*piece)).collect() };
     let down = |at: u64| at.wrapping_sub(1 << 63) as i64;
     ranges::common(&all(one), &all(other))
         .iter()

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Access, Allocations, Certainty, Launch, Touched, launch::MAX_PARAMETERS};
+use super::{Access, Allocations, Certainty, Launch, Touched, launch::MAX_PARAMETER_BYTES};
 
 /// How a file begins. The last digit is its version.
 pub const MAGIC: &[u8; 8] = b"WEFTEV02";
@@ -213,7 +213,7 @@ impl Recording {
                 };
                 let (kernel, grid, block) = (reader.long()?, reader.three()?, reader.three()?);
                 let size = reader.word()? as usize;
-                if size > MAX_PARAMETERS || self.allocations.is_empty() {
+                if size > MAX_PARAMETER_BYTES || self.allocations.is_empty() {
                     return Some(false);
                 }
                 let parameters = reader.take(size)?.to_vec();

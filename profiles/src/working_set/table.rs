@@ -22,19 +22,19 @@ const SMALL: u64 = 1 << 24;
 
 /// A key with what is known by it.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct TableKey {
     terms: Vec<Term>,
     /// Ascending.
     hashes: Vec<u64>,
 }
 
-impl Key {
+impl TableKey {
     /// With entries of these hashes.
-    pub(super) fn new(terms: &[Term], hashes: impl Iterator<Item = u64>) -> Key {
+    pub(super) fn new(terms: &[Term], hashes: impl Iterator<Item = u64>) -> TableKey {
         let mut hashes: Vec<u64> = hashes.collect();
         hashes.sort_unstable();
         hashes.dedup();
-        Key {
+        TableKey {
             terms: terms.to_vec(),
             hashes,
         }
@@ -63,7 +63,7 @@ impl Key {
 }
 
 /// One number of a key's launches.
-struct Candidate {
+struct KeyCandidate {
     term: Term,
     values: Vec<u64>,
     different: usize,
@@ -80,7 +80,7 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     // How many launches would not have the outcome of the first of their group.
     let mut wrong = strays(&groups, outcomes);
     while wrong > 0 {
-        let next = |one: &Candidate| {
+        let next = |one: &KeyCandidate| {
             let split = split(&groups, &one.values);
             (strays(&split, outcomes), !one.small, one.different, split)
         };
@@ -161,7 +161,7 @@ fn is_host(launch: &Launch, long: u16) -> bool {
 }
 
 /// Numbers that differ between the launches.
-fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<Candidate> {
+fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
     let Some(first) = launches.first() else {
         return Vec::new();
     };
@@ -174,7 +174,7 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<Candidate> {
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
     };
     let words = first.word_offsets().filter(number).map(Term::Word32);
-    let mut found: Vec<Candidate> = shapes
+    let mut found: Vec<KeyCandidate> = shapes
         .chain(words)
         .filter_map(|term| {
             let values: Vec<u64> = launches
@@ -191,7 +191,7 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<Candidate> {
                 Term::Word32(offset) => launches.iter().any(|launch| is_host(launch, offset / 8 * 8)),
                 _ => false,
             };
-            Some(Candidate {
+            Some(KeyCandidate {
                 term,
                 different: sorted.len(),
                 small: !may_be_host && sorted.last().is_some_and(|most| *most < SMALL),

@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Formula, Launch, Term, formula::MAX_TERMS, table::MAX_KEY};
+use super::{Access, Formula, Term, formula::MAX_TERMS, table::MAX_KEY};
+use crate::MAX_KERNELS;
 
 /// Entries that a [`Template::Table`] keeps at most: DenseNet's layers have some two hundred sizes.
 pub(super) const MAX_RECALLED: usize = 512;
@@ -22,9 +23,6 @@ pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
     offsets.truncate(MAX_WORDS);
     offsets
 }
-
-/// Kernels at most, as in a profile.
-const MAX_KERNELS: usize = crate::MAX_KERNELS;
 
 /// Parts behind a pointer: offset from it, and bytes.
 pub(super) type Pieces = Vec<(i64, u64)>;
@@ -222,22 +220,4 @@ impl WorkingSets {
         }
         None
     }
-}
-
-/// Hash of a launch without its pointers: equal for launches that differ only in where their data lies. `is_pointer` is told offset and value of each 64-bit
-/// word. `scratch` is overwritten; that it is kept spares an allocation.
-pub(super) fn signature(launch: &Launch, scratch: &mut Vec<u8>, mut is_pointer: impl FnMut(u16, u64) -> bool) -> u64 {
-    scratch.clear();
-    scratch.extend_from_slice(launch.parameters);
-    for offset in launch.pointer_offsets() {
-        if launch.word64(offset).is_some_and(|word| is_pointer(offset, word))
-            && let Some(word) = scratch.get_mut(usize::from(offset)..usize::from(offset) + 8)
-        {
-            word.fill(0);
-        }
-    }
-    for number in launch.grid.iter().chain(&launch.block) {
-        scratch.extend_from_slice(&number.to_le_bytes());
-    }
-    weft_kernel_id::image_hash(scratch)
 }

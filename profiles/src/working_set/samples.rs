@@ -6,23 +6,23 @@
 use std::collections::HashMap;
 
 use super::{
-    Allocations, KernelWorkingSet, Launch, WordTemplate,
+    Access, Allocations, KernelWorkingSet, Launch, WordTemplate,
     ranges::Span,
     template::{MAX_WORDS, offsets},
 };
 
 /// Launches that are kept of one kernel: as many different ones as a model has layers, twice and more.
-const KEPT: usize = 1024;
+const MAX_SAMPLES: usize = 1024;
 
 /// Bytes that are kept of one kernel's launches at most: lists of tensors have 32 KB of parameters each.
-const KEPT_BYTES: usize = 8 << 20;
+const MAX_SAMPLE_BYTES: usize = 8 << 20;
 
 /// What was seen of one kernel: launches with a `W` of each word that was a pointer, and an `E` of the whole launch.
 #[derive(Debug)]
-pub(super) struct Seen<W, E = ()> {
+pub(super) struct LaunchSamples<W, E = ()> {
     /// Launches that came, kept or not.
     pub(super) observed: u64,
-    pub(super) kept: Vec<Kept<W, E>>,
+    pub(super) kept: Vec<LaunchSample<W, E>>,
     bytes: usize,
     /// How many are kept of each signature.
     alike: HashMap<u64, usize>,
@@ -32,7 +32,7 @@ pub(super) struct Seen<W, E = ()> {
 
 /// One launch.
 #[derive(Debug)]
-pub(super) struct Kept<W, E = ()> {
+pub(super) struct LaunchSample<W, E = ()> {
     parameters: Vec<u8>,
     grid: [u32; 3],
     block: [u32; 3],
@@ -42,9 +42,25 @@ pub(super) struct Kept<W, E = ()> {
     pub(super) whole: E,
 }
 
-impl<W, E> Default for Seen<W, E> {
+/// Exact evidence of one kernel: of each launch what was touched behind each word that was a pointer.
+pub(super) type ExactSamples = LaunchSamples<PointerUse>;
+
+/// One launch of exact evidence.
+pub(super) type ExactSample = LaunchSample<PointerUse>;
+
+/// What was touched behind one pointer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PointerUse {
+    /// Relative to the pointer.
+    pub(super) pieces: Vec<(i64, i64)>,
+    pub(super) access: Option<Access>,
+    /// Another word of the launch had an equal value: what was touched may be the other's.
+    pub(super) shared: bool,
+}
+
+impl<W, E> Default for LaunchSamples<W, E> {
     fn default() -> Self {
-        Seen {
+        LaunchSamples {
             observed: 0,
             kept: Vec::new(),
             bytes: 0,
@@ -54,11 +70,11 @@ impl<W, E> Default for Seen<W, E> {
     }
 }
 
-impl<W, E> Seen<W, E> {
+impl<W, E> LaunchSamples<W, E> {
     /// Whether this launch may be kept, where of those with its signature `most` are.
     pub(super) fn has_room(&self, launch: &Launch, signature: u64, most: usize) -> bool {
         let alike = self.alike.get(&signature).copied().unwrap_or(0);
-        alike < most && self.kept.len() < KEPT && self.bytes + launch.parameters.len() <= KEPT_BYTES
+        alike < most && self.kept.len() < MAX_SAMPLES && self.bytes + launch.parameters.len() <= MAX_SAMPLE_BYTES
     }
 
     /// Keeps a launch. `bytes`: what it takes beside its parameters, where that counts.
@@ -66,7 +82,7 @@ impl<W, E> Seen<W, E> {
         *self.alike.entry(signature).or_default() += 1;
         self.bytes += launch.parameters.len() + bytes;
         self.fitted = None;
-        self.kept.push(Kept {
+        self.kept.push(LaunchSample {
             parameters: launch.parameters.to_vec(),
             grid: launch.grid,
             block: launch.block,
@@ -77,9 +93,9 @@ impl<W, E> Seen<W, E> {
 
     /// Forgets the launches, not how many came.
     pub(super) fn forget(&mut self) {
-        *self = Seen {
+        *self = LaunchSamples {
             observed: self.observed,
-            ..Seen::default()
+            ..LaunchSamples::default()
         };
     }
 
@@ -103,7 +119,7 @@ impl<W, E> Seen<W, E> {
     }
 }
 
-impl<W, E> Kept<W, E> {
+impl<W, E> LaunchSample<W, E> {
     pub(super) fn launch(&self, kernel: u64) -> Launch<'_> {
         Launch {
             kernel,

@@ -1,0 +1,112 @@
+"""What the texts of the tree are held to: each function finds the breaches of one rule."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+WIDTH = 100
+SUBJECT = 72
+
+# What a constant's name ends with that says its unit.
+UNITS = (
+    "NS US MS S SECONDS MINUTES HOURS DAYS HZ PERCENT PPM RATIO"
+    " BYTES KB MB GB KIB MIB GIB BITS PAGES GRANULES WORDS"
+).split()
+PUBLIC = r"^\s*(?:pub(?:\([^)]*\))?\s+)?"
+CONSTANT = re.compile(PUBLIC + r"(?:const|static)\s+(\w+):\s*(Ns|[ui](?:32|64|size)|f(?:32|64))\s*=\s*([^;]+);")
+UNIT_WORDS = re.compile(r"\b(?:ns|us|ms|nanoseconds?|seconds?|minutes?|hours?|bytes?|[KMG]i?B)\b")
+SIZE_VALUE = re.compile(r"<<\s*(?:[1-4]0|1[2-9]|2[0-9])\b|\d_000_000\b|\b(?:KB|MB|GB|KIB|MIB|GIB|MS|US|SECOND)\b")
+TYPE = re.compile(PUBLIC + r"(?:struct|enum|union|trait)\s+(\w+)", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def rust_comments(text):
+    """Line numbers and lines of comments."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("//") and not re.match(r"\s*//[/!]?\s*\|", line):
+            yield number, line
+
+
+def python_comments(text):
+    """Lines that are comments, and those of documentation strings."""
+    lines = text.splitlines()
+    wanted = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            wanted |= set(range(first.lineno, first.end_lineno + 1))
+    return [(number, lines[number - 1]) for number in sorted(wanted)]
+
+
+def markdown_lines(text):
+    """Lines outside code and tables."""
+    code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and not line.lstrip().startswith("|"):
+            yield number, line
+
+
+READERS = {".rs": rust_comments, ".py": python_comments, ".md": markdown_lines}
+
+
+def long_lines(suffix, text):
+    """Numbers of the lines of prose that are too long. What a link leads to does not count."""
+    return [number for number, line in READERS[suffix](text) if len(LINK.sub("]", line)) > WIDTH]
+
+
+def without_unit(text):
+    """Names of constants that are a time or a size and do not say in which unit."""
+    found, about = [], ""
+    for line in text.splitlines():
+        if line.lstrip().startswith("///"):
+            about += line
+            continue
+        constant = CONSTANT.match(line)
+        if constant:
+            name, kind, value = constant.groups()
+            sized = kind == "Ns" or UNIT_WORDS.search(about) or SIZE_VALUE.search(value)
+            last = name.rsplit("_", 1)[-1]
+            if sized and not (last in UNITS or f"{last}S" in UNITS or name.endswith(("_PER_S", "_PER_SECOND"))):
+                found.append(name)
+        about = about if line.lstrip().startswith("#[") else ""
+    return found
+
+
+def repeated_types(texts):
+    """name -> how often, of types of that name in more than one place. `texts`: sources without tests."""
+    counts = Counter(name for text in texts for name in TYPE.findall(text))
+    return {name: count for name, count in counts.items() if count > 1}
+
+
+def broken_links(root, file):
+    """Relative links of a Markdown file that lead nowhere."""
+    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
+        path = link.split("#")[0]
+        if path and "://" not in path and not path.startswith("mailto:") and not (file.parent / path).exists():
+            yield f"{file.relative_to(root)}: there is no {path}"
+
+
+def long_subjects(subjects):
+    """Subjects of commits that are too long."""
+    return [f"{len(text)} characters in a commit's subject: {text}" for text in subjects if len(text) > SUBJECT]
+
+
+def folder_of(path):
+    """The folder that a file's lines are counted for: one of the top, or of tests."""
+    parts = Path(path).parts
+    if len(parts) == 1:
+        return "."
+    return "/".join(parts[: 2 if parts[0] == "tests" and len(parts) > 2 else 1])
+
+
+def by_folder(counts):
+    """folder -> sum, of (path, count)."""
+    sums = defaultdict(int)
+    for path, count in counts:
+        sums[folder_of(path)] += count
+    return {folder: count for folder, count in sorted(sums.items()) if count}
