@@ -92,7 +92,7 @@ ALL = [
         "The risky part, last and small: managed memory, one probe at a time, at most 256 MiB; with --managed also two processes that share as much.",
         "facts; signatures.*, page-table.*, discard.*, read-mostly.*, alloc.*, prefetch.*, fault.*, managed.*; with --managed swap.*",
         "A probe fails or hangs: do not try it again, give the machine back; what was measured before is in the files. page-table says that the host's "
-        "page table shows nothing: weft plans without it (README, memory).",
+        "page table shows nothing: weft plans without it (docs/managed-memory.md).",
         {"memory": (100, None, {})},
         False,
     ),

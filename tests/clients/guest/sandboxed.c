@@ -1,7 +1,7 @@
 // A job that shuts itself in once it runs: from then on all its threads may make few system calls (seccomp, for all threads at once).
 //
 //   sandboxed errno      every other call fails with EPERM: weft's own calls on the job's threads too
-//   sandboxed kill       every other call ends the process; the list holds what README says weft needs there
+//   sandboxed kill       every other call ends the process; the list holds what docs/limits.md says weft needs there
 #include "plain.h"
 #include <errno.h>
 #include <linux/filter.h>
