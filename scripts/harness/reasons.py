@@ -1,9 +1,10 @@
 """Why a case failed, out of what its runner printed: for the end of a run, where often nothing else of it can be read.
 
-A failed case begins with a line that says FAILED and ends where the next case or the runner's end begins. Reads text alone.
+A failed case begins with a line that says FAILED and ends where the next case or the runner's end begins.
 """
 
 import re
+import xml.etree.ElementTree
 
 # Of one case: what it is, what its error is, and its last lines. Of one stage so many cases; of one line so much.
 LINES = 15
@@ -53,6 +54,19 @@ def of_runner(*texts):
     """Of a runner that counts its own cases; each text is one of its streams."""
     found = [block for text in texts for block in blocks(text, FAILED.match, NEXT.match)]
     return bounded(found) or of_stage(*texts)
+
+
+def of_junit(path):
+    """Of pytest's file: how many cases passed, failed and were skipped, and why those that failed did."""
+    passed, failed, skipped, why = 0, 0, 0, []
+    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+        wrong = [*case.findall("failure"), *case.findall("error")]
+        failed += bool(wrong)
+        skipped += not wrong and case.find("skipped") is not None
+        passed += not wrong and case.find("skipped") is None
+        if wrong:
+            why.append([f"FAILED {case.get('classname')}::{case.get('name')}", *(line for one in wrong for line in (one.text or "").splitlines())])
+    return (passed, failed, skipped), bounded(why)
 
 
 def of_cargo(text):

@@ -5,8 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
+from harness import jobs, paths
 
 HOLDS = Path(__file__).resolve().parent / "holds.py"
 # A wait fails when for so long nothing has happened in the scene: nobody came, began, took memory, said a line or ended. How long all of it takes is the machine's business.
@@ -154,7 +153,3 @@ class Scene:
         """Lets one end that stays, and waits until it has, well."""
         self.release(job.name)
         self.finish(job)
-
-
-# All cases, whichever file they stand in.
-case = cases.Cases("admission", Scene)

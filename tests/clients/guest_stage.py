@@ -1,20 +1,16 @@
-"""What the cases of guest.py are played with: programs plainly and in the roles that weft gives, and what must be the same."""
+"""What the cases of test_guest*.py are played with: programs plainly and in the roles that weft gives, and what must be the same."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
-from harness.scene import BOUND, Scene, missing  # noqa: E402
+from harness import jobs, paths
+from harness.scene import BOUND
 
 PROGRAMS = Path(__file__).resolve().parent / "guest"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 # A job that is the holder, a filler (which leaves launches behind at the gate), or a filler that waits there: its priority, that of the job beside it, and that one's pause.
 ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000), "unqueued": (6, 0, 3000)}
-
-# All cases, whichever file they stand in.
-case = cases.Cases("guest", Scene, missing)
 
 
 def compiled(scene, name, *flags):

@@ -17,6 +17,7 @@ import os
 import re
 import socket
 import struct
+import time
 from pathlib import Path
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "broker" / "src" / "protocol" / "mod.rs"
@@ -137,8 +138,15 @@ def connected(path, timeout=BOUND):
     """A connection that has said nothing yet."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one.settimeout(timeout)
-    one.connect(str(path))
-    return one
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            one.connect(str(path))
+            return one
+        except BlockingIOError:
+            # As many as the socket holds stand before it: a socket with a bound does not wait there by itself.
+            assert time.monotonic() < end, f"not connected within {timeout:.0f} s"
+            time.sleep(0.001)
 
 
 class Client:

@@ -1,4 +1,4 @@
-"""Cases of guest.py: weft's own command between a shell and a job. Signals, terminals, preloads, pipes, exit codes."""
+"""weft's own command between a shell and a job. Signals, terminals, preloads, pipes, exit codes."""
 
 import contextlib
 import fcntl
@@ -8,18 +8,15 @@ import resource
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from guest_stage import PROGRAMS, PYTHON, case, compiled, counters, plainly, same, script, weft_command  # noqa: E402
-from harness import jobs, paths  # noqa: E402
-from harness.scene import BOUND, weft  # noqa: E402
+from guest_stage import PROGRAMS, PYTHON, compiled, counters, plainly, same, script, weft_command
+from harness import jobs, paths
+from harness.scene import BOUND, weft
 
 
-@case
-def a_job_begins_with_its_parent_s_signals(scene):
+def test_a_job_begins_with_its_parent_s_signals(scene):
     """Which signals are ignored and blocked, under `weft run` and `weft profile`: a shell's background job, nohup, a server that ignores SIGPIPE."""
     scene.broker.start()
     shown = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
@@ -46,8 +43,7 @@ def a_job_begins_with_its_parent_s_signals(scene):
             assert job.process.returncode == code and mask(job) == mask(bare), f"{how}, {ignored} ignored: {bare.stdout()} became {job.stdout()}"
 
 
-@case
-def nohup_holds_under_weft_profile(scene):
+def test_nohup_holds_under_weft_profile(scene):
     scene.broker.start()
     environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
     ready = scene.folder / "ready"
@@ -110,8 +106,7 @@ class Terminal:
 PREFIXES = {"plainly": [], "run": [paths.WEFT, "run", "--"], "profile": [paths.WEFT, "profile", "--name", "terminal", "--"]}
 
 
-@case
-def job_control_at_a_terminal(scene):
+def test_job_control_at_a_terminal(scene):
     """^Z, fg, a changed window and ^C reach a job as they reach it without weft, once each, and the shell sees the same end."""
     scene.broker.start()
     for end, code in (("dies", "130"), ("handles", "7")):
@@ -152,8 +147,7 @@ def job_control_at_a_terminal(scene):
                 terminal.close()
 
 
-@case
-def signals_for_weft_are_signals_for_the_job(scene):
+def test_signals_for_weft_are_signals_for_the_job(scene):
     """A supervisor knows the process that it started: what it sends there reaches the job, once, and the end it sees is the job's."""
     scene.broker.start()
     environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **PYTHON}
@@ -177,8 +171,7 @@ def signals_for_weft_are_signals_for_the_job(scene):
                     assert notes.read_text().splitlines()[1:] == [number.name, "ends 1"], f"{name}: {notes.read_text()}"
 
 
-@case
-def a_user_s_own_preload_is_heard(scene):
+def test_a_user_s_own_preload_is_heard(scene):
     """Another preload with driver functions of its own is called, and finds weft behind it, whichever way weft came in."""
     scene.broker.start()
     library = compiled(scene, "before.c", "-shared", "-fPIC")
@@ -194,8 +187,7 @@ def a_user_s_own_preload_is_heard(scene):
     assert counters(scene, job)["troubles"] == 0
 
 
-@case
-def a_program_with_a_sanitizer(scene):
+def test_a_program_with_a_sanitizer(scene):
     """ASan wants to come first: a user who preloads it, as weft's own preload asks of him, gets it first under `weft run`."""
     program = scene.folder / "sanitized"
     command = ["cc", "-fsanitize=address", "-o", program, PROGRAMS / "linked.c", f"-L{paths.SIMGPU_LIB}", "-l:libcuda.so.1"]
@@ -210,8 +202,7 @@ def a_program_with_a_sanitizer(scene):
     same(bare, weft_command(scene, "run", "--", program, more=options))
 
 
-@case
-def pipes_and_exit_codes_of_scripts(scene):
+def test_pipes_and_exit_codes_of_scripts(scene):
     scene.broker.start()
     weft_run = f"{paths.WEFT} run --"
     lines = [

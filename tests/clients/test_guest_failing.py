@@ -1,6 +1,6 @@
 """Kernels that fail: what a job is told of it under weft, and that nobody else is told anything."""
 
-from guest_stage import ROLES, case, compiled, counters, plainly, queue, same
+from guest_stage import ROLES, compiled, counters, plainly, queue, same
 from harness import jobs
 from harness.scene import BOUND
 
@@ -32,8 +32,7 @@ def in_a_role(scene, role, command, bare, name):
     return last
 
 
-@case
-def a_kernel_that_fails_is_told_alike(scene):
+def test_a_kernel_that_fails_is_told_alike(scene):
     program = compiled(scene, "failing.c")
     scene.broker.start()
     left = 0
@@ -46,8 +45,7 @@ def a_kernel_that_fails_is_told_alike(scene):
     assert left, "no launch was left behind: a part was not tested"
 
 
-@case
-def a_kernel_that_fails_is_told_alike_where_weft_does_more(scene):
+def test_a_kernel_that_fails_is_told_alike_where_weft_does_more(scene):
     """With memory that may be lent, and while launches are timed."""
     program = compiled(scene, "failing.c")
     scene.broker.start()

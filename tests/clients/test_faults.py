@@ -1,29 +1,21 @@
-#!/usr/bin/env python3
 """What happens when something breaks: brokers and jobs that are killed, stopped, forked, started by the hundred; bad files, full disks.
 
-  tests/clients/faults.py                  all cases
-  tests/clients/faults.py --kills 200      that many SIGKILLs at random moments (default 60)
-  tests/clients/faults.py killed           the cases with that word in their name
+  pytest tests/clients/test_faults.py --kills 200      that many SIGKILLs at random moments (default 60)
 
-Each case runs on a simulated GPU and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
+Each case runs on a simulated GPU and a broker of its own.
 """
 
-import json
 import os
 import random
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
-from harness.scene import BOUND, CLIENT, Scene, missing, says, weft  # noqa: E402
-
-case = cases.Cases("faults", Scene, missing)
+import pytest
+from harness import jobs
+from harness.scene import BOUND, CLIENT, says, weft
 
 # A filler whose host waits at the gate, and leaves no launch behind there.
 UNQUEUED = {"WEFT_QUEUE": "off"}
@@ -45,8 +37,8 @@ def let_go(count, *companions):
 # --- brokers ---------------------------------------------------------------------------------------------------------------------
 
 
-@case.also("fikit")
-def broker_killed_while_both_run_then_restarted(scene):
+@pytest.mark.also_under("fikit")
+def test_broker_killed_while_both_run_then_restarted(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
     scene.attached(holder, filler)
@@ -59,8 +51,8 @@ def broker_killed_while_both_run_then_restarted(scene):
     scene.finish_companions(holder, filler)
 
 
-@case.also("fikit")
-def broker_killed_and_never_back(scene):
+@pytest.mark.also_under("fikit")
+def test_broker_killed_and_never_back(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
     scene.attached(holder, filler)
@@ -69,24 +61,22 @@ def broker_killed_and_never_back(scene):
     scene.finish_companions(holder, filler)
 
 
-@case
-def broker_started_after_the_jobs(scene):
+def test_broker_started_after_the_jobs(scene):
     holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
     scene.broker.start()
     scene.attached(holder, filler)
     scene.finish_companions(holder, filler)
 
 
-@case
-def no_broker_at_all(scene):
+def test_no_broker_at_all(scene):
     job = scene.client(priority=5)
     scene.finish(job)
     assert job.stdout() == b"weft-test-client: done\n", job.stdout()
     says(job, "weft", "broker")
 
 
-@case.also("fikit")
-def broker_stopped_by_a_signal_lets_fillers_go(scene):
+@pytest.mark.also_under("fikit")
+def test_broker_stopped_by_a_signal_lets_fillers_go(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
     scene.attached(holder, filler)
@@ -100,8 +90,7 @@ def broker_stopped_by_a_signal_lets_fillers_go(scene):
         os.kill(scene.broker.job.pid, signal.SIGCONT)
 
 
-@case
-def broker_killed_while_launches_are_left_behind(scene):
+def test_broker_killed_while_launches_are_left_behind(scene):
     scene.broker.start()
     told = {"WEFT_LOG": "info"}
     holder, filler = scene.companion("holder", priority=0, pause=2000, more=told), scene.companion("filler", priority=5, pause=0, more=told)
@@ -117,8 +106,7 @@ def broker_killed_while_launches_are_left_behind(scene):
     scene.finish_companions(holder, filler)
 
 
-@case
-def broker_stopped_by_a_signal_while_launches_are_left_behind(scene):
+def test_broker_stopped_by_a_signal_while_launches_are_left_behind(scene):
     scene.broker.start()
     holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0)
     leaves_behind(scene, filler)
@@ -130,8 +118,7 @@ def broker_stopped_by_a_signal_while_launches_are_left_behind(scene):
         os.kill(scene.broker.job.pid, signal.SIGCONT)
 
 
-@case
-def stale_socket_is_taken_over(scene):
+def test_stale_socket_is_taken_over(scene):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(scene.broker.socket))
     assert scene.broker.socket.exists()
@@ -142,8 +129,7 @@ def stale_socket_is_taken_over(scene):
     assert scene.status()["broker"]["attached"] >= 1
 
 
-@case
-def second_broker_refuses_in_one_line(scene):
+def test_second_broker_refuses_in_one_line(scene):
     scene.broker.start()
     second = weft(scene, "broker")
     assert second.returncode not in (0, 101), second
@@ -155,8 +141,7 @@ def second_broker_refuses_in_one_line(scene):
 # --- jobs ------------------------------------------------------------------------------------------------------------------------
 
 
-@case
-def jobs_killed_at_random_moments(scene):
+def test_jobs_killed_at_random_moments(scene):
     seed = scene.options.seed
     rng = random.Random(seed)
     scene.broker.start()
@@ -178,8 +163,8 @@ def jobs_killed_at_random_moments(scene):
     scene.finish_companions(survivor)
 
 
-@case.also("fikit")
-def fork_after_init_leaves_the_parent_whole(scene):
+@pytest.mark.also_under("fikit")
+def test_fork_after_init_leaves_the_parent_whole(scene):
     scene.broker.start()
     program = scene.folder / "fork.py"
     program.write_text(
@@ -202,8 +187,7 @@ def fork_after_init_leaves_the_parent_whole(scene):
     assert job.stdout() == b"whole\n", job.stdout()
 
 
-@case
-def fork_before_init_gives_two_clients(scene):
+def test_fork_before_init_gives_two_clients(scene):
     scene.broker.start()
     program = scene.folder / "fork.py"
     program.write_text(
@@ -217,8 +201,7 @@ def fork_before_init_gives_two_clients(scene):
     assert scene.status()["broker"]["attached"] >= 2
 
 
-@case
-def exec_after_init(scene):
+def test_exec_after_init(scene):
     scene.broker.start()
     program = scene.folder / "exec.py"
     program.write_text(
@@ -231,8 +214,7 @@ def exec_after_init(scene):
     assert job.stdout() == b"weft-test-client: done\n", job.stdout()
 
 
-@case
-def three_hundred_processes_at_once(scene):
+def test_three_hundred_processes_at_once(scene):
     scene.broker.start()
     count = 300
     program = scene.folder / "many.py"
@@ -286,8 +268,7 @@ def runs_without_it(scene, name, *words):
     scene.finish_companions(job)
 
 
-@case
-def corrupt_profile(scene):
+def test_corrupt_profile(scene):
     scene.broker.start()
     file = taken_profile(scene)
     content = bytearray(file.read_bytes())
@@ -296,24 +277,21 @@ def corrupt_profile(scene):
     runs_without_it(scene, "taken", str(file))
 
 
-@case
-def truncated_profile(scene):
+def test_truncated_profile(scene):
     scene.broker.start()
     file = taken_profile(scene)
     file.write_bytes(file.read_bytes()[:-7])
     runs_without_it(scene, "taken", str(file), "truncated")
 
 
-@case
-def something_else_in_the_place_of_a_profile(scene):
+def test_something_else_in_the_place_of_a_profile(scene):
     scene.broker.start()
     file = taken_profile(scene)
     file.write_text("not a profile\n" * 100)
     runs_without_it(scene, "taken", str(file), "not a profile")
 
 
-@case
-def profile_of_another_version(scene):
+def test_profile_of_another_version(scene):
     scene.broker.start()
     file = taken_profile(scene)
     content = bytearray(file.read_bytes())
@@ -323,8 +301,7 @@ def profile_of_another_version(scene):
     runs_without_it(scene, "taken", str(file), "format")
 
 
-@case
-def profile_of_another_gpu(scene):
+def test_profile_of_another_gpu(scene):
     scene.broker.start()
     taken_profile(scene)
     assert scene.device.wait_gone(), "the device stays after its last client"
@@ -337,14 +314,12 @@ def profile_of_another_gpu(scene):
     scene.finish_companions(job)
 
 
-@case
-def missing_profile(scene):
+def test_missing_profile(scene):
     scene.broker.start()
     runs_without_it(scene, "nowhere", "nowhere")
 
 
-@case
-def full_disk_keeps_the_old_profile(scene):
+def test_full_disk_keeps_the_old_profile(scene):
     scene.broker.start()
     file = taken_profile(scene)
     before = file.read_bytes()
@@ -365,8 +340,7 @@ def full_disk_keeps_the_old_profile(scene):
     assert weft(scene, "profile", "show", "taken").returncode == 0
 
 
-@case
-def missing_driver(scene):
+def test_missing_driver(scene):
     nowhere = {"WEFT_CUDA_LIBRARY": str(scene.folder / "nowhere" / "libcuda.so.1")}
     program = scene.folder / "init.py"
     program.write_text("import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))\n")
@@ -379,8 +353,7 @@ def missing_driver(scene):
 # --- the command -----------------------------------------------------------------------------------------------------------------
 
 
-@case
-def weft_run_is_the_job(scene):
+def test_weft_run_is_the_job(scene):
     scene.broker.start()
     bad = weft(scene, "run", "--priority", "12", "--", "true")
     assert bad.returncode == 2 and bad.stderr.strip(), bad
@@ -395,8 +368,7 @@ def weft_run_is_the_job(scene):
     assert scene.status()["broker"]["attached"] >= 1, "weft run did not attach its job"
 
 
-@case
-def weft_run_starts_the_broker(scene):
+def test_weft_run_starts_the_broker(scene):
     done = weft(scene, "run", "--priority", "0", "--", CLIENT, scene.folder / "run.json")
     assert done.returncode == 0, done.stderr
     seen = scene.broker.status()
@@ -405,8 +377,7 @@ def weft_run_starts_the_broker(scene):
     assert jobs.wait_until(lambda: not jobs.socket_answers(str(scene.broker.socket)), BOUND), "the broker does not end"
 
 
-@case
-def preload_alone_starts_the_broker(scene):
+def test_preload_alone_starts_the_broker(scene):
     job = scene.client(priority=0, more={"WEFT_AUTOSTART": "1"})
     scene.finish(job)
     seen = scene.broker.status()
@@ -415,21 +386,9 @@ def preload_alone_starts_the_broker(scene):
     assert jobs.wait_until(lambda: not jobs.socket_answers(str(scene.broker.socket)), BOUND), "the broker does not end"
 
 
-@case
-def a_bad_priority_in_the_environment_is_told(scene):
+def test_a_bad_priority_in_the_environment_is_told(scene):
     scene.broker.start()
     for bad in ("12", "high", "-1"):
         job = scene.client(priority=bad)
         scene.finish(job)
         says(job, "WEFT_PRIORITY", bad, "0", "9")
-
-
-def main():
-    parser = cases.parser(__doc__)
-    parser.add_argument("--kills", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the random moments")
-    return case.run(parser.parse_args())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

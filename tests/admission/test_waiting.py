@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 
-from stage import BOUND, case
+import pytest
+from stage import BOUND, Scene
+
+pytestmark = pytest.mark.scene(make=Scene)
 
 
-@case
-def who_will_not_wait_does_not(scene):
+def test_who_will_not_wait_does_not(scene):
     holder = scene.holder("holder", "6GiB")
     # What it had in its buffers is not lost: it ends by itself.
     hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before"], without=("PYTHONUNBUFFERED",))
@@ -40,8 +42,7 @@ def who_will_not_wait_does_not(scene):
     scene.ends(holder)
 
 
-@case
-def odd_surroundings_change_nothing(scene):
+def test_odd_surroundings_change_nothing(scene):
     holder = scene.holder("holder", "6GiB")
     # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to read from, no home.
     shell = ["/bin/sh", "-c", "trap '' INT; exec \"$@\" <&-", "sh"]
@@ -58,8 +59,7 @@ def odd_surroundings_change_nothing(scene):
     scene.finish(odd)
 
 
-@case
-def a_broker_that_is_stuck_keeps_nobody_waiting(scene):
+def test_a_broker_that_is_stuck_keeps_nobody_waiting(scene):
     holder = scene.holder("holder", "6GiB")
     waiter = scene.job("waiter", "1GiB", weft=["--memory", "3GiB"], stay=False)
     scene.waits(waiter)
@@ -73,8 +73,7 @@ def a_broker_that_is_stuck_keeps_nobody_waiting(scene):
     scene.ends(holder)
 
 
-@case
-def a_job_killed_while_it_waits_is_forgotten(scene):
+def test_a_job_killed_while_it_waits_is_forgotten(scene):
     holder = scene.holder("holder", "6GiB")
     waiter = scene.waiter("waiter", "5GiB")
     other = scene.waiter("other", "5GiB", stay=False)
@@ -110,8 +109,7 @@ class Standstill:
 GIVES_UP = 10.0
 
 
-@case
-def memory_of_a_killed_job_goes_to_the_next(scene):
+def test_memory_of_a_killed_job_goes_to_the_next(scene, record_property):
     """From the kill to the moment at which the broker, by its own clock, gave the memory to others: in the middle of five sooner than a client that waits would give the broker up for dead, with
     what the machine itself held up left out. The figure itself is told."""
     late = []
@@ -130,14 +128,14 @@ def memory_of_a_killed_job_goes_to_the_next(scene):
         scene.finish(waiter)
         assert scene.events(f"waiter{round_}") == ["asks", "begun", "took", "ended"], scene.events(f"waiter{round_}")
         taken = (scene.at(f"waiter{round_}", "took") - killed) / 1e9
-        print(f"after the kill: {seconds:.3f} s until the memory is others', {taken:.3f} s until the waiter has it (the machine held up a thread for {standstill.longest:.3f} s)")
+        figure = f"after the kill: {seconds:.3f} s until the memory is others', {taken:.3f} s until the waiter has it (the machine held up a thread for {standstill.longest:.3f} s)"
+        record_property("told", figure)
         late.append(seconds - standstill.longest)
         holder.wait(BOUND)
     assert sorted(late)[2] < GIVES_UP, f"the middle of {late}"
 
 
-@case
-def a_suspended_waiter_holds_up_nobody(scene):
+def test_a_suspended_waiter_holds_up_nobody(scene):
     holder = scene.holder("holder", "6GiB")
     stopped = scene.waiter("stopped", "5GiB", stay=False)
     other = scene.waiter("other", "5GiB", stay=False)
@@ -161,8 +159,7 @@ def a_suspended_waiter_holds_up_nobody(scene):
     assert scene.queue()["denied"] == 0, scene.queue()
 
 
-@case
-def a_second_broker_says_that_there_is_one(scene):
+def test_a_second_broker_says_that_there_is_one(scene):
     holder = scene.holder("holder", "6GiB")
     seen = scene.queue()["running"]
     assert [row["pid"] for row in seen] == [holder.pid] and seen[0]["device"] == scene.queue()["devices"][0]["uuid"] != "", seen
@@ -174,8 +171,7 @@ def a_second_broker_says_that_there_is_one(scene):
     scene.ends(holder)
 
 
-@case
-def killed_while_it_is_admitted_and_while_it_grows(scene):
+def test_killed_while_it_is_admitted_and_while_it_grows(scene):
     for round_ in range(4):
         holder = scene.holder(f"holder{round_}", "6GiB")
         waiter = scene.waiter(f"waiter{round_}", "5GiB")
@@ -192,8 +188,7 @@ def killed_while_it_is_admitted_and_while_it_grows(scene):
     scene.finish(last)
 
 
-@case
-def a_new_broker_knows_who_holds_what(scene):
+def test_a_new_broker_knows_who_holds_what(scene):
     holder = scene.holder("holder", "5GiB")
     waiter = scene.waiter("waiter", "4GiB", stay=False)
     # Stopped, so that neither can come back to the new broker before the newcomer asks.
@@ -216,8 +211,7 @@ def a_new_broker_knows_who_holds_what(scene):
     assert scene.queue()["admitted"] == 3, scene.queue()
 
 
-@case
-def many_wait_over_a_restart_and_all_run_once(scene):
+def test_many_wait_over_a_restart_and_all_run_once(scene):
     count = scene.options.queued
     holder = scene.holder("holder", "6GiB")
     names = [f"many{at}" for at in range(count)]
@@ -240,8 +234,7 @@ def many_wait_over_a_restart_and_all_run_once(scene):
     assert (seen["admitted"], seen["waited"], seen["waiting"]) == (count + 1, count, []), seen
 
 
-@case
-def what_is_said_wrongly_is_told_before_the_job_begins(scene):
+def test_what_is_said_wrongly_is_told_before_the_job_begins(scene):
     environment = scene.broker.environment
     for name, wrong in (("WEFT_MEMORY", "12GIG"), ("WEFT_DURATION", "eternal"), ("WEFT_WAIT", "soon")):
         scene.broker.environment = lambda name=name, wrong=wrong: {**environment(), name: wrong}

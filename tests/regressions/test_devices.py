@@ -8,9 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from stage import BOUND, finding, paths
-from harness import jobs
-from harness.scene import COMPANION, weft
+import pytest
+from harness import jobs, paths
+from harness.scene import BOUND, COMPANION, weft
 
 
 def fake_daemon(scene):
@@ -39,8 +39,8 @@ def alone(scene, words, **more):
     return found["core"]["switch_cost"]
 
 
-@finding("hardware-F5")
-def a_device_is_under_mps_where_its_clients_say_so(scene):
+@pytest.mark.finding("hardware-F5")
+def test_a_device_is_under_mps_where_its_clients_say_so(scene):
     daemon = fake_daemon(scene)
     try:
         scene.broker.start()
@@ -55,8 +55,8 @@ def a_device_is_under_mps_where_its_clients_say_so(scene):
         daemon.wait()
 
 
-@finding("hardware-F5")
-def one_client_that_is_not_under_mps_makes_the_device_one_that_switches(scene):
+@pytest.mark.finding("hardware-F5")
+def test_one_client_that_is_not_under_mps_makes_the_device_one_that_switches(scene):
     scene.broker.start()
     under = scene.companion("under", more={"SIMGPU_MODE": "mps"})
     assert device(scene)["core"]["switch_cost"] == 0
@@ -77,8 +77,8 @@ def others(broker):
     return (broker.status() or {"broker": {"others": None}})["broker"]["others"]
 
 
-@finding("hardware-F6", "users-B14")
-def two_brokers_of_one_device_say_so(scene):
+@pytest.mark.finding("hardware-F6", "users-B14")
+def test_two_brokers_of_one_device_say_so(scene):
     (scene.folder / "elsewhere").mkdir()
     (scene.folder / "apart").mkdir()
     second = jobs.Broker(scene.folder / "elsewhere", scene.device)
@@ -115,12 +115,11 @@ def in_a_namespace(*command):
     return ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *map(str, command)]
 
 
-@finding("hardware-F6")
-def the_number_of_a_process_of_another_namespace_means_nothing(scene):
+@pytest.mark.finding("hardware-F6")
+def test_the_number_of_a_process_of_another_namespace_means_nothing(scene):
     tried = shutil.which("unshare") and subprocess.run(in_a_namespace("true"), capture_output=True, check=False)
     if not tried or tried.returncode:
-        print("no pid namespaces here: not played")
-        return
+        pytest.skip("no pid namespaces here")
     # The broker's second process is a stopped one; the client is the second process of its own namespace.
     broker = scene.broker
     script = 'sleep 600 & kill -STOP $!; [ $! = 2 ] && exec "$@"'
@@ -171,13 +170,12 @@ def in_group(group, *command):
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *map(str, command)]
 
 
-@finding("hardware-F3")
-def a_job_that_its_control_group_could_not_hold_does_not_come_to_managed_memory(scene):
+@pytest.mark.finding("hardware-F3")
+def test_a_job_that_its_control_group_could_not_hold_does_not_come_to_managed_memory(scene):
     scene.device.settings["SIMGPU_MEMORY"] = str(12 << 30)
     with control_group(2 << 30) as group:
         if group is None:
-            print("no control group can be made here: not played")
-            return
+            pytest.skip("no control group can be made here")
         scene.broker.start()
         scene.companion("holder", more={"WEFT_MEMORY": "6GiB"})
         ready = {name: scene.folder / f"{name}.ready" for name in ("free", "cramped", "asked")}

@@ -1,4 +1,4 @@
-"""Cases of guest.py: odd surroundings. Descriptors, limits, namespaces, stopped processes, an environment that is wiped."""
+"""Odd surroundings. Descriptors, limits, namespaces, stopped processes, an environment that is wiped."""
 
 import os
 import resource
@@ -7,14 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from guest_stage import PYTHON, case, in_roles, plainly, same, script, weft_command  # noqa: E402
-from harness import jobs, paths  # noqa: E402
-from harness.scene import BOUND, CLIENT, says  # noqa: E402
+from guest_stage import PYTHON, in_roles, plainly, same, script, weft_command
+from harness import jobs, paths
+from harness.scene import BOUND, CLIENT, says
 
 
-@case
-def stopped_and_continued(scene):
+def test_stopped_and_continued(scene):
     scene.broker.start()
     beside = scene.companion("beside", priority=0, pause=3000)
     job = scene.companion("job", priority=6)
@@ -31,8 +29,7 @@ def stopped_and_continued(scene):
     scene.finish_companions(beside, job)
 
 
-@case
-def few_descriptors_are_left(scene):
+def test_few_descriptors_are_left(scene):
     scene.broker.start()
     # A simulated driver needs some ten; weft some more to attach. Where it cannot, the job runs, weft says so in a line, and nothing of weft's stays open.
     for files in (11, 12, 13, 14, 16, 20):
@@ -48,8 +45,7 @@ def few_descriptors_are_left(scene):
             says(job, "weft", "too few files")
 
 
-@case
-def closed_standard_descriptors_stay_the_jobs_own(scene):
+def test_closed_standard_descriptors_stay_the_jobs_own(scene):
     """A broker that comes back must not get a number below 3 where a job has closed those: what it prints would go there."""
     program = scene.folder / "closes.py"
     program.write_text(
@@ -73,8 +69,7 @@ def closed_standard_descriptors_stay_the_jobs_own(scene):
     assert job.stdout() == b"[] 19\n", job.stdout()
 
 
-@case
-def odd_surroundings(scene):
+def test_odd_surroundings(scene):
     scene.broker.start()
     command = script("children.py")
     bare = plainly(scene, command)
@@ -95,8 +90,7 @@ def odd_surroundings(scene):
         same(bare, job)
 
 
-@case
-def a_job_that_leaves_its_surroundings(scene):
+def test_a_job_that_leaves_its_surroundings(scene):
     """Other namespaces, another root, a folder that is gone: the job goes on, and goes on when the broker dies and another one comes, which it may never find."""
     go = scene.folder / "go"
     for how in ("undumpable", "unshared", "children elsewhere", "chroot", "nowhere"):
@@ -127,8 +121,7 @@ def a_job_that_leaves_its_surroundings(scene):
             scene.broker.stop()
 
 
-@case
-def a_job_that_is_process_one(scene):
+def test_a_job_that_is_process_one(scene):
     """In a process namespace of its own (as in a container that shares the socket): whom the broker takes for it, and that its end is seen."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     allowed = plainly(scene, [*unshare, "true"], "allowed").process.returncode == 0
@@ -138,8 +131,7 @@ def a_job_that_is_process_one(scene):
     assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), f"the broker never saw it end: {scene.status()['clients']}"
 
 
-@case
-def limits_of_a_careful_shell(scene):
+def test_limits_of_a_careful_shell(scene):
     """No memory may be locked, no core is written, few signals may wait, stacks are small: as a batch system sets it."""
     scene.broker.start()
     command = ["bash", "-c", 'ulimit -c 0 -l 0 -q 0 -i 8 -s 512; "$0" "$@" | cat; echo ${PIPESTATUS[0]}', *map(str, script("threads.py"))]
@@ -149,8 +141,7 @@ def limits_of_a_careful_shell(scene):
     same(bare, job)
 
 
-@case
-def an_environment_that_is_wiped(scene):
+def test_an_environment_that_is_wiped(scene):
     """`env -i` under weft run: the job runs as without weft, since nothing says otherwise to it; and with the preload alone it runs under weft by its defaults."""
     scene.broker.start()
     command = script("children.py")

@@ -1,7 +1,9 @@
 """The launch queue and the hooks around it: what a call of the job's meets there, and what it leaves behind."""
 
+import pytest
+from built import compiled
 from harness import jobs, paths
-from stage import BOUND, Scene, compiled, finding, rust
+from harness.scene import BOUND, Scene
 
 
 class Strict:
@@ -60,8 +62,9 @@ def beside_holder(scene, pause=0):
     return scene.companion("holder", priority=0, pause=pause)
 
 
-@finding("clients-F2", scene=StrictScene)
-def who_lists_kernels_may_have_room_for_more_than_there_are(scene):
+@pytest.mark.finding("clients-F2")
+@pytest.mark.scene(make=StrictScene)
+def test_who_lists_kernels_may_have_room_for_more_than_there_are(scene):
     program = compiled(scene, "enumerate.c")
     plain, under = scene.plain(program), scene.strict(program, more={"WEFT_LOG": "error"})
     scene.finish(plain)
@@ -70,8 +73,8 @@ def who_lists_kernels_may_have_room_for_more_than_there_are(scene):
     assert b"others" not in plain.stdout(), plain.stdout()
 
 
-@finding("correctness-13", "clients-F6")
-def a_thread_that_is_cancelled_at_the_gate_ends_alone(scene):
+@pytest.mark.finding("correctness-13", "clients-F6")
+def test_a_thread_that_is_cancelled_at_the_gate_ends_alone(scene):
     program = compiled(scene, "cancel.c", f"-I{paths.CLIENTS / 'guest'}")
     # A holder without pauses: the thread stands at the gate nearly always.
     beside_holder(scene)
@@ -85,8 +88,9 @@ def a_thread_that_is_cancelled_at_the_gate_ends_alone(scene):
         assert last["troubles"] == 0, last["troubles"]
 
 
-@finding("correctness-13", "clients-F6", scene=StrictScene)
-def a_thread_that_is_cancelled_in_the_driver_ends_as_without_weft(scene):
+@pytest.mark.finding("correctness-13", "clients-F6")
+@pytest.mark.scene(make=StrictScene)
+def test_a_thread_that_is_cancelled_in_the_driver_ends_as_without_weft(scene):
     program = compiled(scene, "cancel_in_driver.c")
     wanted = b"cancelled, cleaned up\n" * 3
     scene.broker.start()
@@ -108,8 +112,9 @@ def holds(scene, program):
     return job
 
 
-@finding("clients-F3", scene=StrictScene)
-def what_failed_in_the_queue_is_told_unless_its_context_has_really_ended(scene):
+@pytest.mark.finding("clients-F3")
+@pytest.mark.scene(make=StrictScene)
+def test_what_failed_in_the_queue_is_told_unless_its_context_has_really_ended(scene):
     program = compiled(scene, "references.c")
     holds(scene, program)
     job = scene.strict(program, "forgive")
@@ -124,8 +129,9 @@ def what_failed_in_the_queue_is_told_unless_its_context_has_really_ended(scene):
     assert ended(scene, job)["left_failed"] >= 3
 
 
-@finding("clients-F4", scene=StrictScene)
-def a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place_in_the_queue(scene):
+@pytest.mark.finding("clients-F4")
+@pytest.mark.scene(make=StrictScene)
+def test_a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place_in_the_queue(scene):
     program = compiled(scene, "references.c")
     holds(scene, program)
     rounds = 60
@@ -139,8 +145,8 @@ def a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place_in_t
     assert left > rounds, f"{left} launches of {rounds} rounds were left behind"
 
 
-@finding("correctness-14")
-def a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewhere(scene):
+@pytest.mark.finding("correctness-14")
+def test_a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewhere(scene):
     program = compiled(scene, "poll.c", f"-I{paths.CLIENTS / 'guest'}")
     beside_holder(scene)
     elsewhere = scene.job([program, "1"])
@@ -154,8 +160,9 @@ def a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewher
         assert ended(scene, job)["left_behind"] > 64, "nothing was left behind, so nothing was tested"
 
 
-@finding("clients-S3", scene=StrictScene)
-def a_job_that_ends_by_itself_has_made_its_launches(scene):
+@pytest.mark.finding("clients-S3")
+@pytest.mark.scene(make=StrictScene)
+def test_a_job_that_ends_by_itself_has_made_its_launches(scene):
     program = compiled(scene, "leave.c")
     holds(scene, compiled(scene, "references.c"))
     tally = scene.folder / "tally"
@@ -179,8 +186,9 @@ def a_job_that_ends_by_itself_has_made_its_launches(scene):
     assert arrived < made, f"after a child's end {arrived} of {made} launches reached the driver"
 
 
-@finding("correctness-19", scene=StrictScene)
-def no_call_of_a_function_newer_than_weft_overtakes_a_launch(scene):
+@pytest.mark.finding("correctness-19")
+@pytest.mark.scene(make=StrictScene)
+def test_no_call_of_a_function_newer_than_weft_overtakes_a_launch(scene):
     program = compiled(scene, "newer.c")
     holds(scene, compiled(scene, "references.c"))
     for how in ("dlsym", "lookup"):
@@ -190,8 +198,9 @@ def no_call_of_a_function_newer_than_weft_overtakes_a_launch(scene):
         assert job.stderr().count("cuStrictNews is newer than this weft") == 1, job.explain()
 
 
-@finding("correctness-20", scene=StrictScene)
-def a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(scene):
+@pytest.mark.finding("correctness-20")
+@pytest.mark.scene(make=StrictScene)
+def test_a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(scene):
     program = compiled(scene, "shut_in.c")
     plain = scene.plain(program, "plain")
     scene.finish(plain)
@@ -202,8 +211,8 @@ def a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(scene)
     assert ended(scene, job)["left_behind"] > 0
 
 
-@finding("correctness-26")
-def what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(_scene):
+@pytest.mark.finding("correctness-26")
+def test_what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(rust):
     rust(
         "weft-interposer",
         "queue::tests::what_ends_something_is_told_from_what_does_not",
@@ -211,19 +220,20 @@ def what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(_scene):
     )
 
 
-@finding("clients-S1")
-def tens_of_thousands_of_executable_graphs_have_names(_scene):
+@pytest.mark.finding("clients-S1")
+def test_tens_of_thousands_of_executable_graphs_have_names(rust):
     rust("weft-interposer", "hooks::graph::tests::tens_of_thousands_of_graphs_that_live_at_once_are_told_apart")
 
 
-@finding("hardware-F11")
-def an_updated_graph_is_followed_by_a_few_looks_at_a_time(_scene):
+@pytest.mark.finding("hardware-F11")
+def test_an_updated_graph_is_followed_by_a_few_looks_at_a_time(rust):
     tests = "hooks::graph::tests"
     rust("weft-interposer", f"{tests}::within_a_round_of_updates_every_node_is_looked_at_and_few_after_each", f"{tests}::a_graph_that_differs_each_time_is_read_ever_more_rarely")
 
 
-@finding("hardware-F7", scene=StrictScene)
-def on_newer_devices_no_call_by_an_unknown_private_table_overtakes_a_launch(scene):
+@pytest.mark.finding("hardware-F7")
+@pytest.mark.scene(make=StrictScene)
+def test_on_newer_devices_no_call_by_an_unknown_private_table_overtakes_a_launch(scene):
     program = compiled(scene, "tables.c")
     holds(scene, compiled(scene, "references.c"))
     in_order = b"overtaken: 0\novertaken later: 0\n"
@@ -250,8 +260,9 @@ def on_newer_devices_no_call_by_an_unknown_private_table_overtakes_a_launch(scen
     assert "private table 1734dc26-800d-4745-8726-c0f1e7dd8bca: handed out, not known" in job.stderr(), job.explain()
 
 
-@finding("hardware-F17", scene=StrictScene)
-def a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene):
+@pytest.mark.finding("hardware-F17")
+@pytest.mark.scene(make=StrictScene)
+def test_a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene, rust):
     program = compiled(scene, "collective.c")
     holds(scene, compiled(scene, "references.c"))
     job = scene.strict(program)

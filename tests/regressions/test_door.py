@@ -12,11 +12,11 @@ import socket
 import struct
 import time
 
-from stage import BOUND, finding
+import pytest
+import wire
+from harness.scene import BOUND
 from users import ANN, BEA, becomes
 from users import Scene as Users
-
-import wire
 
 MEAN = 61003
 ROW = struct.Struct("ii")
@@ -101,8 +101,7 @@ class Scene(Users):
             time.sleep(0.02)
 
 
-def hostile(*findings, **more):
-    return finding(*findings, scene=Scene, **more)
+pytestmark = pytest.mark.scene(make=Scene)
 
 
 def lingering():
@@ -167,8 +166,8 @@ def attached(following):
     return make
 
 
-@hostile("correctness-1")
-def a_descriptor_whose_close_hangs_holds_up_neither_the_door_nor_the_control_thread(scene):
+@pytest.mark.finding("correctness-1")
+def test_a_descriptor_whose_close_hangs_holds_up_neither_the_door_nor_the_control_thread(scene):
     packets = [
         silent(wire.question('"ping"')),
         silent(wire.hello(command="one")),
@@ -189,8 +188,8 @@ def a_descriptor_whose_close_hangs_holds_up_neither_the_door_nor_the_control_thr
     scene.until("whoever ends is missed", lambda: scene.status()["clients"] == [])
 
 
-@hostile("correctness-1")
-def nobody_who_waits_for_memory_begins_beside_it(scene):
+@pytest.mark.finding("correctness-1")
+def test_nobody_who_waits_for_memory_begins_beside_it(scene):
     holder = scene.holder(ANN, "holder", "6GiB")
     waiter = scene.waiter(BEA, "waiter", "5GiB")
     with Mean(lambda say: slips_in(scene.socket, [attached(wire.note("hi"))], say)) as mean:
@@ -204,10 +203,8 @@ def nobody_who_waits_for_memory_begins_beside_it(scene):
         scene.finish(waiter)
 
 
-@hostile("correctness-1")
-def closing_counting_and_beating_hold_where_no_kernel_helps(_):
-    from stage import rust
-
+@pytest.mark.finding("correctness-1")
+def test_closing_counting_and_beating_hold_where_no_kernel_helps(rust):
     rust(
         "weft-daemon",
         "beat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
@@ -220,8 +217,8 @@ def closing_counting_and_beating_hold_where_no_kernel_helps(_):
 SLACK = 64
 
 
-@hostile("correctness-8")
-def who_is_let_go_keeps_nothing(scene):
+@pytest.mark.finding("correctness-8")
+def test_who_is_let_go_keeps_nothing(scene):
     before = wire.open_files(scene.pid)
 
     def many(say):
@@ -246,8 +243,8 @@ def who_is_let_go_keeps_nothing(scene):
         scene.pings()
 
 
-@hostile("correctness-8")
-def a_user_has_so_many_clients_and_others_have_room(scene):
+@pytest.mark.finding("correctness-8")
+def test_a_user_has_so_many_clients_and_others_have_room(scene):
     def many(say):
         kept = []
         for at in range(1500):
@@ -276,8 +273,8 @@ MB = 1 << 20
 SIZE = 80 << 30
 
 
-@hostile("correctness-7")
-def what_a_client_says_of_its_memory_costs_little(scene):
+@pytest.mark.finding("correctness-7")
+def test_what_a_client_says_of_its_memory_costs_little(scene):
     before = wire.resident(scene.pid)
 
     def says(say):
@@ -315,8 +312,8 @@ def quiet(pid):
         last = now
 
 
-@hostile("correctness-7")
-def names_of_devices_are_those_of_devices(scene):
+@pytest.mark.finding("correctness-7")
+def test_names_of_devices_are_those_of_devices(scene):
     before = wire.resident(scene.pid)
 
     def says(say):
@@ -396,8 +393,8 @@ def brings(path, content, **said):
     return client
 
 
-@hostile("correctness-9")
-def profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
+@pytest.mark.finding("correctness-9")
+def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
     before = wire.resident(scene.pid)
     made = Profiles(3 << 20)
     equal, others, long = made.file(0), [made.file(number) for number in range(1, 41)], Profiles(5 << 20).file(0)
@@ -430,8 +427,8 @@ def profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
         scene.pings()
 
 
-@hostile("correctness-12")
-def who_says_nothing_has_his_own_connections_dropped(scene):
+@pytest.mark.finding("correctness-12")
+def test_who_says_nothing_has_his_own_connections_dropped(scene):
     def floods(say):
         kept = []
         begin = time.monotonic()
@@ -460,8 +457,8 @@ def who_says_nothing_has_his_own_connections_dropped(scene):
         scene.pings()
 
 
-@hostile("correctness-9", "correctness-12")
-def hundreds_of_jobs_of_a_user_come_at_once(scene):
+@pytest.mark.finding("correctness-9", "correctness-12")
+def test_hundreds_of_jobs_of_a_user_come_at_once(scene):
     content = Profiles(200_000).file(0)
 
     def come(say):
@@ -484,8 +481,8 @@ def hundreds_of_jobs_of_a_user_come_at_once(scene):
         assert mean.heard() == 200
 
 
-@hostile("correctness-12")
-def questions_of_a_user_have_few_threads(scene):
+@pytest.mark.finding("correctness-12")
+def test_questions_of_a_user_have_few_threads(scene):
     def asks(say):
         kept = []
         for at in range(40):
@@ -514,8 +511,8 @@ def questions_of_a_user_have_few_threads(scene):
         scene.pings()
 
 
-@hostile("correctness-16")
-def no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the_log(scene):
+@pytest.mark.finding("correctness-16")
+def test_no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the_log(scene):
     ugly = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u202e\nx"
     forged = "INFO weft: client 1 (process 1) ended"
 
@@ -542,8 +539,8 @@ def no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the_log(
         assert forged in log, "it is there, in the line of whom it is from"
 
 
-@hostile("correctness-24")
-def command_lines_are_their_users_own(scene):
+@pytest.mark.finding("correctness-24")
+def test_command_lines_are_their_users_own(scene):
     job = scene.holder(ANN, "secret-job", "1GiB")
     waiter = scene.waiter(ANN, "secret-waiter", "7GiB")
     for uid, sees in ((ANN, True), (BEA, False), (0, True)):
@@ -562,8 +559,8 @@ def command_lines_are_their_users_own(scene):
         assert len(ended) == 2 and all(("secret" in row["last"]["command"]) == sees for row in ended), (uid, ended)
 
 
-@hostile("correctness-23")
-def a_client_lives_as_long_as_the_process_that_connected(scene):
+@pytest.mark.finding("correctness-23")
+def test_a_client_lives_as_long_as_the_process_that_connected(scene):
     # A child connects, hands its connection to its parent and is gone before the Hello: its number may be anybody's by then.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     child = os.fork()

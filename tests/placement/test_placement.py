@@ -1,10 +1,6 @@
-#!/usr/bin/env python3
 """Several GPUs: where jobs land that let weft choose, that jobs on different devices have nothing to do with one another, and that what uses several is counted on each.
 
-  tests/placement/run.py                 all cases (a minute; those with PyTorch take most of it)
-  tests/placement/run.py instances       the cases with that word in their name
-
-The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
+The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker of its own.
 """
 
 import json
@@ -13,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
+import pytest
+from harness import jobs, paths
 
 JOB = Path(__file__).resolve().parent / "job.py"
 # A wait fails when for so long nothing has happened in the scene: no job came, said a line or ended. How long all of it takes is the machine's business.
@@ -37,7 +33,7 @@ def plain(said):
 class Scene:
     """The devices, a broker and jobs in a folder of their own."""
 
-    def __init__(self, folder, _options, policy, devices):
+    def __init__(self, folder, _options, policy, devices=TWO):
         self.folder = Path(folder)
         self.device = jobs.Device(self.folder)
         self.device.settings["SIMGPU_DEVICES"] = devices
@@ -121,11 +117,10 @@ class Scene:
         )
 
 
-case = cases.Cases("placement", Scene)
+pytestmark = pytest.mark.scene(make=Scene)
 
 
-@case.where(devices=TWO)
-def jobs_land_where_least_is_left(scene):
+def test_jobs_land_where_least_is_left(scene):
     assert scene.lands("first", "--take", "5GiB", weft=["--memory", "6GiB"]) == SMALL
     assert scene.lands("second", "--take", "5GiB", weft=["--memory", "6GiB"]) == LARGE
     assert scene.lands("third", "--take", "5GiB", weft=["--memory", "6GiB"]) == LARGE
@@ -143,13 +138,11 @@ def jobs_land_where_least_is_left(scene):
         scene.ends(name)
 
 
-@case.where(devices=TWO)
-def nothing_said_goes_where_most_is_left(scene):
+def test_nothing_said_goes_where_most_is_left(scene):
     assert scene.lands("unknown", "--take", "64MiB") == LARGE
 
 
-@case.where(devices=TWO)
-def the_variable_is_respected(scene):
+def test_the_variable_is_respected(scene):
     assert scene.lands("kept", "--take", "64MiB", weft=["--memory", "1GiB"], more={"CUDA_VISIBLE_DEVICES": "0"}) == LARGE
     assert scene.lands("other", "--take", "64MiB", weft=["--memory", "1GiB"], more={"CUDA_VISIBLE_DEVICES": "GPU-6f,7,0"}) == SMALL
     none = scene.job("none", weft=["--gpu", "any"], more={"CUDA_VISIBLE_DEVICES": ""})
@@ -169,8 +162,7 @@ def the_variable_is_respected(scene):
     del listed
 
 
-@case.where(devices=TWO)
-def a_place_is_promised_until_the_job_comes_or_dies(scene):
+def test_a_place_is_promised_until_the_job_comes_or_dies(scene):
     first = scene.job("first", "--before", str(scene.folder / "go"), weft=["--gpu", "any", "--memory", "6GiB"])
     scene.until("it has looked", lambda: scene.said("first", "sees"))
     assert scene.said("first", "sees")["devices"] == [SMALL]
@@ -180,8 +172,8 @@ def a_place_is_promised_until_the_job_comes_or_dies(scene):
     assert scene.lands("third", "--take", "64MiB", weft=["--memory", "6GiB"]) == SMALL
 
 
-@case.where(devices=DIVIDED)
-def instances_are_devices(scene):
+@pytest.mark.scene(devices=DIVIDED)
+def test_instances_are_devices(scene):
     first = scene.lands("first", "--take", "1GiB", weft=["--memory", "2GiB"])
     assert first not in (LARGE, SMALL), first
     assert scene.said("first", "sees")["memory"] == [3 << 30]
@@ -193,8 +185,7 @@ def instances_are_devices(scene):
     assert kept == second
 
 
-@case.where(devices=TWO)
-def jobs_on_different_devices_do_not_gate_each_other(scene):
+def test_jobs_on_different_devices_do_not_gate_each_other(scene):
     def works(name, device, priority):
         scene.job(name, "--take", "64MiB", "--work", "--device", str(device), weft=["--memory", "1GiB", "--priority", str(priority)])
         scene.until(f"{name} works", lambda: (scene.client(name) or {"transfers": 0})["transfers"] > 500)
@@ -215,8 +206,7 @@ def jobs_on_different_devices_do_not_gate_each_other(scene):
         scene.ends(name)
 
 
-@case.where(devices=TWO)
-def memory_counts_where_it_is_taken(scene):
+def test_memory_counts_where_it_is_taken(scene):
     both = scene.job("both", "--take", "1GiB", "--also", "1:2GiB")
     scene.until("it has memory on both", lambda: scene.said("both", "also"))
     rows = {row["device"]: row for row in scene.ask("queue")["running"]}
@@ -243,8 +233,7 @@ def memory_counts_where_it_is_taken(scene):
     assert scene.ask("status")["clients"] == []
 
 
-@case.where(devices=TWO)
-def a_broker_that_follows_finds_a_job_on_both_devices(scene):
+def test_a_broker_that_follows_finds_a_job_on_both_devices(scene):
     scene.job("both", "--take", "1GiB", "--also", "1:2GiB", "--work")
     scene.until("it has memory on both", lambda: scene.said("both", "also"))
 
@@ -262,8 +251,7 @@ def a_broker_that_follows_finds_a_job_on_both_devices(scene):
     scene.until("all is given back", lambda: not scene.ask("queue")["running"])
 
 
-@case.where(devices=TWO)
-def launches_count_where_they_go(scene):
+def test_launches_count_where_they_go(scene):
     """A job on both devices is the holder of the first and, where a more important one works on the second, a filler there."""
 
     def works(name, *words, priority, clients=1):
@@ -291,8 +279,7 @@ def launches_count_where_they_go(scene):
         scene.ends(name)
 
 
-@case.where(devices=TWO)
-def ranks_of_a_job_count_each_on_its_own_device(scene):
+def test_ranks_of_a_job_count_each_on_its_own_device(scene):
     # As torchrun starts them: the second comes when the first has its memory.
     stay = {name: scene.folder / f"{name}.stay" for name in ("first", "second")}
     ranks = [
@@ -325,11 +312,9 @@ def ranks_of_a_job_count_each_on_its_own_device(scene):
     scene.until("all is given back", lambda: not scene.ask("queue")["running"])
 
 
-@case.where(devices=TWO)
-def pytorch_is_told_of_each_device_what_it_may_have_there(scene):
+def test_pytorch_is_told_of_each_device_what_it_may_have_there(scene):
     if not paths.python("torch").exists():
-        print("left out: scripts/setup torch")
-        return
+        pytest.skip("no .venv-torch: scripts/setup torch")
     beside = scene.job("beside", "--device", "1", "--take", "5GiB", weft=["--memory", "5GiB"])
     scene.until("one has most of the second device", lambda: scene.said("beside", "took"))
     environment = {**jobs.clean_environment(), **found_by(scene)}
@@ -351,11 +336,9 @@ def pytorch_is_told_of_each_device_what_it_may_have_there(scene):
     scene.ends("beside")
 
 
-@case.where(devices=TWO)
-def pytorch_uses_both_devices(scene):
+def test_pytorch_uses_both_devices(scene):
     if not paths.python("torch").exists():
-        print("left out: scripts/setup torch")
-        return
+        pytest.skip("no .venv-torch: scripts/setup torch")
     expected = {"count": 2, "values": [[3.0] * 8, [4.0] * 8], "across": [4.0] * 8, "waited": True, "total": [16 << 30, 8 << 30], "peer": False}
     for name, through in (("bare", []), ("weft", [str(paths.WEFT), "run", "--"])):
         environment = {**jobs.clean_environment(), **found_by(scene)}
@@ -370,11 +353,3 @@ def pytorch_uses_both_devices(scene):
 def found_by(scene):
     """What a job of this scene needs to find its devices and its broker."""
     return {**scene.device.environment(), **scene.broker.variables()}
-
-
-def main():
-    return case.run(cases.parser(__doc__).parse_args())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

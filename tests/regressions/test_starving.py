@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 
+import pytest
 import users
-from stage import BOUND, compiled, finding, rust
-
+from built import compiled
 from harness import jobs, paths, starving
+from harness.scene import BOUND
 
 # Of what another policy, or the same with one user, gives in the same run. Before they were mended these were 0.06, 0.3 and 0.01; a machine that is busy moves them by a fifth.
 LEAST = 0.5
@@ -16,8 +17,8 @@ TRIES = 3
 MOST_TIMES = 3
 
 
-@finding("clients-F1")
-def late_ends_starve_nobody_in_virtual_time(scene):
+@pytest.mark.finding("clients-F1")
+def test_late_ends_starve_nobody_in_virtual_time(scene, rust):
     rust(
         "weft-scheduler",
         "pace::tests::an_end_that_nobody_looked_for_is_no_time_of_a_kernel",
@@ -37,8 +38,8 @@ def rates(scene, program, shape, turn):
     return told
 
 
-@finding("clients-F1")
-def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
+@pytest.mark.finding("clients-F1")
+def test_an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
     program = starving.program(scene.folder)
     turn = 0
     for shape in ((1, 1_000, 1), (1, 1_000, 3)):
@@ -50,8 +51,8 @@ def an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
         assert min(one["weft"] / one["fikit"] for one in seen) >= LEAST, f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
 
 
-@finding("hardware-F2")
-def a_holder_that_ends_by_events_is_seen_idle(scene):
+@pytest.mark.finding("hardware-F2")
+def test_a_holder_that_ends_by_events_is_seen_idle(scene, record_property):
     program = starving.program(scene.folder)
     seen = {}
     for end in ("stream", "event", "copy", "join"):
@@ -65,7 +66,7 @@ def a_holder_that_ends_by_events_is_seen_idle(scene):
         assert of["bursts"] > 20, seen
         # One that launches its next burst before the end is told is not idle; before it was mended nobody was.
         assert of["idle"] >= of["bursts"] * LEAST, f"waits for {end}: {seen}"
-    return str(seen)
+    record_property("told", str(seen))
 
 
 class Users(users.Scene):
@@ -112,20 +113,22 @@ class Users(users.Scene):
         return next((row["launches"] for row in clients if row["pid"] == job.pid), 0)
 
 
-@finding("correctness-2", scene=Users)
-def a_filler_of_another_user_gets_about_what_one_of_the_same_gets(scene):
+@pytest.mark.finding("correctness-2")
+@pytest.mark.scene(make=Users)
+def test_a_filler_of_another_user_gets_about_what_one_of_the_same_gets(scene, record_property):
     if os.geteuid() != 0:
-        return "skipped: jobs of other users need root"
+        pytest.skip("jobs of other users need root")
     seen = []
     while len(seen) < TRIES:
         seen.append((scene.beside(users.BEA, len(seen)), scene.beside(users.ANN, len(seen))))
         if seen[-1][0] >= LEAST * seen[-1][1]:
-            return f"{seen}"
+            record_property("told", f"{seen}")
+            return
     raise AssertionError(f"steps of another user's filler, and of the same user's: {seen}")
 
 
-@finding("clients-F7")
-def many_streams_cost_a_filler_no_more_than_its_share_of_the_gaps(scene):
+@pytest.mark.finding("clients-F7")
+def test_many_streams_cost_a_filler_no_more_than_its_share_of_the_gaps(scene, record_property):
     program = compiled(scene, "many_streams.c", f"-I{paths.CLIENTS / 'guest'}")
     scene.broker.start()
     scene.companion("holder", pause=1_500, priority=0)
@@ -140,4 +143,4 @@ def many_streams_cost_a_filler_no_more_than_its_share_of_the_gaps(scene):
             pair.append(float(next(line.split()[1] for line in job.stderr().splitlines() if line.startswith("took "))))
         took.append(pair)
     assert min(many / few for few, many in took) <= MOST_TIMES, f"ms over few and over many streams: {took}"
-    return f"ms over few and over many streams: {took}"
+    record_property("told", f"ms over few and over many streams: {took}")

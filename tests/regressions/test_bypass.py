@@ -3,9 +3,10 @@
 import os
 import shutil
 
+import pytest
+from built import compiled
 from harness import jobs, paths
-from harness.scene import CLIENT, weft
-from stage import BOUND, Scene, compiled, finding, rust
+from harness.scene import BOUND, CLIENT, weft
 
 
 def deep(scene):
@@ -18,8 +19,8 @@ def deep(scene):
 TOLD = "was opened past weft"
 
 
-@finding("clients-F5")
-def a_library_in_a_scope_of_its_own_gets_weft_by_either_name_or_it_is_told(scene):
+@pytest.mark.finding("clients-F5")
+def test_a_library_in_a_scope_of_its_own_gets_weft_by_either_name_or_it_is_told(scene):
     program = deep(scene)
     for name in ("libcuda.so.1", "libcuda.so"):
         job = scene.job([*program, "deepbind", name])
@@ -37,8 +38,8 @@ def a_library_in_a_scope_of_its_own_gets_weft_by_either_name_or_it_is_told(scene
     assert off.stderr() == "", off.stderr()
 
 
-@finding("clients-F5")
-def status_and_doctor_name_a_process_that_has_the_driver_past_weft(scene):
+@pytest.mark.finding("clients-F5")
+def test_status_and_doctor_name_a_process_that_has_the_driver_past_weft(scene):
     program = deep(scene)
     scene.broker.start()
     outside = scene.job([*program, "deepbind", paths.SIMGPU_LIB / "libcuda.so", scene.running])
@@ -54,8 +55,8 @@ def status_and_doctor_name_a_process_that_has_the_driver_past_weft(scene):
     assert line not in weft(scene, "status").stdout
 
 
-@finding("clients-F5")
-def weft_run_says_what_it_cannot_be_put_into(scene):
+@pytest.mark.finding("clients-F5")
+def test_weft_run_says_what_it_cannot_be_put_into(scene):
     scene.broker.start()
     dynamic = compiled(scene, "alone.c").rename(scene.folder / "dynamic")
     static = compiled(scene, "alone.c", "-static")
@@ -79,8 +80,8 @@ def weft_run_says_what_it_cannot_be_put_into(scene):
         assert "has rights of its own" in done.stderr, done.stderr
 
 
-@finding("hardware-F4")
-def a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
+@pytest.mark.finding("hardware-F4")
+def test_a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
     scene.broker.start()
     client = scene.folder / "client.json"
     inside = f"env WEFT_CUDA_LIBRARY_HINT=/nowhere/libcuda.so.1 {CLIENT} {client}"
@@ -99,11 +100,11 @@ def a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
     assert wrong.returncode != 0 and "/nowhere/libcuda.so.1" in wrong.stderr, wrong.stderr
 
 
-@finding("hardware-F9")
-def the_toolkits_stub_is_no_driver(scene):
+@pytest.mark.finding("hardware-F9")
+def test_the_toolkits_stub_is_no_driver(scene, rust):
     rust("weft-interposer", "loader::search::tests::the_first_name_is_looked_for_everywhere_before_the_second")
 
 
-@finding("hardware-F10")
-def a_job_that_is_looked_into_leaves_nothing_behind(scene):
+@pytest.mark.finding("hardware-F10")
+def test_a_job_that_is_looked_into_leaves_nothing_behind(scene, rust):
     rust("weft-interposer", "queue::tests::a_job_that_is_looked_into_leaves_nothing_behind")

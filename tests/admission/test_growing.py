@@ -3,11 +3,13 @@
 import os
 import signal
 
-from stage import BOUND, case
+import pytest
+from stage import BOUND, Scene
+
+pytestmark = pytest.mark.scene(make=Scene)
 
 
-@case
-def who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
+def test_who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
     grower = scene.job("grower", "2GiB", "1GiB", "3GiB", weft=["--memory", "2GiB"])
     scene.until("it has its memory", lambda: scene.has("grower", "took"))
     free, total = next(line["info"] for line in scene.said("grower") if line["event"] == "begun")
@@ -26,8 +28,7 @@ def who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
     assert scene.queue()["denied"] >= 1
 
 
-@case
-def jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
+def test_jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
     scene.warm()
     running = [scene.job(f"quiet{at}", "1GiB", "500MiB", weft=[]) for at in range(4)]
     for at in range(4):
@@ -40,8 +41,7 @@ def jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
     assert scene.queue()["waited"] == 0
 
 
-@case
-def two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
+def test_two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
     # Nothing is known of this device: 4 GiB and 4 GiB fit it, their contexts beside them do not.
     assert scene.device_row() is None
     both = [scene.job(f"large{at}", "4GiB", weft=["--memory", "4GiB"]) for at in range(2)]
@@ -60,8 +60,7 @@ def two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
     assert scene.device_row()["context"] == row["context"], scene.device_row()
 
 
-@case
-def strangers_come_and_go(scene):
+def test_strangers_come_and_go(scene):
     """Jobs without weft: what they hold is known when somebody is let in, and when he waits."""
     scene.again(nvml=True)
     stranger = scene.job("stranger", "5GiB", bare=True)
@@ -86,8 +85,7 @@ def strangers_come_and_go(scene):
     assert "none" not in scene.events("second") + scene.events("waiter")
 
 
-@case
-def jobs_that_say_nothing_wait_for_what_others_have(scene):
+def test_jobs_that_say_nothing_wait_for_what_others_have(scene):
     """Together they take more than the device has; whoever comes late for it waits until a neighbour ends, and gets no out of memory."""
     scene.warm()
     torch = scene.options.torch > 0
@@ -117,8 +115,7 @@ def jobs_that_say_nothing_wait_for_what_others_have(scene):
     scene.weft("profile", "keep", str(running["two"].pid), "--name", "two")
 
 
-@case
-def who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
+def test_who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
     holder = scene.holder("holder", "5GiB")
     grower = scene.job("grower", "1GiB", "4GiB", weft=["--wait", "2"], stay=False)
     scene.go("grower")
@@ -145,8 +142,7 @@ def who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
     scene.ends(holder)
 
 
-@case
-def a_managed_job_larger_than_the_device_runs(scene):
+def test_a_managed_job_larger_than_the_device_runs(scene):
     scene.warm()
     for name, says in (("whole", "8GiB"), ("larger", "9GiB")):
         job = scene.job(name, "5GiB", "2GiB", weft=["--backing", "managed", "--memory", says], stay=False)

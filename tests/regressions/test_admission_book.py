@@ -12,9 +12,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import wire
 from harness import jobs, paths
-from stage import BOUND, finding, rust
+from harness.scene import BOUND
 
 ANN, BEA, CID = 61001, 61002, 61003
 UUID = "a0b1c2d3" * 4
@@ -119,8 +120,11 @@ class Shared:
         return done.stdout
 
 
-@finding("correctness-6", scene=Shared)
-def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
+pytestmark = pytest.mark.scene(make=Shared)
+
+
+@pytest.mark.finding("correctness-6")
+def test_who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene, rust):
     seeker = {"pid": os.getpid(), "gang": "x", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False}
     with user(ANN):
         placed = wire.ask(scene.socket, {"place": {**seeker, "devices": [{"uuid": UUID, "memory": GB, "free": None}]}})
@@ -141,8 +145,8 @@ def who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene):
     rust("weft-daemon", f"{BOOK}::shared::a_lie_about_a_device_ends_with_its_broker", f"{BOOK}::shared::where_nvml_tells_a_job_says_no_more_than_how_much_of_it_cuda_has")
 
 
-@finding("correctness-10", scene=Shared)
-def who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene):
+@pytest.mark.finding("correctness-10")
+def test_who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene, rust):
     scene.job(ANN, "idle", 10 * GB)
     scene.runs("idle")
     grows = scene.job(ANN, "grows", GB)
@@ -156,8 +160,8 @@ def who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene):
     rust("weft-admission", "growing::tests::who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer", "growing::tests::who_leaves_him_who_grows_what_he_waits_for_begins")
 
 
-@finding("correctness-11", scene=Shared)
-def one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene):
+@pytest.mark.finding("correctness-11")
+def test_one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene, rust):
     share = (1 << 20) + 0x5EA7
     liar = scene.job(ANN, "liar", share)
     scene.until("the liar is let in", lambda: seat(liar, share) is not None)
@@ -182,8 +186,8 @@ def one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene
     rust("weft-daemon", *(f"{BOOK}::shared::{test}" for test in tests))
 
 
-@finding("correctness-7", scene=Shared)
-def devices_that_are_made_up_are_bounded(scene):
+@pytest.mark.finding("correctness-7")
+def test_devices_that_are_made_up_are_bounded(scene, rust):
     scene.job(BEA, "bea", GB)
     scene.runs("bea")
     liar = scene.client(ANN, "liar")
@@ -201,24 +205,24 @@ def devices_that_are_made_up_are_bounded(scene):
     rust("weft-daemon", *(f"admission::{test}" for test in tests))
 
 
-@finding("correctness-22", scene=Shared)
-def jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever(_):
+@pytest.mark.finding("correctness-22")
+def test_jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever(rust):
     rust("weft-daemon", f"{BOOK}::jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever")
 
 
-@finding("correctness-25", scene=Shared)
-def a_look_of_tomorrow_is_one_of_now(_):
+@pytest.mark.finding("correctness-25")
+def test_a_look_of_tomorrow_is_one_of_now(rust):
     rust("weft-daemon", f"{BOOK}::shared::a_look_of_tomorrow_is_one_of_now")
 
 
-@finding("correctness-17", scene=Shared)
-def an_event_looks_at_all_who_run_a_few_times_however_many_wait(_):
+@pytest.mark.finding("correctness-17")
+def test_an_event_looks_at_all_who_run_a_few_times_however_many_wait(rust):
     tests = ("an_event_reckons_a_few_times_however_many_wait", "what_is_reckoned_once_is_what_each_look_would_see")
     rust("weft-admission", *(f"reckoned::tests::{test}" for test in tests))
 
 
-@finding("users-B6", scene=Shared)
-def who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene):
+@pytest.mark.finding("users-B6")
+def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
     scene.job(ANN, "trains", 60 * GB, priority=9)
     scene.runs("trains")
 
@@ -242,8 +246,8 @@ def who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene):
     rust("weft-daemon", "cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
 
 
-@finding("users-B7", scene=Shared)
-def who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
+@pytest.mark.finding("users-B7")
+def test_who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
     first = scene.job(ANN, "first", 60 * GB)
     scene.runs("first")
     scene.job(BEA, "second", 60 * GB)
@@ -258,8 +262,9 @@ def who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
     assert (seen["admitted"], seen["waited"]) == (2, 1), seen
 
 
-@finding("users-B10", scene=Shared, measured=False)
-def what_is_learnt_in_private_is_not_shown_to_all(scene):
+@pytest.mark.finding("users-B10")
+@pytest.mark.scene(measured=False)
+def test_what_is_learnt_in_private_is_not_shown_to_all(scene, rust):
     private = scene.profiles / "known.json"
     took = {"family": 0, "pid": 77, "command": "python secret.py", "user": "0", "gpu": None, "peak": GB, "ran": 1, "denied": False}
     private.write_text(json.dumps({"format": 1, "contexts": {UUID: 5}, "learnt": [took]}))

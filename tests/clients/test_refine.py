@@ -1,21 +1,12 @@
-#!/usr/bin/env python3
 """What weft learns of a job while it serves it (`weft broker --refine`), and how it serves one of which it knows nothing.
-
-  tests/clients/refine.py              all cases
-  tests/clients/refine.py wrong        the cases with that word in their name
 
 Each case runs on a simulated GPU whose kernels take as long as the case says, and on a broker of its own. What is asserted is what the files say, and the order in which the broker decided.
 """
 
 import json
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
-from harness.scene import BOUND, COMPANION, Scene, missing, weft  # noqa: E402
-
-case = cases.Cases("refine", Scene, missing)
+from harness import jobs, paths
+from harness.scene import BOUND, COMPANION, weft
 
 # Samples of a served job after which its profile must follow: twelve are believed, and those of before its company was known count for less.
 SAMPLES = 60
@@ -89,18 +80,15 @@ def right_in_the_end(scene, role, wrong, true):
     assert not left, f"left behind: {left}"
 
 
-@case
-def a_wrong_profile_of_a_holder_becomes_right(scene):
+def test_a_wrong_profile_of_a_holder_becomes_right(scene):
     right_in_the_end(scene, "holder", wrong=LONG, true=SHORT)
 
 
-@case
-def a_wrong_profile_of_a_filler_becomes_right(scene):
+def test_a_wrong_profile_of_a_filler_becomes_right(scene):
     right_in_the_end(scene, "filler", wrong=SHORT, true=LONG)
 
 
-@case
-def a_right_profile_stays_right(scene):
+def test_a_right_profile_stays_right(scene):
     broker(scene, "--refine")
     kernels_take(scene, LONG)
     take_profile(scene)
@@ -111,8 +99,7 @@ def a_right_profile_stays_right(scene):
         assert abs(fill_time(shown(scene)) - LONG) < LONG * 0.05, shown(scene)
 
 
-@case
-def a_profile_of_other_code_stays_as_it_is(scene):
+def test_a_profile_of_other_code_stays_as_it_is(scene):
     broker(scene, "--refine")
     kernels_take(scene, LONG)
     # The checking client's profile knows none of the companion's launches.
@@ -125,8 +112,7 @@ def a_profile_of_other_code_stays_as_it_is(scene):
     assert file_of(scene).read_bytes() == before
 
 
-@case
-def without_being_asked_nothing_is_timed_or_written(scene):
+def test_without_being_asked_nothing_is_timed_or_written(scene):
     broker(scene)
     kernels_take(scene, LONG)
     take_profile(scene)
@@ -141,8 +127,7 @@ def without_being_asked_nothing_is_timed_or_written(scene):
     assert file_of(scene).read_bytes() == before
 
 
-@case
-def a_job_without_a_profile_has_one_in_the_end(scene):
+def test_a_job_without_a_profile_has_one_in_the_end(scene):
     broker(scene, "--refine")
     kernels_take(scene, SHORT)
     served(scene, "holder")
@@ -155,8 +140,7 @@ def a_job_without_a_profile_has_one_in_the_end(scene):
     scene.finish_companions(again)
 
 
-@case
-def a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scene):
+def test_a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scene):
     scene.broker.start()
     # Short beside what it is charged for as long as nothing is known (20 us), so that what it is granted later holds several.
     kernels_take(scene, 30_000)
@@ -181,11 +165,3 @@ def a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scen
     ran_ahead = [at for at in range(begin, sixth) if events[at : at + 2] == ["launch"] * 2]
     assert begin < sixth and not ran_ahead, events[: sixth + 4]
     scene.finish_companions(first, second)
-
-
-def main():
-    return case.run(cases.parser(__doc__).parse_args())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,26 +1,21 @@
-#!/usr/bin/env python3
 """Admission, live: jobs that do not fit together on a simulated GPU, under weft run and without it.
 
-  tests/admission/run.py                 all cases (about two minutes; the two with PyTorch take most of it)
-  tests/admission/run.py --torch 3       three of the ten jobs are PyTorch's, the others take memory by the driver API
-  tests/admission/run.py --no-torch      all ten take memory by the driver API
-  tests/admission/run.py --queued 200    so many jobs in the queue at once (default 50)
-  tests/admission/run.py killed          the cases with that word in their name
+  pytest tests/admission                 all cases; those of several users (test_users.py) need root
+  pytest tests/admission --torch 3       three of the ten jobs are PyTorch's, the others take memory by the driver API
+  pytest tests/admission --torch 0       all ten take memory by the driver API
+  pytest tests/admission --queued 200    so many jobs in the queue at once (default 50)
 
-Each case has a device of 8 GiB and a broker of its own. A case fails with a line that says what was seen; every wait is bounded.
+Each case has a device of 8 GiB and a broker of its own.
 """
 
 import subprocess
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
-from stage import BOUND, HOLDS, case  # noqa: E402
+import pytest
+from harness import jobs, paths
+from stage import BOUND, HOLDS, Scene
 
-# Read for the cases that they add.
-import growing  # noqa: E402, F401
-import waiting  # noqa: E402, F401
+pytestmark = pytest.mark.scene(make=Scene)
 
 # Who brings what: name, user, duration, priority, what it says it takes, what it takes in two parts. Only the small one fits beside another; the rest run one by one, and the first
 # holds the device until all have come.
@@ -47,8 +42,7 @@ def is_torch(scene, name):
     return len(TEN) <= scene.options.torch or name in WITH_TORCH[: scene.options.torch]
 
 
-@case
-def ten_jobs_of_four_users_all_run(scene):
+def test_ten_jobs_of_four_users_all_run(scene):
     running = {}
     for name, user, duration, priority, says, *takes in TEN:
         weft = ["--memory", says, "--duration", duration, "--priority", str(priority)]
@@ -73,8 +67,7 @@ def ten_jobs_of_four_users_all_run(scene):
     assert (seen["admitted"], seen["waited"], seen["denied"]) == (10, 8, 0), seen
 
 
-@case
-def the_same_ten_without_weft_get_no_memory(scene):
+def test_the_same_ten_without_weft_get_no_memory(scene, record_property):
     running = [scene.job(name, *takes, torch=is_torch(scene, name), bare=True) for name, _, _, _, _, *takes in TEN]
     for name, *_ in TEN:
         scene.go(name)
@@ -86,11 +79,10 @@ def the_same_ten_without_weft_get_no_memory(scene):
     without = [name for name, *_ in TEN if scene.has(name, "none")]
     # 8 GiB hold one large one and the small one; two large ones that begin at the same time may both lack their second part.
     assert len(without) >= 8, f"{len(without)} of 10 got no memory"
-    print(f"without weft {len(without)} of 10 got no memory")
+    record_property("told", f"without weft {len(without)} of 10 got no memory")
 
 
-@case
-def a_run_teaches_what_the_job_takes(scene):
+def test_a_run_teaches_what_the_job_takes(scene):
     # Nothing is said: let in at once, and it grows.
     first = scene.job("first", "1GiB", "2GiB", weft=[], user="ann", stay=False)
     scene.go("first")
@@ -117,8 +109,7 @@ def a_run_teaches_what_the_job_takes(scene):
     assert "nothing was learnt of a job of process 1" in unknown.stderr, unknown
 
 
-@case
-def a_heavier_user_goes_more_often(scene):
+def test_a_heavier_user_goes_more_often(scene):
     scene.weft("set", "--user", "ann", "--weight", "3")
     holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"], user="eve")
     scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
@@ -142,15 +133,13 @@ def a_heavier_user_goes_more_often(scene):
     assert order == ["ann1", "bob1", "ann2", "ann3", "bob2", "bob3"], order
 
 
-@case
-def a_job_that_can_never_fit_is_told_so_at_once(scene):
+def test_a_job_that_can_never_fit_is_told_so_at_once(scene):
     job = scene.job("huge", "1GiB", weft=["--memory", "20GiB"])
     scene.finish(job, 3)
     assert "can never run here" in job.stderr() and "8.00 GiB" in job.stderr(), job.stderr()
 
 
-@case
-def ranks_of_one_job_are_admitted_as_one(scene):
+def test_ranks_of_one_job_are_admitted_as_one(scene):
     shell = f'for r in 0 1; do "{sys.executable}" "{HOLDS}" "{scene.folder}/rank$r.json" --take 2GiB --while "{scene.folder}/ranks.stay" & done; wait'
     (scene.folder / "ranks.stay").touch()
     environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), "LOCAL_WORLD_SIZE": "2"}
@@ -165,10 +154,9 @@ def ranks_of_one_job_are_admitted_as_one(scene):
     scene.finish(other)
 
 
-@case
-def ranks_that_torchrun_starts_are_admitted_as_one(scene):
+def test_ranks_that_torchrun_starts_are_admitted_as_one(scene):
     if scene.options.torch == 0:
-        return "left out: --no-torch"
+        pytest.skip("--torch 0")
     holder = scene.holder("holder", "5GiB")
     (scene.folder / "ranks.stay").touch()
     # One result for both: each line says which process it is of.
@@ -191,8 +179,7 @@ def ranks_that_torchrun_starts_are_admitted_as_one(scene):
     assert (scene.queue()["admitted"], scene.queue()["denied"]) == (2, 0), scene.queue()
 
 
-@case
-def fifo_and_exclusive_order_as_they_say(scene):
+def test_fifo_and_exclusive_order_as_they_say(scene):
     for policy, together in (("fifo", True), ("exclusive", False)):
         scene.again("--admission", policy)
         assert scene.queue()["policy"] == policy, scene.queue()
@@ -212,15 +199,3 @@ def fifo_and_exclusive_order_as_they_say(scene):
             scene.ends(job)
         # Let in together they begin in any order.
         assert together or scene.at(f"{policy}-large", "begun") < scene.at(f"{policy}-small", "begun")
-
-
-def main():
-    options = cases.parser(__doc__)
-    options.add_argument("--torch", type=int, default=len(TEN), metavar="N", help="so many of the ten jobs are PyTorch's (0 to 3, or all)")
-    options.add_argument("--no-torch", action="store_const", dest="torch", const=0, help="none")
-    options.add_argument("--queued", type=int, default=50)
-    return case.run(options.parse_args())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,9 +5,10 @@ import os
 import signal
 import sys
 
+import pytest
+from built import compiled
 from harness import jobs, paths
-from harness.scene import weft
-from stage import BOUND, ROOT, compiled, finding, rust
+from harness.scene import BOUND, weft
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -37,8 +38,8 @@ def foreign(scene):
     return seen["devices"][0]["foreign"]
 
 
-@finding("correctness-3")
-def memory_that_a_context_takes_along_is_given_back(scene):
+@pytest.mark.finding("correctness-3")
+def test_memory_that_a_context_takes_along_is_given_back(scene):
     small(scene)
     program = compiled(scene, "memory_contexts.c")
     # It ends a context twice, to be refused.
@@ -58,8 +59,8 @@ def memory_that_a_context_takes_along_is_given_back(scene):
         scene.running.touch()
 
 
-@finding("correctness-4")
-def managed_memory_that_a_job_takes_by_itself_is_no_share_of_its(scene):
+@pytest.mark.finding("correctness-4")
+def test_managed_memory_that_a_job_takes_by_itself_is_no_share_of_its(scene):
     small(scene)
     ready = scene.folder / "ready"
     job = scene.job([compiled(scene, "memory_own.c"), 0, ready, scene.running])
@@ -68,8 +69,8 @@ def managed_memory_that_a_job_takes_by_itself_is_no_share_of_its(scene):
     assert (row["memory"], row["memory_peak"], row["managed_own"]) == (64 * MIB, 64 * MIB, 10 * GIB), row
 
 
-@finding("correctness-4")
-def managed_memory_on_the_device_is_no_strangers(scene):
+@pytest.mark.finding("correctness-4")
+def test_managed_memory_on_the_device_is_no_strangers(scene):
     small(scene)
     ready = scene.folder / "ready"
     job = scene.job([compiled(scene, "memory_own.c"), 4096, ready, scene.running])
@@ -82,20 +83,20 @@ def managed_memory_on_the_device_is_no_strangers(scene):
     scene.finish(job)
 
 
-@finding("correctness-5")
-def a_block_is_no_other_streams_while_work_with_it_runs(scene):
+@pytest.mark.finding("correctness-5")
+def test_a_block_is_no_other_streams_while_work_with_it_runs(scene):
     small(scene)
     right(scene, scene.job([compiled(scene, "memory_pool.c")], more={"WEFT_BACKING": "managed"}))
 
 
-@finding("correctness-21")
-def physical_memory_lives_as_long_as_it_is_mapped(scene):
+@pytest.mark.finding("correctness-21")
+def test_physical_memory_lives_as_long_as_it_is_mapped(scene):
     small(scene)
     right(scene, scene.job([compiled(scene, "memory_mapped.c")], more={"WEFT_MEMORY": "4GiB"}))
 
 
-@finding("users-B5")
-def a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
+@pytest.mark.finding("users-B5")
+def test_a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
     scene.broker.start()
     program = compiled(scene, "memory_rarely.c")
     for name, ends in (("ended", "TERM"), ("killed", "KILL")):
@@ -114,15 +115,15 @@ def a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
         assert row["samples"] > 0 and len(sampled) == 8, f"{row['samples']} samples, {profile}\n{job.explain()}"
 
 
-@finding("correctness-18")
-def no_claim_sees_a_block_twice(scene):
+@pytest.mark.finding("correctness-18")
+def test_no_claim_sees_a_block_twice(scene, rust):
     rust("weft-interposer", "session::tests::seat::no_claim_sees_a_block_twice")
 
 
-@finding("hardware-F16")
-def who_waits_inside_an_allocation_says_so_and_for_how_long(scene):
+@pytest.mark.finding("hardware-F16")
+def test_who_waits_inside_an_allocation_says_so_and_for_how_long(scene, rust):
     small(scene)
-    holds = ROOT / "tests" / "admission" / "holds.py"
+    holds = paths.ROOT / "tests" / "admission" / "holds.py"
 
     def job(name, *takes, **more):
         command = [sys.executable, holds, scene.folder / f"{name}.json", "--while", scene.running]

@@ -1,39 +1,22 @@
-#!/usr/bin/env python3
 """Does weft ever break a job? Odd programs and odd surroundings, each plainly and under weft: the same exit code, the same stdout, no hang.
 
-  tests/clients/guest.py              all cases (under a minute)
-  tests/clients/guest.py graphs fork  the cases with one of these words in their name
-
-Each case runs on a simulated GPU and a broker of its own; the programs are in tests/clients/guest. A case fails with a line that says what was seen; every
-wait is bounded.
+Each case runs on a simulated GPU and a broker of its own; the programs are in tests/clients/guest.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from guest_stage import PYTHON, case, compiled, counters, in_roles, plainly, queue, same, script  # noqa: E402
-from harness import cases, jobs, paths  # noqa: E402
-from harness.scene import BOUND, says  # noqa: E402
-
-# Read for the cases that they add.
-import guest_surroundings  # noqa: E402, F401
-import guest_command  # noqa: E402, F401
-import guest_failing  # noqa: E402, F401
+from guest_stage import PYTHON, compiled, counters, in_roles, plainly, queue, same, script
+from harness import jobs, paths
+from harness.scene import BOUND, says
 
 
-@case
-def many_threads_with_small_stacks(scene):
+def test_many_threads_with_small_stacks(scene):
     in_roles(scene, script("threads.py"))
 
 
-@case
-def many_contexts_and_a_driver_opened_again(scene):
+def test_many_contexts_and_a_driver_opened_again(scene):
     in_roles(scene, script("contexts.py"))
 
 
-@case
-def a_context_that_ends_and_begins_again(scene):
+def test_a_context_that_ends_and_begins_again(scene):
     """What weft had made in it (events behind a filler's work) went with it: to use that again ends the job."""
     program = compiled(scene, "resets.c")
     in_roles(scene, [program])
@@ -44,28 +27,23 @@ def a_context_that_ends_and_begins_again(scene):
         same(bare, job)
 
 
-@case
-def events_with_times_across_streams_of_priorities(scene):
+def test_events_with_times_across_streams_of_priorities(scene):
     in_roles(scene, script("events.py"))
 
 
-@case
-def graphs_that_change(scene):
+def test_graphs_that_change(scene):
     in_roles(scene, script("graphs.py"))
 
 
-@case
-def graphs_that_choose_on_the_device(scene):
+def test_graphs_that_choose_on_the_device(scene):
     in_roles(scene, script("conditionals.py"))
 
 
-@case
-def all_kinds_of_memory(scene):
+def test_all_kinds_of_memory(scene):
     in_roles(scene, script("memory.py"))
 
 
-@case
-def memory_that_two_processes_share(scene):
+def test_memory_that_two_processes_share(scene):
     in_roles(scene, script("shares.py"))
     # The driver refuses to share managed memory: the job hears so, weft says why, and both go on.
     job = scene.job(script("shares.py"), "managed", more={**PYTHON, "WEFT_BACKING": "managed"}, priority=5)
@@ -87,8 +65,7 @@ def driver_without(scene, name):
     return {"LD_LIBRARY_PATH": str(folder), "WEFT_CUDA_LIBRARY": str(copy), "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE)}
 
 
-@case
-def managed_memory_under_a_driver_without_the_newer_prefetch(scene):
+def test_managed_memory_under_a_driver_without_the_newer_prefetch(scene):
     """Drivers of CUDA 12.0 and 12.1 prefetch to a device by its number alone; later ones have that beside the newer call."""
     older = driver_without(scene, "cuMemPrefetchAsync_v2")
     # Two contexts of 400 MiB leave room for one of the jobs, not for both: weft moves memory at their turns.
@@ -113,60 +90,49 @@ def managed_memory_under_a_driver_without_the_newer_prefetch(scene):
     says(both[0], "cuMemPrefetchAsync")
 
 
-@case
-def a_job_that_shuts_itself_in(scene):
+def test_a_job_that_shuts_itself_in(scene):
     """Few system calls are left to all its threads, and weft's own fail."""
     in_roles(scene, [compiled(scene, "sandboxed.c"), "errno"], attached=False)
 
 
-@case
-def a_job_that_dies_of_other_calls(scene):
+def test_a_job_that_dies_of_other_calls(scene):
     """Few system calls are left to all its threads; weft's are those that docs/limits.md names."""
     in_roles(scene, [compiled(scene, "sandboxed.c"), "kill"])
 
 
-@case
-def signals_while_launches_wait(scene):
+def test_signals_while_launches_wait(scene):
     in_roles(scene, script("signals.py"))
 
 
-@case
-def forks_while_threads_launch(scene):
+def test_forks_while_threads_launch(scene):
     in_roles(scene, script("forks.py"), "filler", "unqueued")
 
 
-@case
-def a_daemon_that_closes_everything(scene):
+def test_a_daemon_that_closes_everything(scene):
     in_roles(scene, script("daemon.py"), "filler", attached=False)
 
 
-@case
-def a_child_is_given_no_descriptor(scene):
+def test_a_child_is_given_no_descriptor(scene):
     in_roles(scene, script("children.py"), "filler")
 
 
-@case
-def a_launch_leaves_the_thread_as_it_was(scene):
+def test_a_launch_leaves_the_thread_as_it_was(scene):
     in_roles(scene, [compiled(scene, "steady_state.c", "-lm")])
 
 
-@case
-def host_functions_that_block(scene):
+def test_host_functions_that_block(scene):
     in_roles(scene, [compiled(scene, "host_functions.c")])
 
 
-@case
-def a_host_that_only_looks(scene):
+def test_a_host_that_only_looks(scene):
     in_roles(scene, [compiled(scene, "looks.c")])
 
 
-@case
-def launches_that_must_fail_now(scene):
+def test_launches_that_must_fail_now(scene):
     in_roles(scene, [compiled(scene, "changes.c")])
 
 
-@case
-def ends_of_all_kinds_while_threads_launch(scene):
+def test_ends_of_all_kinds_while_threads_launch(scene):
     scene.broker.start()
     beside = scene.companion("beside", priority=0, pause=3000)
     for how, code in {"exit": 0, "_exit": 3, "abort": -6, "exec": 4, "signal": 5, "interrupt": 6}.items():
@@ -177,11 +143,3 @@ def ends_of_all_kinds_while_threads_launch(scene):
             job.wait(BOUND)
             same(bare, job)
     scene.finish_companions(beside)
-
-
-def main():
-    return case.run(cases.parser(__doc__).parse_args())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

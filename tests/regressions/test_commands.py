@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stage import BOUND, finding, paths
-from harness import jobs
-from harness.scene import COMPANION, weft
+import pytest
+from harness import jobs, paths
+from harness.scene import BOUND, COMPANION, weft
 
 
 def waits(scene, job):
@@ -24,8 +24,8 @@ def waits(scene, job):
     assert jobs.wait_until(lambda: there() or not job.running(), BOUND, step=0.1) and job.running(), job.explain()
 
 
-@finding("users-B1")
-def ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
+@pytest.mark.finding("users-B1")
+def test_ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
     scene.broker.start()
     scene.companion("holder", more={"WEFT_MEMORY": "38GiB"})
     code = "import torch; torch.empty(15 << 30, dtype=torch.uint8, device='cuda')"
@@ -61,8 +61,8 @@ def typed(*command, environment, code=0, **more):
     return done
 
 
-@finding("correctness-15")
-def weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
+@pytest.mark.finding("correctness-15")
+def test_weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
     command = installed(scene)
     (scene.folder / "taken").write_text("somebody was here first")
     (scene.folder / "tmp").mkdir()
@@ -113,8 +113,8 @@ def learnt(scene, name):
     assert jobs.wait_until((scene.broker.profiles / f"{name}.profile").exists, BOUND), job.explain()
 
 
-@finding("users-B3")
-def a_profile_of_other_code_is_told(scene):
+@pytest.mark.finding("users-B3")
+def test_a_profile_of_other_code_is_told(scene):
     scene.broker.start()
     learnt(scene, "companion")
     own = scene.companion("own", profile="companion", more={"WEFT_LOG": "info"})
@@ -158,8 +158,8 @@ def says_known(job):
     assert jobs.wait_until(said, BOUND), job.explain()
 
 
-@finding("users-B4")
-def weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
+@pytest.mark.finding("users-B4")
+def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
     scene.broker.start()
     ran = scene.folder / "ran"
     taken = scene.folder / "taken"
@@ -201,8 +201,8 @@ def told(scene, *words, code=2, more=None):
     return done.stderr.strip()
 
 
-@finding("users-B2")
-def a_mistyped_option_is_a_mistake_and_no_program(scene):
+@pytest.mark.finding("users-B2")
+def test_a_mistyped_option_is_a_mistake_and_no_program(scene):
     for words, meant in (
         (["run", "--profle", "resnet", "--", "true"], "'--profile'"),
         (["run", "--prioriy=0", "true"], "'--priority'"),
@@ -223,8 +223,8 @@ def a_mistyped_option_is_a_mistake_and_no_program(scene):
     assert done.stdout == "--profle", done
 
 
-@finding("users-B8")
-def a_second_broker_in_the_background_is_refused(scene):
+@pytest.mark.finding("users-B8")
+def test_a_second_broker_in_the_background_is_refused(scene):
     scene.broker.start()
     line = told(scene, "broker", "--background", "--policy", "exclusive", code=1)
     assert "already runs at" in line and "weft stop" in line, line
@@ -232,10 +232,10 @@ def a_second_broker_in_the_background_is_refused(scene):
     assert weft(scene, "run", "--", "true").stderr == ""
 
 
-@finding("users-B9")
-def doctor_is_content_with_a_shared_broker_that_a_variable_names(scene):
+@pytest.mark.finding("users-B9")
+def test_doctor_is_content_with_a_shared_broker_that_a_variable_names(scene):
     if os.geteuid() != 0:
-        return "only root can be somebody else"
+        pytest.skip("only root can be somebody else")
     scene.folder.chmod(0o711)
     # A place that only root can give away, as the mount of a container is.
     place = Path(tempfile.mkdtemp(prefix="weft-regression-", dir="/run"))
@@ -257,8 +257,8 @@ def doctor_is_content_with_a_shared_broker_that_a_variable_names(scene):
         shutil.rmtree(place)
 
 
-@finding("users-B11")
-def a_job_is_named_by_its_script(scene):
+@pytest.mark.finding("users-B11")
+def test_a_job_is_named_by_its_script(scene):
     scene.broker.start()
     # No command line of an interpreter in a deep folder fits the column.
     folder = scene.folder / ("deep" * 12) / "resnet"
@@ -293,8 +293,8 @@ while os.path.exists(sys.argv[-1]):
 """
 
 
-@finding("users-B12")
-def what_is_said_wrongly_is_told(scene):
+@pytest.mark.finding("users-B12")
+def test_what_is_said_wrongly_is_told(scene):
     job = scene.client("loud", more={"WEFT_LOG": "loud", "WEFT_MODE": "serv", "WEFT_MEMORY": "12", "WEFT_SOCKET": "relative.sock"})
     scene.finish(job)
     for words in (("WEFT_LOG=loud", "none of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):
@@ -321,8 +321,8 @@ def what_is_said_wrongly_is_told(scene):
     typed(paths.WEFT, "stop", environment=environment, cwd=scene.folder)
 
 
-@finding("users-B12")
-def a_stopped_job_is_shown_as_stopped_and_figures_as_people_read_them(scene):
+@pytest.mark.finding("users-B12")
+def test_a_stopped_job_is_shown_as_stopped_and_figures_as_people_read_them(scene):
     scene.broker.start()
     assert "client 99 is not attached" in told(scene, "set", "--client", 99, "-p", 1, code=1)
     job = scene.companion("job")
@@ -340,8 +340,8 @@ def a_stopped_job_is_shown_as_stopped_and_figures_as_people_read_them(scene):
     assert "it needs 400 GiB (" in line and "device it may use has 40.0 GiB" in line, line
 
 
-@finding("users-B13")
-def doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
+@pytest.mark.finding("users-B13")
+def test_doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
     def row():
         rows = json.loads(weft(scene, "doctor", "--json", more={"SIMGPU_DILATION": "10"}).stdout)["rows"]
         return next((row for row in rows if row["what"] == "dilation"), None)

@@ -1,0 +1,149 @@
+"""What the cases of tests/ are played with: the options of a run, the scene, a bound, and what is said of each case.
+
+  scripts/setup pytest                                makes .venv-pytest
+  .venv-pytest/bin/pytest tests/admission             the cases of a folder
+  .venv-pytest/bin/pytest tests/clients -k killed     the cases with this word in their name
+
+A case is a function `test_...(scene)`. Its scene has a folder, a device and a broker of its own.
+A case fails by an exception: an assertion's message says what was seen, and `Job.explain` the end
+of a job's stderr. What cannot be tried here it says by `pytest.skip`. What there is to tell of a
+case that passed it says by `record_property("told", ...)`. Every wait has a bound.
+"""
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from harness import jobs, paths, watch
+from harness.scene import Scene, missing
+
+
+def pytest_addoption(parser):
+    """All options are here: pytest knows those of a folder's own conftest.py only where a run names that folder."""
+    group = parser.getgroup("weft")
+    group.addoption("--keep", action="store_true", help="leave the folders of the cases")
+    group.addoption("--policy", choices=jobs.POLICIES, help="the policy of the brokers that the cases start; default: weft broker's own")
+    group.addoption("--torch", type=int, default=10, metavar="N", help="admission: so many of the ten jobs are PyTorch's (0 to 3, or 10: all, the default)")
+    group.addoption("--kills", type=int, default=60, metavar="N", help="faults: that many SIGKILLs at random moments (default 60)")
+    group.addoption("--seed", type=int, default=random.randrange(1 << 32), help="faults: of the random moments")
+    group.addoption("--queued", type=int, default=50, metavar="N", help="admission: so many jobs in the queue at once (default 50)")
+
+
+
+def pytest_configure(config):
+    if threading.current_thread() is threading.main_thread():
+        # A shell that starts a run in the background has it ignore what a terminal sends, and its jobs would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        # A signal that ends the run ends what the run started, too.
+        signal.signal(signal.SIGTERM, lambda *_: pytest.exit("ended by SIGTERM", returncode=143))
+    config.pluginmanager.register(Telling(config))
+
+
+def pytest_generate_tests(metafunc):
+    also = metafunc.definition.get_closest_marker("also_under")
+    if also and not metafunc.config.option.policy:
+        metafunc.parametrize("policy", [None, *also.args], indirect=True, ids=["default", *also.args])
+
+
+def pytest_itemcollected(item):
+    """A case is found by its findings (`-k correctness-3`), too."""
+    for mark in item.iter_markers("finding"):
+        item.extra_keyword_matches.update(mark.args)
+
+
+@pytest.fixture
+def folder(request):
+    """A short-lived folder with a short path."""
+    keep = request.config.option.keep
+    with jobs.workspace(keep) as path:
+        if keep:
+            request.node.user_properties.append(("told", f"kept: {path}"))
+        yield path
+
+
+@pytest.fixture
+def policy(request):
+    """By which policy the broker shares the device; None: by weft broker's own default."""
+    return getattr(request, "param", None) or request.config.option.policy
+
+
+@pytest.fixture
+def scene(request, folder, policy):
+    """A device, a broker and jobs in a folder of their own, as the marks `scene` say."""
+    absent = missing()
+    if absent:
+        pytest.exit(absent, returncode=3)
+    # A case's own mark goes before its file's.
+    more = {"make": Scene} | {name: value for mark in reversed(list(request.node.iter_markers("scene"))) for name, value in mark.kwargs.items()}
+    made = more.pop("make")(folder, request.config.option, policy, **more)
+    try:
+        made.open()
+        yield made
+    finally:
+        made.close()
+
+
+def reason(call):
+    """Why a case failed: what the exception says, then the lines that led to it."""
+    error = call.excinfo
+    said = str(error.value)
+    if not isinstance(error.value, (AssertionError, pytest.fail.Exception)):
+        said = f"{error.typename}: {said}"
+    ours = [entry for entry in error.traceback if Path(entry.path).is_relative_to(paths.ROOT) and ".venv" not in str(entry.path)]
+    return "\n".join([said, *(f"at {entry.path}:{entry.lineno + 1}: {str(entry.statement).strip().partition(chr(10))[0]}" for entry in ours)])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    report = yield
+    if report.failed:
+        report.longrepr = reason(call)
+        if "from pytest-timeout" in report.longrepr:
+            # The case's jobs are there still.
+            report.sections.append(("What it did", watch.diagnosis(os.getpid())))
+    return report
+
+
+def pytest_report_teststatus(report):
+    """The line of a case: how it went, in how many seconds, and what there is to tell."""
+    if not isinstance(report, pytest.TestReport):
+        return None
+    seconds = f"({report.duration:.1f} s)"
+    if report.failed:
+        first = report.longreprtext.partition("\n")[0]
+        return "failed" if report.when == "call" else "error", "F", f"FAILED {seconds}: {first}"
+    if report.passed and report.when == "call":
+        return "passed", ".", " ".join([f"ok {seconds}", *(text for name, text in report.user_properties if name == "told")])
+    return None
+
+
+class Telling:
+    """Tells all of a failure where it happens: a run that is ended says no more."""
+
+    def __init__(self, config):
+        self.config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        self.tell(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collectreport(self, report):
+        """A file that cannot be read."""
+        self.tell(report)
+
+    def tell(self, report):
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal:
+            terminal.ensure_newline()
+            for text in (report.longreprtext, *(f"{name}:\n{content}" for name, content in report.sections if content.strip())):
+                for line in text.rstrip().splitlines():
+                    terminal.write_line("    " + line)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for report in [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]:
+            terminalreporter.write_line(f"failed: {report.nodeid}")

@@ -1,0 +1,40 @@
+"""What the cases of the findings are played with that is built: C programs, and the unit tests of the packages."""
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+
+from harness import paths
+from harness.scene import BOUND
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
+
+
+@functools.cache
+def programs():
+    """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so that in its run nothing is built anew."""
+    command = ["cargo", "test", "--workspace", "--features", "simgpu-driver/cuda-runtime", "--lib", "--no-run", "--message-format", "json"]
+    done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    built = [line for line in map(json.loads, done.stdout.splitlines()) if line.get("executable") and "lib" in "".join(line["target"]["kind"])]
+    return {Path(line["manifest_path"]).parent: line["executable"] for line in built}
+
+
+def rust(package, *tests):
+    """Plays tests of a package (named by its folder) by their full names; each must be there and pass. For what only a clock or a socket under the test's hand can show."""
+    name = package.removeprefix("weft-")
+    folder = next(folder for folder in (paths.ROOT / name, paths.ROOT / "broker" / name) if folder.is_dir())
+    command = [programs()[folder], "--exact", *tests]
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0 and f"{len(tests)} passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def compiled(scene, name, *flags):
+    """A C program of `programs`, built into the case's folder."""
+    target = scene.folder / Path(name).stem
+    command = ["cc", "-O1", "-o", target, PROGRAMS / name, f'-DKERNELS="{KERNELS}"', *flags, "-ldl", "-lpthread"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND, check=False)
+    assert done.returncode == 0, done.stderr
+    return target

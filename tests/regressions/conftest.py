@@ -1,0 +1,19 @@
+"""What the cases of the findings have beside a scene."""
+
+import built
+import pytest
+
+# Seconds for a case that may have to compile all packages first.
+COMPILING = 2400
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "rust" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(COMPILING))
+
+
+@pytest.fixture
+def rust():
+    """Plays unit tests of a package: see built.rust."""
+    return built.rust
