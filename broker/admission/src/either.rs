@@ -1,7 +1,7 @@
 //! Jobs whose backing is open: device memory where theirs fits beside the others', else managed memory at once, if that can be.
 //!
 //! * Decided once, when the job is admitted, for as long as it runs. One that waits is judged as a job on device memory until it fits either way.
-//! * Beside it nobody has less than was promised: a managed job's memory is in no one's way but for its context and the part of its working set that must fit ([`LEAST`]), and both have to be
+//! * Beside it nobody has less than was promised: a managed job's memory is in no one's way but for its context and the part of its working set that must fit ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)), and both have to be
 //!   free when it begins. The rest of what it touches moves in and out within its turns; of the link that may take what any managed job may ([`super::Config::link_share`]), and its memory must have a
 //!   place on the host. Who grows beside it grows as beside any managed job.
 //! * What plain jobs have cannot be moved, so it is the newcomer that exceeds the device, whatever its priority.
@@ -9,13 +9,9 @@
 
 use super::event::{Ask, Never};
 use super::load::Load;
+use super::model::{Spot, Waiter};
 use super::need::{Backing, Device, Job, Need};
-use super::order::Spot;
-use super::state::{Admission, Waiter};
-
-/// A job that begins on managed memory for want of device memory has room for its working set divided by this at least. A quarter: with less nearly all that it touches would move each time. (What that
-/// costs on a real device is not measured.)
-pub const LEAST: u64 = 4;
+use super::state::Admission;
 
 impl Need {
     /// What it is on device memory, and what on managed memory, if that is open; else what it is, and nothing.

@@ -10,9 +10,9 @@
 
 use super::event::Decision;
 use super::load::Load;
+use super::model::{Growing, Room, Running, Waiter};
 use super::need::{Device, DeviceId, Job, Need, User};
-use super::reckoned::Room;
-use super::state::{Admission, Running, Waiter};
+use super::state::Admission;
 use weft_protocol::Ns;
 
 /// What was used of a user's time is forgotten within this.
@@ -20,17 +20,6 @@ const WITHIN: Ns = 3_600_000_000_000;
 
 /// One that begins to wait keeps others out only if this part of its user's time is left: not for moments, again and again.
 const WORTH: Ns = 10;
-
-/// One that waits for more.
-#[derive(Debug, Clone)]
-pub(super) struct Growing {
-    /// Which.
-    pub job: Job,
-    /// Bytes that it lacks.
-    pub bytes: u64,
-    /// It keeps out others.
-    pub guards: bool,
-}
 
 impl Admission {
     /// A device is there, or is known better.

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::config::Config;
+use super::model::{Running, Waiter};
 use super::need::{Device, Job};
 use super::people::People;
 use super::plain::Plain;
-use super::state::{Admission, Running, Waiter};
+use super::state::Admission;
 use weft_protocol::Ns;
 
 /// Who waits and who runs, with everything that the rules look at.

@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::either::LEAST;
+use super::model::LEAST_RESIDENT;
 use super::need::{Backing, Device, Need};
 
 /// What a device carries.
@@ -45,7 +45,7 @@ impl Load {
         self.fixed = self.fixed.saturating_add(fixed);
         let turn = match need.backing {
             Backing::Managed { working_set } => Some((working_set, working_set)),
-            Backing::Beyond { working_set } => Some((working_set, working_set / LEAST)),
+            Backing::Beyond { working_set } => Some((working_set, working_set / LEAST_RESIDENT)),
             Backing::Device | Backing::Either { .. } => None,
         };
         if let Some((working_set, least)) = turn {

@@ -74,7 +74,7 @@ pub enum Backing {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Managed memory, since the job's did not fit beside the others': it begins where a part of what it touches fits ([`super::either::LEAST`]), and moves the rest within its turn.
+    /// Managed memory, since the job's did not fit beside the others': it begins where a part of what it touches fits (a quarter), and moves the rest within its turn.
     Beyond {
         /// Bytes that one turn touches.
         working_set: u64,

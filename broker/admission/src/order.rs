@@ -7,16 +7,14 @@ use std::collections::BTreeMap;
 use super::config::Policy;
 use super::event::Decision;
 use super::load::{Lack, Load};
-use super::need::{Backing, Device, DeviceId, Job, Need};
-use super::state::{Admission, Waiter, WaiterView};
+use super::model::{Spot, Waiter, WaiterView};
+use super::need::{Device, DeviceId, Job, Need};
+use super::state::Admission;
 use weft_protocol::Ns;
 
 /// Jobs that are expected to run within a factor of four of one another are as short as each other: estimates are no better than that, and the order among
 /// users should not hang on them.
 const STEP: u32 = 4;
-
-/// Where a waiter goes, and as what: the backing is what it asked for, or one of the two that are open to it.
-pub(super) type Spot = (DeviceId, Backing);
 
 /// A due job that does not fit, where it will, and when.
 #[derive(Debug, Clone, Copy)]

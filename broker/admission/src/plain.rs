@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::config::Config;
 use super::event::Ask;
 use super::load::Load;
+use super::model::Running;
 use super::need::{Device, DeviceId, Need};
-use super::state::Running;
 use weft_protocol::Ns;
 
 /// Jobs that are kept here; a plain queue longer than this begins anew.

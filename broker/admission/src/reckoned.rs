@@ -8,40 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use super::load::Load;
+use super::model::{Carried, Reckoned};
 use super::need::DeviceId;
 use super::state::Admission;
-use weft_protocol::Ns;
-
-/// All of it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Reckoned {
-    /// The longest run that is expected of anybody who runs.
-    pub longest: Option<Ns>,
-    devices: BTreeMap<DeviceId, Carried>,
-}
-
-/// Of one device.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Carried {
-    /// What it carries.
-    pub load: Load,
-    /// Host memory of managed jobs on other devices, bytes.
-    pub elsewhere: u64,
-    /// When those who run there are expected to end, the first first, and what it carries from then on. Each time stands there once.
-    pub ends: Vec<(Ns, Load)>,
-    /// What it would carry with a job that waits there for more once that had it, in each of the ways in which it may come to have it ([`super::growing`]).
-    pub rooms: Vec<Room>,
-}
-
-/// What is kept for one that waits for more.
-#[derive(Debug, Clone)]
-pub(super) struct Room {
-    /// Its priority.
-    pub priority: u8,
-    /// What the device carries then.
-    pub load: Load,
-}
 
 impl Admission {
     /// What was reckoned, or is now.
@@ -95,9 +64,10 @@ mod tests {
 
     use super::super::config::Config;
     use super::super::event::{Ask, Event};
+    use super::super::model::Waiter;
     use super::super::need::{Backing, Device, Job, Need, User};
-    use super::super::state::Waiter;
     use super::*;
+    use weft_protocol::Ns;
 
     const GB: u64 = 1_000_000_000;
 

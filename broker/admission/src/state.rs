@@ -4,118 +4,17 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::config::Config;
 use super::event::{Ask, Decision, Event, Never};
-use super::growing::Growing;
 use super::load::{Lack, Load};
+use super::model::{Growing, Reckoned, Running, RunningView, Spot, View, Waiter};
 use super::need::{Backing, Device, DeviceId, Job, Need};
-use super::order::Spot;
 use super::people::People;
 use super::plain::Plain;
-use super::reckoned::Reckoned;
 use weft_protocol::Ns;
-
-/// A job that has run longer than expected is expected to run on for this part of what it ran so far.
-const OVERTIME: u64 = 4;
 
 /// What is expected to pass until a job fits counts so much longer where its turn is put off for it: estimates are wrong by up to two, and of some that run together one mostly is.
 const DRAIN: f64 = 1.5;
-
-/// A job that asked and was not admitted yet.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Waiter {
-    pub ask: Ask,
-    pub came: Ns,
-    /// Orders what came at the same time.
-    pub number: u64,
-    /// When it came, later by [`Config::handicap`] for each job of its user that waited then.
-    pub turn: Ns,
-    pub present: u32,
-    /// Where and when it is expected to fit, from when it held a reservation first.
-    pub promise: Option<(DeviceId, Ns)>,
-    /// It is suspended and is not let in.
-    #[serde(default)]
-    pub away: bool,
-}
-
-/// A job that was admitted.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Running {
-    pub ask: Ask,
-    pub device: DeviceId,
-    pub share: u64,
-    pub since: Ns,
-    /// As it had it while it waited.
-    pub number: u64,
-    /// When it asked, and its turn, as it had them while it waited.
-    #[serde(default)]
-    pub came: Ns,
-    #[serde(default)]
-    pub turn: Ns,
-    pub present: u32,
-}
-
-impl Running {
-    /// When it is expected to end.
-    pub fn end(&self, now: Ns) -> Ns {
-        let end = self.since.saturating_add(self.ask.need.expected);
-        if end > now {
-            return end;
-        }
-        now + (now.saturating_sub(self.since) / OVERTIME).max(1)
-    }
-}
-
-/// A waiter, for people.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WaiterView {
-    /// What it asked.
-    pub ask: Ask,
-    /// When.
-    pub came: Ns,
-    /// 1 is who goes next.
-    pub position: usize,
-    /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its turn.
-    pub lack: Option<Lack>,
-    /// Bytes that are free on that device.
-    pub free: u64,
-    /// Bytes that it needs there.
-    pub needs: u64,
-    /// It is suspended.
-    pub away: bool,
-    /// Its turn has come: nobody passes it any more but as the reservation allows.
-    pub due: bool,
-    /// Where and when it is expected to fit, if it holds a reservation.
-    pub promise: Option<(DeviceId, Ns)>,
-    /// The job whose reservation it must not delay, if it waits for that alone.
-    pub behind: Option<Job>,
-}
-
-/// A running job, for people.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunningView {
-    /// What it asked.
-    pub ask: Ask,
-    /// Where it runs.
-    pub device: DeviceId,
-    /// Bytes it may have.
-    pub share: u64,
-    /// Since when.
-    pub since: Ns,
-}
-
-/// Everything, for people.
-#[derive(Debug, Clone, PartialEq)]
-pub struct View {
-    /// Devices, what they carry, and what is free.
-    pub devices: Vec<(Device, Load, u64)>,
-    /// Those who run.
-    pub running: Vec<RunningView>,
-    /// Those who wait, next first.
-    pub waiting: Vec<WaiterView>,
-}
 
 /// The machine.
 #[derive(Debug, Clone)]
