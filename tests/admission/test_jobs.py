@@ -179,23 +179,18 @@ def test_ranks_that_torchrun_starts_are_admitted_as_one(scene):
     assert (scene.queue()["admitted"], scene.queue()["denied"]) == (2, 0), scene.queue()
 
 
-def test_fifo_and_exclusive_order_as_they_say(scene):
-    for policy, together in (("fifo", True), ("exclusive", False)):
-        scene.again("--admission", policy)
-        assert scene.queue()["policy"] == policy, scene.queue()
-        holder = scene.holder(f"{policy}-holder", "5GiB")
-        large = scene.waiter(f"{policy}-large", "6GiB")
-        # It would fit beside the holder and is short, and came later.
-        small = scene.job(f"{policy}-small", "500MiB", weft=["--memory", "600MiB", "--duration", "short"])
-        scene.waits(small)
-        assert scene.waiting() == [large.pid, small.pid], scene.queue()
-        scene.ends(holder)
-        scene.until("the large one has its memory", lambda p=policy: scene.has(f"{p}-large", "took"))
-        if together:
-            scene.until("the small one runs beside it", lambda p=policy: scene.has(f"{p}-small", "took"))
-        else:
-            assert scene.waiting() == [small.pid], scene.queue()
-        for name, job in ((f"{policy}-large", large), (f"{policy}-small", small)):
-            scene.ends(job)
-        # Let in together they begin in any order.
-        assert together or scene.at(f"{policy}-large", "begun") < scene.at(f"{policy}-small", "begun")
+def test_fifo_orders_as_it_says(scene):
+    scene.again("--admission", "fifo")
+    assert scene.queue()["policy"] == "fifo", scene.queue()
+    holder = scene.holder("holder", "5GiB")
+    large = scene.waiter("large", "6GiB")
+    # It would fit beside the holder and is short, and came later.
+    small = scene.job("small", "500MiB", weft=["--memory", "600MiB", "--duration", "short"])
+    scene.waits(small)
+    assert scene.waiting() == [large.pid, small.pid], scene.queue()
+    scene.ends(holder)
+    # Let in together they begin in any order.
+    for name, job in (("large", large), ("small", small)):
+        scene.until(f"the {name} one has its memory", lambda name=name: scene.has(name, "took"))
+    for job in (large, small):
+        scene.ends(job)

@@ -4,40 +4,52 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::contest::{Fit, Waiters};
 use weft_protocol::Ns;
 
 const SECOND: Ns = 1_000_000_000;
 
 /// In which order jobs are admitted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
     /// The rule of this project (see the module).
     #[default]
     Weft,
     /// Who came first; nobody passes anybody.
     Fifo,
-    /// One job a device, who came first.
-    Exclusive,
-    /// Of those that fit the one that leaves least free; nothing is reserved.
-    BestFit,
-    /// Of those that fit the one that is expected to be shortest; nothing is reserved. What waiting could be if large and long jobs were promised nothing.
-    Shortest,
+    /// A rule from outside, for comparison.
+    Given(&'static Contender),
 }
 
+/// An order that is no part of weft: what the laboratory compares weft's with.
+#[derive(Debug)]
+pub struct Contender {
+    /// As people see it.
+    pub name: &'static str,
+    /// Which waiter begins next, and where; `None`: none that waits may begin now.
+    pub next: fn(&Waiters<'_>) -> Option<Fit>,
+}
+
+/// A name says which it is.
+impl PartialEq for Contender {
+    fn eq(&self, other: &Contender) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Contender {}
+
 impl Policy {
-    /// All, with their names.
-    pub const ALL: [(Policy, &'static str); 5] = [
-        (Policy::Weft, "weft"),
-        (Policy::Fifo, "fifo"),
-        (Policy::Exclusive, "exclusive"),
-        (Policy::BestFit, "best-fit"),
-        (Policy::Shortest, "shortest"),
-    ];
+    /// Weft's own, with their names.
+    pub const ALL: [(Policy, &'static str); 2] = [(Policy::Weft, "weft"), (Policy::Fifo, "fifo")];
 
     /// As it is typed.
     pub fn name(self) -> &'static str {
-        let named = Policy::ALL.iter().find(|(policy, _)| *policy == self);
-        named.map_or("weft", |(_, name)| name)
+        match self {
+            Policy::Weft => "weft",
+            Policy::Fifo => "fifo",
+            Policy::Given(contender) => contender.name,
+        }
     }
 }
 

@@ -44,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod contest;
 mod either;
 mod event;
 mod forecast;
@@ -61,7 +62,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Policy};
+pub use config::{Config, Contender, Policy};
+pub use contest::{Fit, Waiters};
 pub use event::{Ask, Decision, Event, Never};
 pub use forecast::Expectation;
 pub use kept::Kept;

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::config::Policy;
+use super::contest::Waiters;
 use super::event::Decision;
 use super::load::{Lack, Load};
 use super::model::{Spot, Waiter, WaiterView};
@@ -39,54 +40,25 @@ impl Admission {
 
     fn next(&mut self) -> Option<(usize, Spot)> {
         match self.config.policy {
-            Policy::Fifo => self.head(|_| true),
-            Policy::Exclusive => self.head(|load| *load == Load::default()),
-            Policy::BestFit => self.best_fit(),
-            Policy::Shortest => self.shortest(),
             Policy::Weft => self.by_turn(),
+            Policy::Fifo => self.head(),
+            Policy::Given(contender) => {
+                let fit = (contender.next)(&Waiters::new(self))?;
+                Some((fit.at, (fit.device, fit.backing)))
+            }
         }
     }
 
-    /// The first that came, if it fits where a device is as asked.
-    fn head(&self, suits: impl Fn(&Load) -> bool) -> Option<(usize, Spot)> {
+    /// The first that came, if it fits.
+    fn head(&self) -> Option<(usize, Spot)> {
         let (at, waiter) = self.there().next()?;
-        let spot = self.place(waiter, |device, _, _| suits(&self.load(device.id)))?;
+        let spot = self.place(waiter, |_, _, _| true)?;
         Some((at, spot))
     }
 
-    fn best_fit(&self) -> Option<(usize, Spot)> {
-        let fits = |(at, waiter): (usize, &Waiter)| {
-            let (device, backing) = self.place(waiter, |_, _, _| true)?;
-            let about = self.devices.get(&device)?;
-            let need = Need {
-                backing,
-                ..waiter.ask.need
-            };
-            let left = self.load(device).with(&need, need.fixed(about));
-            Some((left.free(about), at, device, backing))
-        };
-        let best = self
-            .there()
-            .filter_map(fits)
-            .min_by_key(|(left, at, device, _)| (*left, *at, *device));
-        best.map(|(_, at, device, backing)| (at, (device, backing)))
-    }
-
     /// Those who can be let in, with their numbers in the list.
-    fn there(&self) -> impl Iterator<Item = (usize, &Waiter)> {
+    pub(super) fn there(&self) -> impl Iterator<Item = (usize, &Waiter)> {
         self.waiting.iter().enumerate().filter(|(_, waiter)| !waiter.away)
-    }
-
-    fn shortest(&self) -> Option<(usize, Spot)> {
-        let fits = |(at, waiter): (usize, &Waiter)| {
-            let spot = self.place(waiter, |_, _, _| true)?;
-            Some((waiter.ask.priority, waiter.ask.need.expected, at, spot))
-        };
-        let best = self
-            .there()
-            .filter_map(fits)
-            .min_by_key(|(priority, expected, at, _)| (*priority, *expected, *at));
-        best.map(|(_, _, at, spot)| (at, spot))
     }
 
     /// The rule of policy `weft`.

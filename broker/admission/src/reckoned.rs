@@ -67,6 +67,7 @@ mod tests {
     use super::super::model::Waiter;
     use super::super::need::{Backing, Device, Job, Need, User};
     use super::*;
+    use weft_protocol::Ns;
 
     const GB: u64 = 1_000_000_000;
 

@@ -67,7 +67,7 @@ pub struct Args {
     /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow, and their profiles when they have ended (a shared broker writes none)
     #[arg(long)]
     pub refine: bool,
-    /// In which order jobs get device memory that is not there for all: weft, fifo, exclusive, best-fit or shortest
+    /// In which order jobs get device memory that is not there for all: weft or fifo
     #[arg(long, default_value_t, value_name = "ORDER")]
     pub admission: weft_admission::Policy,
     /// Write decisions and records to a file, a JSON value a line

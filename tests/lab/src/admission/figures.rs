@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::contenders;
 use serde::Serialize;
 use weft_admission::{Config, Policy};
 
@@ -208,7 +209,7 @@ fn worst(rows: &[Row], mix: &str, wait: fn(&Row) -> f64) -> (f64, String) {
 
 /// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about whether that is met.
 fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
-    let [weft, shortest] = [Policy::Weft, Policy::Shortest].map(Policy::name);
+    let [weft, shortest] = [Policy::Weft, contenders::SHORTEST].map(Policy::name);
     let least = average(rows, mix, weft, |row| row.wait_least_s);
     let kept = average(rows, mix, weft, |row| row.wait_least_kept_s);
     let bounds = format!("no order waits less than {least:.0} s, none that keeps what jobs say less than {kept:.0} s");
@@ -229,7 +230,7 @@ fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
 
 /// Judges them: waits in the mean over the seeds, the rest for each seed.
 pub fn judge(rows: &[Row]) -> Vec<Aim> {
-    let [weft, fifo, exclusive] = [Policy::Weft, Policy::Fifo, Policy::Exclusive].map(Policy::name);
+    let [weft, fifo, exclusive] = [Policy::Weft, Policy::Fifo, contenders::EXCLUSIVE].map(Policy::name);
     let mut aims = Vec::new();
     for mix in names(rows) {
         let ooms: u32 = of(rows, mix, weft).map(|row| row.oom_by_neighbours).sum();

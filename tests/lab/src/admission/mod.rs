@@ -1,12 +1,13 @@
 //! Admission in the lab: who gets device memory when, under the broker's own core, against plain orders and against no order at all.
 //!
-//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one rule in virtual time; * [`figures`]: what came of it;
+//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one rule in virtual time; * [`figures`]: what came of it; [`contenders`]: orders that weft does not ship;
 //!   [`least`]: what no order could do better than.
 //!
 //! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world counts the devices' memory by itself, so that what the core promises is
 //! checked and not believed.
 #![forbid(unsafe_code)]
 
+pub mod contenders;
 pub mod figures;
 pub mod least;
 pub mod mix;

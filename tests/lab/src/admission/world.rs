@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::contenders;
 use weft_admission::{
     Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
 };
@@ -39,7 +40,8 @@ impl Rule {
     pub fn all() -> Vec<Rule> {
         let mut all = vec![Rule::Nobody];
         all.extend(Policy::ALL.iter().map(|(policy, _)| Rule::Admit(*policy, true)));
-        all.push(Rule::Admit(Policy::BestFit, false));
+        all.extend(contenders::ALL.map(|policy| Rule::Admit(policy, true)));
+        all.push(Rule::Admit(contenders::BEST_FIT, false));
         all.extend([Rule::Knows(false), Rule::Knows(true)]);
         all
     }
@@ -118,7 +120,7 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
     let policy = match rule {
         Rule::Admit(policy, _) => policy,
         Rule::Nobody => Policy::Fifo,
-        Rule::Knows(_) => Policy::Shortest,
+        Rule::Knows(_) => contenders::SHORTEST,
     };
     let mut world = World {
         mix,

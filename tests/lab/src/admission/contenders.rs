@@ -1,0 +1,87 @@
+//! Orders of admission that weft's is compared with, and that it does not ship.
+#![forbid(unsafe_code)]
+
+use weft_admission::{Contender, Fit, Load, Policy, Waiters};
+
+/// One job a device, in the order in which they came.
+pub const EXCLUSIVE: Policy = Policy::Given(&Contender {
+    name: "exclusive",
+    next: |waiters: &Waiters<'_>| {
+        let (first, _) = waiters.all().next()?;
+        waiters.fit(first, |load| *load == Load::default())
+    },
+});
+
+/// Of the jobs that fit the one that leaves least free. Nothing is reserved.
+pub const BEST_FIT: Policy = Policy::Given(&Contender {
+    name: "best-fit",
+    next: |waiters: &Waiters<'_>| fits(waiters).min_by_key(|fit| (fit.left, fit.at, fit.device)),
+});
+
+/// Of the jobs that fit the one that is expected to be shortest. Nothing is reserved.
+///
+/// What waiting could be if large and long jobs were promised nothing.
+pub const SHORTEST: Policy = Policy::Given(&Contender {
+    name: "shortest",
+    next: |waiters: &Waiters<'_>| {
+        let all = waiters.all();
+        let fits = all.filter_map(|(at, ask)| {
+            let fit = waiters.fit(at, |_| true)?;
+            Some(((ask.priority, ask.need.expected, at), fit))
+        });
+        let best = fits.min_by_key(|(order, _)| *order);
+        best.map(|(_, fit)| fit)
+    },
+});
+
+/// All of them.
+pub const ALL: [Policy; 3] = [EXCLUSIVE, BEST_FIT, SHORTEST];
+
+fn fits(waiters: &Waiters<'_>) -> impl Iterator<Item = Fit> {
+    let all = waiters.all();
+    all.filter_map(|(at, _)| waiters.fit(at, |_| true))
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_admission::{Admission, Ask, Config, Decision, Device, DeviceId, Event, Job, Need, User};
+
+    use super::*;
+
+    const GB: u64 = 1_000_000_000;
+    const SECOND: u64 = 1_000_000_000;
+
+    /// The jobs that begin, in their order, when one that held all of a 16 GB device ends.
+    fn begins(policy: Policy) -> Vec<u64> {
+        let mut machine = Admission::new(Config {
+            policy,
+            ..Config::default()
+        });
+        let mut out = Vec::new();
+        machine.handle(0, Event::Device(Device::new(DeviceId(0), 16 * GB)), &mut out);
+        for (job, gb, seconds) in [(0, 15, 60), (1, 5, 300), (2, 9, 600), (3, 4, 10)] {
+            let ask = Ask {
+                job: Job(job),
+                user: User(job as u32),
+                priority: 5,
+                need: Need::plain(gb * GB, seconds * SECOND),
+                devices: Vec::new(),
+            };
+            machine.handle(0, Event::Asks(ask), &mut out);
+        }
+        out.clear();
+        machine.handle(SECOND, Event::Ends(Job(0)), &mut out);
+        let begun = out.iter().filter_map(|decision| match decision {
+            Decision::Admit { job, .. } => Some(job.0),
+            _ => None,
+        });
+        begun.collect()
+    }
+
+    #[test]
+    fn each_orders_as_it_says() {
+        assert_eq!(begins(EXCLUSIVE), [1]);
+        assert_eq!(begins(BEST_FIT), [2, 1]);
+        assert_eq!(begins(SHORTEST), [3, 1]);
+    }
+}
