@@ -24,6 +24,18 @@ from harness.scene import Scene, missing
 def pytest_addoption(parser):
     """All options are here: pytest knows those of a folder's own conftest.py only where a run names that folder."""
     group = parser.getgroup("weft")
+    group.addoption("--json", type=Path, metavar="FILE", help="memory, prediction: the figures go there")
+    group.addoption("--set", choices=["ci", "all"], default="ci", help="clients: which of them (default ci)")
+    group.addoption("--model", help="clients: the simulated GPU's model (SIMGPU_MODEL), for all of them")
+    group.addoption("--bare", action="store_true", help="clients: only run each without weft")
+    group.addoption("--percent", type=int, default=150, metavar="N", help="memory: of the device's room that both jobs want (default 150)")
+    group.addoption("--arms", nargs="+", metavar="ARM", help="memory: what `together` compares: demand, turns, weft, profile (default: all of them)")
+    group.addoption("--traces", type=Path, metavar="FOLDER", help="memory: `together` leaves a trace of each arm there, for the Perfetto UI")
+    group.addoption("--requests", type=int, default=6, metavar="N", help="prediction: requests of each run (default 6)")
+    group.addoption("--residency", action="store_true", help="prediction: also learn from the host's page table, as on a real GPU, and judge that by the ledger")
+    group.addoption("--other-batch", action="store_true", help="prediction: also judge on a run with another batch, whose sizes were never seen (no aim)")
+    group.addoption("--worst", type=int, default=0, metavar="N", help="prediction: name so many kernels that miss most, per model")
+    group.addoption("--launches", type=int, default=1000, metavar="N", help="order: launches before each call (default 1000)")
     group.addoption("--keep", action="store_true", help="leave the folders of the cases")
     group.addoption("--policy", choices=jobs.POLICIES, help="the policy of the brokers that the cases start; default: weft broker's own")
     group.addoption("--torch", type=int, default=10, metavar="N", help="admission: so many of the ten jobs are PyTorch's (0 to 3, or 10: all, the default)")
@@ -118,6 +130,8 @@ def pytest_report_teststatus(report):
         return "failed" if report.when == "call" else "error", "F", f"FAILED {seconds}: {first}"
     if report.passed and report.when == "call":
         return "passed", ".", " ".join([f"ok {seconds}", *(text for name, text in report.user_properties if name == "told")])
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return "skipped", "s", f"skipped: {report.longrepr[2].removeprefix('Skipped: ')}"
     return None
 
 

@@ -6,7 +6,7 @@ What is normalised before two runs are compared, and why:
   process as a multiset of streams; what is compared is each stream's sequence of operations.
 * times: weft may change when something runs, never what runs nor its order in its stream.
 * waits of a stream for an event: the simulated driver leaves out a wait for what has ended already, so their number depends on
-  times. That no wait is lost or moved is what tests/clients/order.py and the clients that check their data are for.
+  times. That no wait is lost or moved is what tests/clients/test_order.py and the clients that check their data are for.
 * graph ids: numbers given by the driver; whether an operation belongs to a graph is kept.
 * names of kernels are compared whole.
 """

@@ -7,7 +7,7 @@
 //! a second: nobody waits for it meanwhile, and no launch goes unnoted.
 //!
 //! With [`EVIDENCE`] the notes are also written to a file, by the memory thread, so that templates can be judged on launches that they were not learnt from
-//! (`tests/clients/prediction.py`).
+//! (`tests/clients/test_prediction.py`).
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Prints every image that lies in a library, as far as cuobjdump tells of it, too: `images FILE`.
 //!
 //! One line an image, `image KIND ARCH WHERE`, and below it one a kernel, `kernel NAME REGISTERS SHARED LOCAL`, fields apart by a tab. WHERE is the name of its section:
-//! the compiler puts images into `.nv_fatbin`, and the vendor's tool looks there alone; libraries keep more among their plain data. What could not be read is a line `error WHY`. tests/clients/images.py holds it against the vendor's tool.
+//! the compiler puts images into `.nv_fatbin`, and the vendor's tool looks there alone; libraries keep more among their plain data. What could not be read is a line `error WHY`. tests/clients/test_images.py holds it against the vendor's tool.
 
 use std::io::Write;
 

@@ -1,6 +1,6 @@
 //! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the same model.
 //!
-//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see `tests/clients/prediction.py`). What holds: no launch that is judged was used to fit,
+//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see `tests/clients/test_prediction.py`). What holds: no launch that is judged was used to fit,
 //! and the judged run is another process, whose memory lies elsewhere. Launches whose kernels were never seen count in full.
 //!
 //! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU knows what some kernels touch from their parameters, and guesses at the others (matrix
@@ -41,7 +41,7 @@ const MOST_TIME: f64 = 1_000.0;
 /// Templates learnt from one recording of a model, judged on another.
 ///
 ///   weft-lab memory prediction resnet50=learn.evidence,judge.evidence gpt2=a,b --check --json prediction.json
-///   tests/clients/prediction.py --check          makes the recordings with PyTorch on the simulated GPU, then this
+///   pytest tests/clients/test_prediction.py           makes the recordings with PyTorch on the simulated GPU, then this
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory prediction", verbatim_doc_comment)]
 struct Options {

@@ -1,20 +1,16 @@
-#!/usr/bin/env python3
 """Does any call overtake launches? Every stream-ordered entry point of the driver, in every role.
 
-    tests/clients/order.py [--launches N] [ROLE...]
+  pytest tests/clients/test_order.py --launches 1000
+  pytest tests/clients/test_order.py -k filler
 
-For each entry point: 1000 launches, then that call, against the counting driver, which says how many launches it had seen when the call
+For each entry point: 1000 launches (--launches), then that call, against the counting driver, which says how many launches it had seen when the call
 arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler (its host leaves launches behind at the gate), unqueued (a filler with WEFT_QUEUE=off: its host waits there);
-with a slash and a policy behind it, a role under that policy. The last line is `N passed, N failed`.
 """
 
-import argparse
 import json
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import cases, jobs, paths  # noqa: E402
+import pytest
+from harness import jobs, paths
 
 PROGRAM = paths.TARGET / "release" / "weft-test-order"
 COMPANION = paths.TARGET / "release" / "weft-test-companion"
@@ -37,7 +33,7 @@ WITH_BROKER = ("alone", *BESIDE)
 ROLES = ["bare", "free", "alone", "holder", "unqueued", *3 * ["filler"]]
 
 # And under the paper's policy, which has no leases.
-OTHER_POLICY = ["holder/fikit", "filler/fikit", "unqueued/fikit"]
+OTHER_POLICY = ["holder", "filler", "unqueued"]
 
 
 class Counting:
@@ -50,7 +46,24 @@ class Counting:
         return {"WEFT_CUDA_LIBRARY": str(paths.COUNTING_CUDA)}
 
 
-def run(role, folder, launches, policy):
+@pytest.mark.parametrize("role", ROLES)
+def test_no_call_overtakes_launches(role, folder, launches, policy):
+    plays(role, folder, launches, policy)
+
+
+@pytest.mark.parametrize("policy", ["fikit"], indirect=True)
+@pytest.mark.parametrize("role", OTHER_POLICY)
+def test_no_call_overtakes_launches_under(role, folder, launches, policy):
+    plays(role, folder, launches, policy)
+
+
+@pytest.fixture
+def launches(request):
+    """How many launches stand before each call."""
+    return request.config.option.launches
+
+
+def plays(role, folder, launches, policy):
     device = Counting()
     broker = jobs.Broker(folder, device, policy=policy)
     base = {**jobs.clean_environment(), **device.environment()}
@@ -69,8 +82,8 @@ def run(role, folder, launches, policy):
                 folder=folder,
                 name="beside",
             )
-            if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
-                return "the job beside it did not start\n" + beside.explain()
+            came = jobs.wait_until(lambda: ready.exists() or not beside.running(), 30)
+            assert came and beside.running(), "the job beside it did not start\n" + beside.explain()
         # Without a broker weft says so in a line; that is not what is tested here.
         weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
         if role == "unqueued":
@@ -87,14 +100,11 @@ def run(role, folder, launches, policy):
             jobs.wait_until(lambda: not job.running() or mode_of(role) in broker.modes(job.pid), 20)
             go[0].touch()
         code = job.wait(BOUND)
-        if code != 0:
-            return job.explain()
+        assert code == 0, job.explain()
         result = json.loads((folder / "result.json").read_text())
-        if not result["ok"] or result["tried"] < 150:
-            return f"only {result['tried']} entry points were tried"
+        assert result["ok"] and result["tried"] >= 150, f"only {result['tried']} entry points were tried"
         if role in WITH_BROKER:
-            return check_role(broker, job, role, result["tried"] * launches, policy)
-        return None
+            check_role(broker, job, role, result["tried"] * launches, policy)
     finally:
         running.unlink(missing_ok=True)
         if beside:
@@ -110,47 +120,12 @@ def mode_of(role):
 def check_role(broker, job, role, launches, policy):
     """It was in the role it was tested for, and weft saw all of it."""
     gone = jobs.wait_until(lambda: any(e["last"]["pid"] == job.pid for e in (broker.status() or {"ended": []})["ended"]), 10)
-    if not gone:
-        return "the broker never saw it end"
+    assert gone, "the broker never saw it end"
     last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
-    if last["launches"] < launches:
-        return f"weft counted {last['launches']} of {launches} launches"
+    assert last["launches"] >= launches, f"weft counted {last['launches']} of {launches} launches"
     mode = mode_of(role)
-    if not jobs.wait_until(lambda: mode in broker.modes(job.pid), 5):
-        return f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
+    assert jobs.wait_until(lambda: mode in broker.modes(job.pid), 5), f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
     # Under the other policies more launches find the gate open.
     least = launches / 10 if policy in (None, "weft") else 1
-    if role == "filler" and last["left_behind"] < least:
-        return f"only {last['left_behind']} of {launches} launches were left behind at the gate: little was tested"
-    if role == "unqueued" and not last["waits"]:
-        return "it never waited at the gate: nothing was tested"
-    return None
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("roles", nargs="*", metavar="ROLE", help="bare, free, alone, holder, filler, unqueued, or filler/fikit and the like; default all")
-    jobs.policy_option(parser)
-    arguments = parser.parse_args()
-    roles = arguments.roles or [*ROLES, *([] if arguments.policy else OTHER_POLICY)]
-    for role in roles:
-        name, _, policy = role.partition("/")
-        if name not in ROLES or policy not in ("", *jobs.POLICIES):
-            parser.error(f"{role} is no role: {', '.join(dict.fromkeys(ROLES))}, or one of these with / and one of {', '.join(jobs.POLICIES)}")
-    return cases.play("order", [(role, one(role, arguments)) for role in roles])
-
-
-def one(role, arguments):
-    """The case of a role."""
-    name, _, policy = role.partition("/")
-
-    def case(folder):
-        wrong = run(name, folder, arguments.launches, policy or arguments.policy)
-        assert not wrong, wrong
-
-    return case
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    assert role != "filler" or last["left_behind"] >= least, f"only {last['left_behind']} of {launches} launches were left behind at the gate: little was tested"
+    assert role != "unqueued" or last["waits"], "it never waited at the gate: nothing was tested"

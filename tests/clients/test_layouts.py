@@ -1,25 +1,19 @@
-#!/usr/bin/env python3
 """Is it known where kernels' parameters stand when the driver does not say it, as before CUDA 12.4?
-
-    tests/clients/layouts.py [--keep] [WORD...]      the programs with one of these words in their name
 
 Each program (real PyTorch, Triton, numba) runs twice in stage 1 on managed memory: on the simulated driver, and on a copy of it that has no `cuFuncGetParamInfo` and no `cuKernelGetParamInfo`: other names stand in
 its place, so that neither `dlsym` nor `cuGetProcAddress` finds them. Checked: the second run has the same kernels with the same parameters, read from their images (fat binaries, compressed ones too, cubins, PTX);
-and the profile that it leaves knows the working sets of as many kernels. The last line is `N passed, N failed`.
+and the profile that it leaves knows the working sets of as many kernels.
 """
 
-import argparse
 import json
 import re
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness import jobs, paths  # noqa: E402
+import pytest
+from harness import jobs, paths
 
-PROGRAMS = Path(__file__).resolve().parent / "programs"
+PROGRAMS = paths.CLIENTS / "programs"
 NAMES = ["torch_train", "torch_conv", "triton_kernel", "numba_jit"]
 # Of the same length, and in the same place where names are sorted.
 LACKING = {b"cuFuncGetParamInfo": b"cuFuncGetParamJnfo", b"cuKernelGetParamInfo": b"cuKernelGetParamJnfo"}
@@ -76,9 +70,11 @@ def run(folder, name, driver):
     return TOLD.findall(job.stderr()), known
 
 
-def check(folder, name, older):
-    """One program on both drivers."""
-    folder.mkdir()
+@pytest.mark.parametrize("name", NAMES)
+def test_layouts_of_images_are_those_that_the_driver_tells(folder, name, record_property):
+    if not paths.python("torch").exists():
+        pytest.skip("no .venv-torch: scripts/setup torch")
+    older = older_driver(folder)
     said, known = run(folder / "new", name, paths.SIMGPU_LIB)
     read, known_too = run(folder / "old", name, older)
     layouts = {(symbol, layout) for symbol, teller, layout in said if layout and teller == "the driver"}
@@ -87,31 +83,4 @@ def check(folder, name, older):
     found = {(symbol, layout) for symbol, _, layout in read if layout}
     assert found == layouts, f"told by the driver alone: {sorted(layouts - found)[:3]}; by images alone: {sorted(found - layouts)[:3]}"
     assert known and known_too == known, f"working sets of {known_too} kernels, and of {known} where the driver tells parameters"
-    return f"{len(layouts)} layouts, {known} kernels with working sets"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", action="store_true", help="keep what the runs wrote")
-    parser.add_argument("words", nargs="*", metavar="WORD")
-    arguments = parser.parse_args()
-    if not paths.python("torch").exists():
-        sys.exit("layouts: no .venv-torch: scripts/setup torch")
-    names = [name for name in NAMES if not arguments.words or any(word in name for word in arguments.words)]
-    passed = 0
-    with jobs.workspace(arguments.keep) as folder:
-        older = older_driver(folder)
-        for name in names:
-            try:
-                what = check(folder / name, name, older)
-            except (AssertionError, RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
-                print(f"FAILED  {name}: {error}", flush=True)
-            else:
-                print(f"ok      {name}: {what}", flush=True)
-                passed += 1
-    print(f"{passed} passed, {len(names) - passed} failed")
-    return 0 if names and passed == len(names) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    record_property("told", f"{len(layouts)} layouts, {known} kernels with working sets")

@@ -1,24 +1,17 @@
-#!/usr/bin/env python3
 """weft on systems with an older glibc: what scripts/package made, played among the programs of Debian 11 (glibc 2.31), which are unpacked into target/package/debian-11.
 
-  tests/package/run.py                every case; scripts/package --check makes what they need first
-  tests/package/run.py symbols        the cases with one of these words in their name
-
-Without a package, without the simulated GPU built for it, without Debian 11's packages or without the right to change the root, a case is skipped with one line.
-CI plays the first case alone on what cargo built: whatever needs a function that glibc 2.28 does not have fails there.
+scripts/package --check makes what the cases need first. Without a package, without the simulated GPU built for it, without Debian 11's packages or without the right to change the root, a case is skipped with one line.
+In CI the first case alone is played, on what cargo built: whatever needs a function that glibc 2.28 does not have fails there.
 """
 
 import json
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-from harness import cases, debian, elf, package, paths  # noqa: E402
+import pytest
+from harness import debian, elf, package, paths
 
 STORE = paths.TARGET / "package" / "debian-11"
 # A Python with ctypes, a shell and the usual tools.
@@ -43,21 +36,12 @@ cd "$root"
 exec chroot "$root" "$@"
 """
 
-RUN = []
-
-
-def case(function):
-    RUN.append((function.__name__.replace("_", " "), function))
-    return function
-
-
 def missing_symbols(files):
     faults = [fault for file in files for fault in package.faults(file, package.MOVED)]
     assert not faults, "; ".join(faults) + ": call it by its number (libc::syscall), or look it up when it is needed"
 
 
-@case
-def symbols_of_what_cargo_built(folder):
+def test_symbols_of_what_cargo_built(folder):
     """What a plain build needs must be linkable for the old glibc, too."""
     files = [paths.TARGET / "release" / name for name in package.FILES]
     absent = [file for file in files if not file.exists()]
@@ -67,12 +51,11 @@ def symbols_of_what_cargo_built(folder):
 
 def made():
     if not (package.folder() / "libweft.so").exists():
-        raise cases.Skip("no package is made: scripts/package does")
+        pytest.skip("no package is made: scripts/package does")
     return package.folder()
 
 
-@case
-def the_package_is_whole(folder):
+def test_the_package_is_whole(folder):
     faults = [fault for name in package.FILES for fault in package.faults(made() / name)]
     assert not faults, "; ".join(faults)
     with tarfile.open(f"{made()}.tar.gz") as archive:
@@ -98,7 +81,7 @@ def old_system():
                     (scratch / name).mkdir(exist_ok=True)
                 scratch.rename(root)
     except debian.Unreachable as why:
-        raise cases.Skip(f"no Debian 11: {why}") from None
+        pytest.skip(f"no Debian 11: {why}")
     return root
 
 
@@ -106,7 +89,7 @@ def simulated(folder):
     """A folder with the simulated GPU as it was built for the old glibc."""
     for name, place in (("libsimcuda.so", "lib/libcuda.so.1"), ("simgpu-device", "bin/simgpu-device")):
         if not (package.BUILT / name).exists():
-            raise cases.Skip("the simulated GPU is not built for it: scripts/package --check does")
+            pytest.skip("the simulated GPU is not built for it: scripts/package --check does")
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(package.BUILT / name, folder / place)
     return folder
@@ -117,10 +100,10 @@ class Old:
 
     def __init__(self, folder):
         self.root, self.folder = old_system(), folder
-        self.places = {"PACKAGE": str(made()), "SIMGPU": str(simulated(folder / "simgpu")), "ROOT": str(ROOT / "tests"), "BUILT": str(paths.TARGET / "release")}
+        self.places = {"PACKAGE": str(made()), "SIMGPU": str(simulated(folder / "simgpu")), "ROOT": str(paths.ROOT / "tests"), "BUILT": str(paths.TARGET / "release")}
         self.own = {"HOME": "/tmp", "XDG_RUNTIME_DIR": "/tmp", "LD_LIBRARY_PATH": "/weft/simgpu/lib", "PYTHONPATH": "/weft/guest/clients/guest", "PATH": "/weft/package:/usr/bin:/bin"}
         if self.run("/bin/true", code=None).returncode:
-            raise cases.Skip("this user may not make a mount namespace and change the root here")
+            pytest.skip("this user may not make a mount namespace and change the root here")
 
     def run(self, *command, code=0, more=None):
         """What it did, run in there. `code`: the exit code that is right; None: any."""
@@ -135,8 +118,7 @@ class Old:
 WORK = "from plain import Gpu; print(Gpu().work(50))"
 
 
-@case
-def programs_of_debian_11_under_the_package(folder):
+def test_programs_of_debian_11_under_the_package(folder):
     """Every process there lives, a CUDA job computes the same, and weft sees what it launches."""
     old = Old(folder)
     assert old.run("/bin/ls", "/", more={"LD_PRELOAD": "/weft/package/libweft.so"}).stderr == ""
@@ -150,8 +132,7 @@ def programs_of_debian_11_under_the_package(folder):
     assert under.stderr == "", under.stderr
 
 
-@case
-def every_way_to_the_driver_on_debian_11(folder):
+def test_every_way_to_the_driver_on_debian_11(folder):
     """There `dlopen` and `dlsym` are in a library of their own, libdl, which a program need not have loaded."""
     rows = json.loads(Old(folder).run("weft", "doctor", "--json").stdout)["rows"]
     (library,) = [row["found"] for row in rows if row["what"] == "libweft"]
@@ -162,19 +143,10 @@ def every_way_to_the_driver_on_debian_11(folder):
     assert not lost, lost
 
 
-@case
-def without_the_package_nothing_runs_on_debian_11(folder):
+def test_without_the_package_nothing_runs_on_debian_11(folder):
     """What the package is for: a library that was linked on a newer system ends every process, even `true`."""
     library = paths.TARGET / "release" / "libweft.so"
     if not elf.too_new(library, (2, 31)):
-        raise cases.Skip("what cargo built here runs on Debian 11 as well")
+        pytest.skip("what cargo built here runs on Debian 11 as well")
     done = Old(folder).run("/bin/true", more={"LD_PRELOAD": "/weft/built/libweft.so"}, code=None)
     assert done.returncode == 1 and "GLIBC_2.3" in done.stderr, f"{done.returncode}: {done.stderr}"
-
-
-def main():
-    return cases.play_named("package", RUN, cases.parser(__doc__, policy=False).parse_args())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,28 +1,27 @@
-#!/usr/bin/env python3
 """weft's reader of images (kernel-id/image) against NVIDIA's cuobjdump, on every image of the CUDA libraries that PyTorch's environment has.
 
-  tests/clients/images.py                 every library
-  tests/clients/images.py cublas cudnn    those with one of these words in their path
+  pytest tests/clients/test_images.py                         every library
+  pytest tests/clients/test_images.py -k "cublas or cudnn"    those with one of these words in their path
 
 A case is a library: as many images of each architecture, and in each image the same kernels with the same registers, static shared memory and stack (an image that is linked of
 several objects: the same names and registers). Both tools read the
-same file; nothing is executed. cuobjdump is the one that Triton brings. The last line is `N passed, N failed`, with `, N skipped` where the environment is not set up.
+same file; nothing is executed. cuobjdump is the one that Triton brings.
 """
 
 import collections
+import os
 import re
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
-
-from harness import cases, paths, show  # noqa: E402
+import pytest
+from harness import paths
 
 # Seconds for one library: half a gigabyte of compressed images takes twenty on an idle core.
 BOUND = 300
+# And for the build of weft's reader.
+BUILD = 1200
 # Smaller files hold nothing but host code, mostly.
 SMALLEST = 1 << 20
 # Where the compiler puts images that are linked: cuobjdump looks there alone.
@@ -66,7 +65,7 @@ def lines_of(command, log):
     with open(log, "wb") as out:
         done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, timeout=BOUND, check=False)
     if b"Invalid ELF" in done.stderr:
-        raise cases.Skip(f"{Path(command[0]).name} does not read this file")
+        pytest.skip(f"{Path(command[0]).name} does not read this file")
     assert done.returncode == 0, f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}"
     with open(log, errors="replace") as file:
         for line in file:
@@ -145,42 +144,27 @@ def linked_of_several(theirs, ours):
     return in_part
 
 
-def of(path):
-    def one(folder):
-        theirs = told_by_cuobjdump(path, folder)
-        ours, elsewhere = told_by_weft(path, folder)
-        kernels = sum(len(kernels) for _, kernels in ours)
-        in_part = 0 if frozen(theirs) == frozen(ours) else linked_of_several(theirs, ours)
-        if in_part is None:
-            wrong = differences(theirs, ours)
-            raise AssertionError(f"{len(theirs)} images by cuobjdump, {len(ours)} by weft:\n" + "\n".join(wrong[:20]))
-        parted = f", {in_part} images by names and registers alone" if in_part else ""
-        return f"{len(ours)} images, {kernels} kernels{parted}" + (f"; {elsewhere} more images among plain data, read by weft alone" if elsewhere else "")
-
-    return one
+def pytest_generate_tests(metafunc):
+    root = paths.site_packages("torch").resolve()
+    found = libraries() if cuobjdump().exists() else []
+    metafunc.parametrize("library", found, ids=[os.path.relpath(path, root) for path in found])
 
 
+@pytest.fixture(scope="module")
 def reader():
-    """Builds weft's reader. What is wrong, or None."""
+    """Builds weft's reader."""
     command = ["cargo", "build", "--release", "-p", "weft-image", "--example", "images"]
-    done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1200, check=False)
-    return None if done.returncode == 0 else f"{' '.join(command)}: {done.stderr[-1000:]}"
+    done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-1000:]}"
 
 
-def main():
-    given = cases.parser(__doc__, policy=False).parse_args()
-    if not cuobjdump().exists():
-        print("images: no .venv-torch with Triton's cuobjdump: scripts/setup torch", file=sys.stderr)
-        show.verdict("images", 1, [], 1)
-        return 0
-    wrong = reader()
-    if wrong:
-        print(f"images: {wrong}", file=sys.stderr)
-        return 1
-    root = paths.site_packages("torch")
-    named = [(str(path.relative_to(root)), of(path)) for path in libraries()]
-    return cases.play_named("images", named, given, what="library")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.timeout(BUILD + 3 * BOUND)
+def test_weft_reads_what_cuobjdump_reads(library, reader, folder, record_property):
+    theirs = told_by_cuobjdump(library, folder)
+    ours, elsewhere = told_by_weft(library, folder)
+    kernels = sum(len(kernels) for _, kernels in ours)
+    in_part = 0 if frozen(theirs) == frozen(ours) else linked_of_several(theirs, ours)
+    assert in_part is not None, f"{len(theirs)} images by cuobjdump, {len(ours)} by weft:\n" + "\n".join(differences(theirs, ours)[:20])
+    parted = f", {in_part} images by names and registers alone" if in_part else ""
+    more = f"; {elsewhere} more images among plain data, read by weft alone" if elsewhere else ""
+    record_property("told", f"{len(ours)} images, {kernels} kernels{parted}{more}")
