@@ -4,13 +4,16 @@
 //! tells from which file each address comes. Either prints one JSON value and never more.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::error::Error as _;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::ptr;
 
 use anyhow::{Result, bail};
+use libloading::os::unix;
+use once_cell::sync::OnceCell;
 use serde::{Deserialize, Serialize};
 
 /// What a process of its own sees of the driver
@@ -139,7 +142,7 @@ fn memory() -> Result<ExitCode> {
     if let Some(trouble) = nvml().trouble {
         bail!("{trouble}");
     }
-    let library = Library::open(OsStr::new("libnvidia-ml.so.1")).map_err(anyhow::Error::msg)?;
+    let library = Library::nvml().map_err(anyhow::Error::msg)?;
     for line in std::io::stdin().lines() {
         line?;
         let gpus = gpus(library);
@@ -154,44 +157,48 @@ fn memory() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A library that stays open.
-#[derive(Clone, Copy)]
-struct Library(*mut c_void);
+/// A library that stays open: it is never closed, so what is found in it is valid for good.
+#[derive(Debug, Clone, Copy)]
+struct Library(&'static unix::Library);
 
 impl Library {
     fn open(name: &OsStr) -> Result<Library, String> {
-        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a zero byte".to_string())?;
-        // SAFETY: the name is a C string; loading a driver runs its constructors, which is what a CUDA program does too.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-        match handle.is_null() {
-            false => Ok(Library(handle)),
-            true => Err(last_error()),
-        }
+        // SAFETY: loading a driver runs its constructors, which is what a CUDA program does too.
+        let opened = unsafe { unix::Library::open(Some(name), libc::RTLD_NOW) };
+        opened.map(Self::kept).map_err(|error| {
+            // The linker's own words stand in the source.
+            error.source().unwrap_or(&error).to_string()
+        })
+    }
+
+    /// NVML, opened at the first successful call.
+    fn nvml() -> Result<Library, String> {
+        static NVML: OnceCell<Library> = OnceCell::new();
+        NVML.get_or_try_init(|| Self::open(OsStr::new("libnvidia-ml.so.1")))
+            .copied()
+    }
+
+    /// Everything that is loaded, in the order in which the linker looks (`RTLD_DEFAULT`).
+    fn everything() -> Library {
+        // SAFETY: dlsym takes this special handle, and nothing is closed.
+        Self::kept(unsafe { unix::Library::from_raw(libc::RTLD_DEFAULT) })
+    }
+
+    fn kept(library: unix::Library) -> Library {
+        Library(Box::leak(Box::new(library)))
     }
 
     fn symbol(self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the handle came from dlopen and is never closed, or is the special default handle; the name is a C string.
-        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        (!address.is_null()).then_some(address)
+        // SAFETY: any symbol has an address, and nothing is read there.
+        let found = unsafe { self.0.get::<*mut c_void>(name) };
+        found.ok().map(unix::Symbol::into_raw)
     }
 
     /// A function of no argument or one of the C types below.
     fn function<F: Copy>(self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self.symbol(name)?;
-        // SAFETY: `F` is a function pointer type (of a pointer's size, asserted) whose signature the caller takes from the driver's or NVML's public
-        // header for this name.
-        Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
-    }
-}
-
-fn last_error() -> String {
-    // SAFETY: dlerror returns null or a string that lives until the thread's next dl call.
-    let text = unsafe { libc::dlerror() };
-    match text.is_null() {
-        true => "not found".to_string(),
-        // SAFETY: not null, and no dl call was made since.
-        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        // SAFETY: `F` is a function pointer type whose signature the caller takes from the driver's or NVML's public header for this name.
+        let found = unsafe { self.0.get::<F>(name) };
+        found.ok().map(|function| *function)
     }
 }
 
@@ -318,7 +325,7 @@ fn nvml() -> Nvml {
     type Handle = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int;
     type Mig = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> c_int;
     let mut told = Nvml::default();
-    let library = match Library::open(OsStr::new("libnvidia-ml.so.1")) {
+    let library = match Library::nvml() {
         Ok(library) => library,
         Err(why) => {
             told.trouble = Some(why);
@@ -453,7 +460,7 @@ fn ways(real: &std::path::Path) -> Ways {
         "dlopen of the driver's absolute path",
         by_handle(Library::open(real.as_os_str())),
     );
-    add("dlsym(RTLD_DEFAULT)", by_handle(Ok(Library(libc::RTLD_DEFAULT))));
+    add("dlsym(RTLD_DEFAULT)", by_handle(Ok(Library::everything())));
     let named = Library::open(OsStr::new("libcuda.so.1")).ok();
     let init = named.and_then(|library| library.function::<Init>(c"cuInit"));
     told.init = init.map(|init| {
@@ -473,7 +480,7 @@ fn ways(real: &std::path::Path) -> Ways {
         way: "cuGetProcAddress_v2".to_string(),
         library: found,
     });
-    told.beyond = Library(libc::RTLD_DEFAULT).function::<Text>(c"weft_text").map(beyond);
+    told.beyond = Library::everything().function::<Text>(c"weft_text").map(beyond);
     told
 }
 
