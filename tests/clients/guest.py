@@ -121,7 +121,7 @@ def a_job_that_shuts_itself_in(scene):
 
 @case
 def a_job_that_dies_of_other_calls(scene):
-    """Few system calls are left to all its threads; weft's are those that docs/limits.md names."""
+    """Few system calls are left to all its threads; weft's are those that README names."""
     in_roles(scene, [compiled(scene, "sandboxed.c"), "kill"])
 
 
