@@ -109,7 +109,7 @@ def reason(call):
     lines = [said]
     for entry in error.traceback:
         if Path(entry.path).is_relative_to(paths.ROOT) and ".venv" not in str(entry.path):
-            statement = str(entry.statement).strip().splitlines()[0]
+            statement = str(entry.statement).strip().partition("\n")[0]
             lines.append(f"at {entry.path}:{entry.lineno + 1}: {statement}")
     return "\n".join(lines)
 
