@@ -23,26 +23,25 @@ from harness.scene import Scene, missing
 
 def pytest_addoption(parser):
     """All options are here: pytest knows those of a folder's own conftest.py only where a run names that folder."""
-    group = parser.getgroup("weft")
-    group.addoption("--json", type=Path, metavar="FILE", help="memory, prediction: the figures go there")
-    group.addoption("--set", choices=["ci", "all"], default="ci", help="clients: which of them (default ci)")
-    group.addoption("--model", help="clients: the simulated GPU's model (SIMGPU_MODEL), for all of them")
-    group.addoption("--bare", action="store_true", help="clients: only run each without weft")
-    group.addoption("--percent", type=int, default=150, metavar="N", help="memory: of the device's room that both jobs want (default 150)")
-    group.addoption("--arms", nargs="+", metavar="ARM", help="memory: what `together` compares: demand, turns, weft, profile (default: all of them)")
-    group.addoption("--traces", type=Path, metavar="FOLDER", help="memory: `together` leaves a trace of each arm there, for the Perfetto UI")
-    group.addoption("--requests", type=int, default=6, metavar="N", help="prediction: requests of each run (default 6)")
-    group.addoption("--residency", action="store_true", help="prediction: also learn from the host's page table, as on a real GPU, and judge that by the ledger")
-    group.addoption("--other-batch", action="store_true", help="prediction: also judge on a run with another batch, whose sizes were never seen (no aim)")
-    group.addoption("--worst", type=int, default=0, metavar="N", help="prediction: name so many kernels that miss most, per model")
-    group.addoption("--launches", type=int, default=1000, metavar="N", help="order: launches before each call (default 1000)")
-    group.addoption("--keep", action="store_true", help="leave the folders of the cases")
-    group.addoption("--policy", choices=jobs.POLICIES, help="the policy of the brokers that the cases start; default: weft broker's own")
-    group.addoption("--torch", type=int, default=10, metavar="N", help="admission: so many of the ten jobs are PyTorch's (0 to 3, or 10: all, the default)")
-    group.addoption("--kills", type=int, default=60, metavar="N", help="faults: that many SIGKILLs at random moments (default 60)")
-    group.addoption("--seed", type=int, default=random.randrange(1 << 32), help="faults: of the random moments")
-    group.addoption("--queued", type=int, default=50, metavar="N", help="admission: so many jobs in the queue at once (default 50)")
-
+    option = parser.getgroup("weft").addoption
+    option("--keep", action="store_true", help="leave the folders of the cases")
+    option("--policy", choices=jobs.POLICIES, help="of the brokers that the cases start; default: their own")
+    option("--torch", type=int, default=10, metavar="N", help="admission: of ten jobs so many are PyTorch's: 0 to 3, or 10")
+    option("--queued", type=int, default=50, metavar="N", help="admission: so many jobs in the queue at once")
+    option("--set", choices=["ci", "all"], default="ci", help="clients: which clients")
+    option("--model", help="clients: the simulated GPU's model (SIMGPU_MODEL), for all clients")
+    option("--bare", action="store_true", help="clients: only run each client without weft")
+    option("--kills", type=int, default=60, metavar="N", help="faults: so many SIGKILLs at random moments")
+    option("--seed", type=int, default=random.randrange(1 << 32), help="faults: of these moments")
+    option("--launches", type=int, default=1000, metavar="N", help="order: launches before each call")
+    option("--json", type=Path, metavar="FILE", help="memory, prediction: the figures go there")
+    option("--percent", type=int, default=150, metavar="N", help="memory: of the device's room, what both jobs want")
+    option("--arms", nargs="+", metavar="ARM", help="memory: what `together` compares: demand, turns, weft, profile; default: all")
+    option("--traces", type=Path, metavar="FOLDER", help="memory: `together` leaves a trace of each arm there")
+    option("--requests", type=int, default=6, metavar="N", help="prediction: requests of each run")
+    option("--residency", action="store_true", help="prediction: also learn from the host's page table, as on a real GPU")
+    option("--other-batch", action="store_true", help="prediction: also judge sizes that were never seen (no aim)")
+    option("--worst", type=int, default=0, metavar="N", help="prediction: name so many kernels that miss most, per model")
 
 
 def pytest_configure(config):
@@ -90,7 +89,9 @@ def scene(request, folder, policy):
     if absent:
         pytest.exit(absent, returncode=3)
     # A case's own mark goes before its file's.
-    more = {"make": Scene} | {name: value for mark in reversed(list(request.node.iter_markers("scene"))) for name, value in mark.kwargs.items()}
+    more = {"make": Scene}
+    for mark in reversed(list(request.node.iter_markers("scene"))):
+        more |= mark.kwargs
     made = more.pop("make")(folder, request.config.option, policy, **more)
     try:
         made.open()
@@ -105,8 +106,12 @@ def reason(call):
     said = str(error.value)
     if not isinstance(error.value, (AssertionError, pytest.fail.Exception)):
         said = f"{error.typename}: {said}"
-    ours = [entry for entry in error.traceback if Path(entry.path).is_relative_to(paths.ROOT) and ".venv" not in str(entry.path)]
-    return "\n".join([said, *(f"at {entry.path}:{entry.lineno + 1}: {str(entry.statement).strip().partition(chr(10))[0]}" for entry in ours)])
+    lines = [said]
+    for entry in error.traceback:
+        if Path(entry.path).is_relative_to(paths.ROOT) and ".venv" not in str(entry.path):
+            statement = str(entry.statement).strip().partition("\n")[0]
+            lines.append(f"at {entry.path}:{entry.lineno + 1}: {statement}")
+    return "\n".join(lines)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,11 +61,15 @@ def of_junit(path):
     passed, failed, skipped, why = 0, 0, 0, []
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
         wrong = [*case.findall("failure"), *case.findall("error")]
-        failed += bool(wrong)
-        skipped += not wrong and case.find("skipped") is not None
-        passed += not wrong and case.find("skipped") is None
         if wrong:
-            why.append([f"FAILED {case.get('classname')}::{case.get('name')}", *(line for one in wrong for line in (one.text or "").splitlines())])
+            failed += 1
+            why.append([f"FAILED {case.get('classname')}::{case.get('name')}"])
+            for one in wrong:
+                why[-1] += (one.text or "").splitlines()
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
     return (passed, failed, skipped), bounded(why)
 
 

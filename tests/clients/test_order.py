@@ -3,8 +3,14 @@
   pytest tests/clients/test_order.py --launches 1000
   pytest tests/clients/test_order.py -k filler
 
-For each entry point: 1000 launches (--launches), then that call, against the counting driver, which says how many launches it had seen when the call
-arrived. Roles: bare (no weft: the test of the test), free (weft, no broker), alone, holder, filler (its host leaves launches behind at the gate), unqueued (a filler with WEFT_QUEUE=off: its host waits there);
+For each entry point: 1000 launches (--launches), then that call, against the counting driver, which
+says how many launches it had seen when the call arrived. Roles:
+
+  bare        no weft: the test of the test
+  free        weft, no broker
+  alone, holder
+  filler      its host leaves launches behind at the gate
+  unqueued    a filler with WEFT_QUEUE=off: its host waits there
 """
 
 import json
@@ -127,5 +133,6 @@ def check_role(broker, job, role, launches, policy):
     assert jobs.wait_until(lambda: mode in broker.modes(job.pid), 5), f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
     # Under the other policies more launches find the gate open.
     least = launches / 10 if policy in (None, "weft") else 1
-    assert role != "filler" or last["left_behind"] >= least, f"only {last['left_behind']} of {launches} launches were left behind at the gate: little was tested"
+    behind = last["left_behind"]
+    assert role != "filler" or behind >= least, f"only {behind} of {launches} launches were left behind at the gate: little was tested"
     assert role != "unqueued" or last["waits"], "it never waited at the gate: nothing was tested"

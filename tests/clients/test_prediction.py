@@ -79,9 +79,12 @@ def rows(request):
 
 
 def judged(pair, folder, options, what):
-    """What `weft-lab memory prediction` says of templates learnt from one recording and judged on another: its figures, and what it says of the aims."""
+    """What `weft-lab memory prediction` says of templates learnt from one recording and judged on another.
+
+    Its figures, and a line for each aim that is missed."""
     figures = folder / "figures.json"
-    done = subprocess.run([LAB, "memory", "prediction", pair, "--worst", str(options.worst), "--json", figures], capture_output=True, text=True, check=False, timeout=BOUND)
+    command = [LAB, "memory", "prediction", pair, "--worst", str(options.worst), "--json", figures]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     print(f"{what}:\n{done.stdout}")
     return json.loads(figures.read_text()), done.stdout[done.stdout.rindex(" aims met") :].splitlines()[1:]

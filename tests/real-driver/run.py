@@ -14,7 +14,7 @@ MODULE = Path("/proc/driver/nvidia/version")
 
 
 def options(description):
-    parser = cases.parser(description, policy=False)
+    parser = cases.parser(description)
     parser.add_argument("--check", action="store_true", help="as CI runs it")
     parser.add_argument("--branch", action="append", choices=packages.BRANCHES, help="only this branch; may be said more than once")
     parser.add_argument("--list", action="store_true", help="the cases, without playing any")

@@ -408,6 +408,8 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
 
     with Mean(says) as mean:
         assert mean.heard() == 141
+        # A client is welcomed a moment before it is listed.
+        scene.until("all are listed", lambda: len(scene.status()["clients"]) == 141)
         rows = scene.status()["clients"]
         trouble = [row["profile_trouble"] for row in sorted(rows, key=lambda row: row["client"])]
         assert trouble[:100] == [None] * 100, trouble[:100]

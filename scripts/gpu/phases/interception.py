@@ -36,7 +36,7 @@ PROGRAMS = paths.CLIENTS / "programs"
 OBSERVE = paths.ROOT / "scripts" / "gpu" / "observe"
 TABLE = paths.ROOT / "interposer" / "symbols" / "driver-api.tsv"
 
-# (priority of the client, of the job beside it, that job's pattern): as in tests/clients/run.py.
+# (priority of the client, of the job beside it, that job's pattern): as in tests/clients/test_matrix.py.
 BESIDE = {
     "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
     "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),

@@ -15,7 +15,7 @@ use weft_paging::Planner;
 use weft_protocol::Ns;
 use weft_scheduler::Client;
 
-/// Of a turn, what the link may be busy with its migration: the rest is for orders that are late, and for faults. Two jobs of 1 GB each on 1.3 GB (`tests/clients/memory.py together`)
+/// Of a turn, what the link may be busy with its migration: the rest is for orders that are late, and for faults. Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`)
 /// so have turns of some 120 ms.
 const PART: f64 = 0.65;
 

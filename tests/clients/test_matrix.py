@@ -1,9 +1,10 @@
-#!/usr/bin/env python3
-"""Runs the client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
+"""The client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
 
-    tests/clients/run.py [--set ci|all] [--model h100] [--jobs N] [--keep] [FILTER...]
+  pytest tests/clients/test_matrix.py -n 2 --dist worksteal        two clients at a time
+  pytest tests/clients/test_matrix.py --set all --model h100 -k "torch_train/filler or jax"
+  pytest tests/clients/test_matrix.py --bare                       each client without weft, and no more
 
-A case is a client in one role (alone, holder, filler, or unqueued: a filler with WEFT_QUEUE=off, whose host waits at the gate); FILTERs are parts of `client/role`. Each case has a device, a broker
+A case is a client in one role (alone, holder, filler, or unqueued: a filler with WEFT_QUEUE=off, whose host waits at the gate). Each case has a device, a broker
 and profiles of its own. It passes when
 
   * the client ends well, with and without weft, and prints the same bytes to stdout,
@@ -11,23 +12,18 @@ and profiles of its own. It passes when
   * weft counted every launch that reached the device and knew every kernel's name,
   * weft had nothing to say on stderr.
 
-The last line is `N passed, N failed`, with `, N skipped` for clients whose environment is not set up.
+A client whose environment is not set up is skipped. What it does without weft is seen once by each worker that plays it:
+`worksteal` leaves neighbours to one worker.
 """
 
-import argparse
-import concurrent.futures
 import json
-import os
-import sys
-import threading
 import time
 import tomllib
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+import pytest
+from harness import devicelog, jobs, paths
 
-from harness import devicelog, jobs, paths, show  # noqa: E402
+HERE = paths.CLIENTS
 
 # A run takes 3 to 25 s on two idle cores; this leaves room for busy ones and still ends.
 DEFAULT_BOUND = 120.0
@@ -54,8 +50,7 @@ ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
 MODE = {"unqueued": "filler"}
 
 
-class Failure(Exception):
-    """A case that did not pass, with why."""
+STAYED = "the device process stayed after its last client left"
 
 
 class Client:
@@ -75,7 +70,6 @@ class Client:
         self.order = table.get("order", "same")
         self.fails = table.get("fails", False)
         self.reference = None
-        self.lock = threading.Lock()
 
     def own(self, role):
         """Kinds of operations on the device that may be weft's."""
@@ -129,32 +123,26 @@ def execute(client, device, folder, extra, name):
     }
     job = jobs.Job(client.command(result), environment=environment, folder=folder, name=name, cwd=folder)
     code = job.wait(client.bound)
-    if code != 0:
-        raise Failure(job.explain())
-    if not result.exists():
-        raise Failure(f"{name}: no result was written\n" + job.explain())
+    assert code == 0, job.explain()
+    assert result.exists(), f"{name}: no result was written\n{job.explain()}"
     return job, code, json.loads(result.read_text())
 
 
 def run_bare(client, folder):
     """The reference: without weft. Made once a client."""
-    with client.lock:
-        if client.reference is None:
-            log = folder / "bare.log"
-            device = jobs.Device(folder, log=log)
-            if client.warm:
-                # Gone before the next run, which would else meet a device that keeps no log.
-                warm = jobs.Device(folder)
-                execute(client, warm, folder, {}, "warm")
-                if not warm.wait_gone():
-                    raise Failure("the device process stayed after its last client left")
-            job, code, result = execute(client, device, folder, {}, "bare")
-            if not device.wait_gone():
-                raise Failure("the device process stayed after its last client left")
-            client.reference = Run(job, code, devicelog.read(log), result)
-            if not client.reference.records:
-                raise Failure("the device saw nothing of the client")
-        return client.reference
+    if client.reference is None:
+        log = folder / "bare.log"
+        device = jobs.Device(folder, log=log)
+        if client.warm:
+            # Gone before the next run, which would else meet a device that keeps no log.
+            warm = jobs.Device(folder)
+            execute(client, warm, folder, {}, "warm")
+            assert warm.wait_gone(), STAYED
+        job, code, result = execute(client, device, folder, {}, "bare")
+        assert device.wait_gone(), STAYED
+        client.reference = Run(job, code, devicelog.read(log), result)
+        assert client.reference.records, "the device saw nothing of the client"
+    return client.reference
 
 
 def wait_until_detached(broker, pid, bound=10.0):
@@ -162,12 +150,10 @@ def wait_until_detached(broker, pid, bound=10.0):
     end = time.monotonic() + bound
     while True:
         status = broker.status()
-        if status is None:
-            raise Failure("the broker gave no status")
+        assert status is not None, "the broker gave no status"
         if all(client["pid"] != pid for client in status["clients"]):
             return status
-        if time.monotonic() > end:
-            raise Failure(f"the broker still lists {pid} as attached {bound:.0f} s after it ended")
+        assert time.monotonic() < end, f"the broker still lists {pid} as attached {bound:.0f} s after it ended"
         time.sleep(0.05)
 
 
@@ -191,8 +177,8 @@ def run_under_weft(client, role, folder, policy):
                 }
                 command = [paths.TARGET / "release" / "weft-test-companion", "--while", keep, "--ready", ready, *pattern]
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
-                if not jobs.wait_until(lambda: ready.exists() or not beside.running(), 30) or not beside.running():
-                    raise Failure("the job beside it did not start\n" + beside.explain())
+                came = jobs.wait_until(lambda: ready.exists() or not beside.running(), 30)
+                assert came and beside.running(), "the job beside it did not start\n" + beside.explain()
             preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {}) | HANDLES.get(role, {})
             job, code, result = execute(client, device, folder, preload, "weft")
             status = wait_until_detached(broker, job.pid)
@@ -202,10 +188,8 @@ def run_under_weft(client, role, folder, policy):
                 beside_code = beside.wait(20)
     # The broker has ended: its trace is whole.
     modes = broker.modes(job.pid) or [mode for entry in status["ended"] for mode in broker.modes(entry["last"]["pid"])]
-    if beside and beside_code != 0:
-        raise Failure(beside.explain())
-    if not device.wait_gone():
-        raise Failure("the device process stayed after its last client left")
+    assert not beside or beside_code == 0, beside.explain()
+    assert device.wait_gone(), STAYED
     records = devicelog.read(log)
     if beside:
         records = [r for r in records if r["pid"] != beside.pid]
@@ -213,7 +197,7 @@ def run_under_weft(client, role, folder, policy):
 
 
 def check(client, role, bare, weft, status, modes):
-    """Raises Failure with all that is wrong."""
+    """Fails with all that is wrong."""
     wrong = []
     if bare.stdout != weft.stdout:
         wrong.append(f"stdout differs: {bare.stdout[:200]!r} without weft, {weft.stdout[:200]!r} with it")
@@ -244,8 +228,7 @@ def check(client, role, bare, weft, status, modes):
     left = sum(entry["last"]["left_behind"] for entry in status["ended"])
     if role == "unqueued" and left:
         wrong.append(f"{left} launches were left behind at the gate, with the queue off")
-    if wrong:
-        raise Failure("\n".join(wrong))
+    assert not wrong, "\n".join(wrong)
 
 
 def check_counters(weft, status, fails):
@@ -275,73 +258,28 @@ def check_counters(weft, status, fails):
     return wrong
 
 
-def run_case(client, role, keep, policy):
-    """Runs one case; returns the seconds it took."""
-    start = time.monotonic()
-    with jobs.workspace(keep) as folder:
-        bare_folder, weft_folder = folder / "b", folder / "w"
-        bare_folder.mkdir()
-        weft_folder.mkdir()
-        bare = run_bare(client, bare_folder)
-        weft, status, modes = run_under_weft(client, role, weft_folder, policy)
-        check(client, role, bare, weft, status, modes)
-    return time.monotonic() - start
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--set", choices=["ci", "all"], default="ci")
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cases at a time")
-    parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
-    parser.add_argument("--bare", action="store_true", help="only run each client without weft")
-    parser.add_argument("--model", help="the simulated GPU's model (SIMGPU_MODEL), for all clients")
-    jobs.policy_option(parser)
-    parser.add_argument("filters", nargs="*", help="parts of client/role")
-    arguments = parser.parse_args()
-
+def pytest_generate_tests(metafunc):
+    options = metafunc.config.option
     with open(HERE / "clients.toml", "rb") as file:
         clients = [Client(name, table) for name, table in tomllib.load(file).items()]
-    if arguments.model:
-        for client in clients:
-            client.env = {**client.env, "SIMGPU_MODEL": arguments.model}
-    roles = (lambda client: ["bare"]) if arguments.bare else (lambda client: client.roles)
-    cases = [
-        (client, role)
-        for client in clients
-        if arguments.set == "all" or client.set == "ci"
-        for role in roles(client)
-        if not arguments.filters or any(part in f"{client.name}/{role}" for part in arguments.filters)
-    ]
-    progress = show.Progress(len(cases), "clients")
-    failed, skipped = [], 0
-
-    def one(client, role):
-        name = f"{client.name}/{role}"
-        why = client.missing()
-        if why:
-            return name, "skipped", why
-        progress.step(name)
-        try:
-            if role == "bare":
-                start = time.monotonic()
-                with jobs.workspace(arguments.keep) as folder:
-                    run_bare(client, folder)
-                return name, "ok", f"{time.monotonic() - start:.1f}s"
-            return name, "ok", f"{run_case(client, role, arguments.keep, arguments.policy):.1f}s"
-        except (Failure, RuntimeError, OSError, ValueError, KeyError) as error:
-            return name, "FAILED", f"{error or type(error).__name__}"
-
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(one, *case) for case in cases]):
-            name, verdict, detail = future.result()
-            if verdict == "skipped":
-                skipped += 1
-            elif verdict != "ok":
-                failed.append(name)
-            progress.finish_one(f"{name} {verdict} {detail}".replace("\n", "\n    "))
-    progress.close()
-    return show.verdict("", len(cases), failed, skipped)
+    cases = []
+    for client in clients:
+        if options.model:
+            client.env = {**client.env, "SIMGPU_MODEL": options.model}
+        if options.set == "all" or client.set == "ci":
+            marks = [pytest.mark.timeout(5 * client.bound)]
+            roles = ["bare"] if options.bare else client.roles
+            cases += [pytest.param(client, role, id=f"{client.name}/{role}", marks=marks) for role in roles]
+    metafunc.parametrize("client, role", cases)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def test_client(client, role, folder, policy):
+    why = client.missing()
+    if why:
+        pytest.skip(why)
+    bare_folder, weft_folder = folder / "b", folder / "w"
+    bare_folder.mkdir()
+    weft_folder.mkdir()
+    bare = run_bare(client, bare_folder)
+    if role != "bare":
+        check(client, role, bare, *run_under_weft(client, role, weft_folder, policy))

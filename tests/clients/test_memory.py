@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
 """Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
 
-    tests/clients/memory.py [--json FILE] [--check] [--keep] [--percent 150] [--policy P] [--arms ARM...] [--trace FOLDER] [CASE...]
-
-    tests/clients/memory.py                      every case
-    tests/clients/memory.py together --json F    two training jobs, with and without weft's planning; the ratio
-    tests/clients/memory.py together --arms weft --trace target/memory    the same with a trace for the Perfetto UI: what moved, and curves of what each
-                                                 job touches, has on the device, and had brought in by faults
-    tests/clients/memory.py killed broker        faults
+  pytest tests/clients/test_memory.py                              every case
+  pytest tests/clients/test_memory.py -k together --json F         two training jobs, with and without weft's planning; the ratio
+  pytest tests/clients/test_memory.py -k together --arms weft --traces target/memory    with a trace for the Perfetto UI: what moved, and curves of what
+                                                                   each job touches, has on the device, and had brought in by faults
 
 Two jobs of one priority, and a broker with no options but the policy: the default one, or --policy. Under timeslice turns of 100 ms are asked for, which the others come to by themselves.
 
@@ -31,22 +27,20 @@ Cases:
   unsupported managed memory is not supported: the job runs on device memory and says so once
   segments    PyTorch's expandable segments (virtual memory management) on managed backing: they stay device memory, the job runs as without weft, and what it
               holds is counted as taken of the device
-
-The last line is `N passed, N failed`. With --check the exit code is 1 where something failed.
 """
 
-import argparse
 import contextlib
 import json
 import shutil
-import sys
 import time
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+import pytest
+from harness import devicelog, jobs, paths, perfetto
 
-from harness import devicelog, jobs, paths, perfetto  # noqa: E402
+pytestmark = [
+    pytest.mark.skipif(not paths.python("torch").exists(), reason="no .venv-torch: scripts/setup torch"),
+    pytest.mark.timeout(1200),
+]
 
 MIB = 1 << 20
 # What a job of three layers holds: weights, gradients, two moments and the optimizer's temporaries of 64 MiB a layer, and activations (torch.cuda.max_memory_reserved: 990 MiB).
@@ -63,8 +57,37 @@ BOUND = 150.0
 TURN_US = 100_000
 
 
-class Failure(Exception):
-    """A case that did not pass, with why."""
+@pytest.fixture(scope="module")
+def figures(request):
+    """What the cases found, by case, for --json."""
+    found = {}
+    yield found
+    if request.config.option.json:
+        request.config.option.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+@pytest.fixture
+def tells(request, figures, record_property):
+    """Takes what a case found."""
+
+    def take(found):
+        figures[request.node.name.removeprefix("test_")] = found
+        record_property("told", json.dumps(found))
+
+    return take
+
+
+@pytest.fixture
+def percent(request):
+    """Of the device's room, what both jobs want."""
+    return request.config.option.percent
+
+
+@pytest.fixture(autouse=True)
+def chosen(request):
+    """What --policy says, and --traces."""
+    global POLICY, TRACE  # noqa: PLW0603
+    POLICY, TRACE = request.config.option.policy, request.config.option.traces
 
 
 def device_for(percent):
@@ -83,13 +106,13 @@ def start(folder, device, name, extra, *, layers=LAYERS, steps=STEPS):
         "MEMORY_TIMES": str(folder / f"{name}.times"),
         **extra,
     }
-    command = [paths.python("torch"), HERE / "programs" / "memory_train.py", folder / f"{name}.json"]
+    command = [paths.python("torch"), paths.CLIENTS / "programs" / "memory_train.py", folder / f"{name}.json"]
     return jobs.Job(command, environment=environment, folder=folder, name=name, cwd=folder)
 
 
 def finish(job, bound=BOUND):
     if job.wait(bound) != 0:
-        raise Failure(job.explain())
+        pytest.fail(job.explain())
 
 
 def times(folder, name):
@@ -113,7 +136,7 @@ OWN = frozenset({"event", "prefetch"})
 def same(reference, log, pid):
     differences = devicelog.compare(reference, kernels(log, pid), OWN)
     if differences:
-        raise Failure("what reaches the device differs: " + "; ".join(differences[:3]))
+        pytest.fail("what reaches the device differs: " + "; ".join(differences[:3]))
 
 
 def managed(extra=None):
@@ -133,7 +156,7 @@ def without_broker(device):
     )
 
 
-def alone(folder, _percent):
+def test_alone(folder, tells):
     """A job that fits."""
     figures, logs = {}, {}
     for kind in ("device", "managed"):
@@ -150,8 +173,8 @@ def alone(folder, _percent):
         figures[kind] = steps[len(steps) // 2]
     differences = devicelog.compare(logs["device"], logs["managed"], OWN)
     if differences:
-        raise Failure("; ".join(differences[:3]))
-    return {"step_ms": {kind: round(1e3 * seconds, 3) for kind, seconds in figures.items()}}
+        pytest.fail("; ".join(differences[:3]))
+    tells({"step_ms": {kind: round(1e3 * seconds, 3) for kind, seconds in figures.items()}})
 
 
 def reference(folder, steps=STEPS):
@@ -191,14 +214,14 @@ def watch(device, running, memory, host=None, curves=None):
             most = status["memory"]["most"] or most
             device.seen = status
             if status["memory"]["used"] > memory:
-                raise Failure(f"{status['memory']['used']} bytes on a device of {memory}")
+                pytest.fail(f"{status['memory']['used']} bytes on a device of {memory}")
             for client in status["clients"]:
                 last[client["pid"]] = {key: client["managed"][key] for key in LEDGER}
                 if curves is not None:
                     curves.append((status["now"], client["pid"], {f"{key} (ledger)": client["managed"][key] for key in CURVES}))
         time.sleep(0.1)
     if not most:
-        raise Failure("the device never said what it holds")
+        pytest.fail("the device never said what it holds")
     within(most, memory, host)
     return most, last
 
@@ -210,7 +233,7 @@ def near(estimates, ledger):
         truth = ledger[pid]["faulted"] + ledger[pid]["created"]
         late = ledger[pid]["prefetched"] * LATE
         if not (truth - 2 * JOB) / NEAR <= estimate <= NEAR * truth + 2 * JOB + late:
-            raise Failure(f"weft says that {estimate} bytes came to {pid} by faults, the ledger {truth}")
+            pytest.fail(f"weft says that {estimate} bytes came to {pid} by faults, the ledger {truth}")
 
 
 def curves_of(folder, broker, ended, names):
@@ -219,29 +242,29 @@ def curves_of(folder, broker, ended, names):
     for pid, last in ended.items():
         mine = [line for line in lines if line["pid"] == pid]
         if len(mine) < 10 or not any(line["working_set"] for line in mine) or max(line["resident"] for line in mine) > last["memory_peak"] + 64 * MIB:
-            raise Failure(f"the trace's lines on the memory of {pid}: {mine[:3]} ... {mine[-3:]}")
+            pytest.fail(f"the trace's lines on the memory of {pid}: {mine[:3]} ... {mine[-3:]}")
         for key in ("faulted", "prefetched", "evicted", "discarded"):
             said = [line[key] for line in mine]
             if said != sorted(said) or not 0.8 * last[key] <= said[-1] <= last[key]:
-                raise Failure(f"{key} of {pid} in the trace: {said[:3]} ... {said[-3:]}, and {last[key]} in the end")
+                pytest.fail(f"{key} of {pid} in the trace: {said[:3]} ... {said[-3:]}, and {last[key]} in the end")
     path = folder / "perfetto.json"
     records = devicelog.read(folder / "log")
     perfetto.write(path, records, names, lines, lambda ns: min(max(ns, records[0]["t"]), records[-1]["end"]))
     drawn = {event["name"] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "C"}
     missing = {f"{name}: {what.replace('_', ' ')}, MiB" for name in names.values() for what in perfetto.CURVES} - drawn
     if missing:
-        raise Failure(f"not drawn: {sorted(missing)}")
+        pytest.fail(f"not drawn: {sorted(missing)}")
     return len(lines)
 
 
 def within(most, memory, host=None):
     """Neither the device nor the host ever held more managed memory than it has."""
     if most["device_limit"] > memory or host not in (None, most["host_limit"]):
-        raise Failure(f"not the limits that were set: {most}")
+        pytest.fail(f"not the limits that were set: {most}")
     if not 0 < most["device"] <= most["device_limit"]:
-        raise Failure(f"more than the device has: {most}")
+        pytest.fail(f"more than the device has: {most}")
     if not most["host"] <= most["allocated"] <= most["host_limit"]:
-        raise Failure(f"more than the host has: {most}")
+        pytest.fail(f"more than the host has: {most}")
 
 
 def pair(place, device, first, second, **more):
@@ -253,7 +276,7 @@ def pair(place, device, first, second, **more):
     return one, two
 
 
-# What --policy says, and --trace.
+# What --policy says, and --traces.
 POLICY = TRACE = None
 
 
@@ -271,7 +294,7 @@ def took_turns(broker):
     """Equals whose memory does not fit together took long turns, unless the policy has its own."""
     turns = long_turns(broker)
     if bool(turns) == (POLICY == "timeslice"):
-        raise Failure(f"{turns} long turns")
+        pytest.fail(f"{turns} long turns")
     return turns
 
 
@@ -300,7 +323,7 @@ def learn(place):
         finish(job)
     device.wait_gone()
     if not any(broker.profiles.iterdir()):
-        raise Failure("stage 1 made no profile\n" + job.explain())
+        pytest.fail("stage 1 made no profile\n" + job.explain())
     return broker.profiles
 
 
@@ -339,7 +362,7 @@ def run_arm(place, kind, percent, profiles, steps):
         seen = device.seen
         clock = lambda ns: seen["now"] + (ns - seen["monotonic"]) / device.dilation  # noqa: E731
         operations = perfetto.write(path, devicelog.read(place / "log"), {one.pid: "one", two.pid: "two"}, lines, clock, curves)
-        print(f"{path}: {operations} operations, {len(curves)} points of curves", file=sys.stderr, flush=True)
+        print(f"{path}: {operations} operations, {len(curves)} points of curves")
     return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved, "long_turns": turns}, (one, two)
 
 
@@ -359,9 +382,9 @@ def together(folder, percent, arms=ARMS, steps=LONG):
             same(want, folder / kind / "log", job.pid)
         moved = [entry["prefetched"] for entry in found[kind]["moved"].values()]
         if kind in ("weft", "profile") and not any(moved):
-            raise Failure(f"weft moved nothing: {found[kind]['moved']}")
+            pytest.fail(f"weft moved nothing: {found[kind]['moved']}")
         if kind == "turns" and any(moved):
-            raise Failure(f"a refused prefetch moved something: {found[kind]['moved']}")
+            pytest.fail(f"a refused prefetch moved something: {found[kind]['moved']}")
     rates = {kind: entry["step"] for kind, entry in found.items()}
     return {
         "percent": percent,
@@ -375,6 +398,12 @@ def together(folder, percent, arms=ARMS, steps=LONG):
     }
 
 
+def test_together(folder, percent, request, tells):
+    arms = request.config.option.arms or ARMS
+    assert set(arms) <= set(ARMS), f"--arms: {arms}, there are {ARMS}"
+    tells(together(folder, percent, arms))
+
+
 # So many times less comes in by faults under weft than under demand paging, at least. Some of it comes in while weft learns the jobs, and on a busy machine what is late: 15 times less was seen
 # there, 5, and 2.7.
 LESS = 1.5
@@ -386,31 +415,31 @@ BESIDE = 3
 COMPARED = 150
 
 
-def short(folder, _percent):
+def test_short(folder, tells):
     """What `together` says of bytes, in short. A step's time is no measure on a machine that does other things too."""
     found = together(folder, COMPARED, ("demand", "weft"), SHORT)
     total = lambda kind, key: sum(entry[key] for entry in found["ledger"][kind].values())  # noqa: E731
     faulted, ahead, demand = total("weft", "faulted"), total("weft", "prefetched"), total("demand", "faulted")
     if not (faulted < BESIDE * ahead and LESS * faulted < demand):
-        raise Failure(f"{faulted} bytes came in by faults, {ahead} ahead, and under demand paging {demand} by faults: {found}")
-    return {key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")}
+        pytest.fail(f"{faulted} bytes came in by faults, {ahead} ahead, and under demand paging {demand} by faults: {found}")
+    tells({key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")})
 
 
 # Where each of the two alone takes all that weft plans with.
 TIGHT = 200
 
 
-def tight(folder, _percent):
+def test_tight(folder, tells):
     """`short` where no turn finds room for all that its job uses. What comes in by faults is said and not bounded: it scatters by a factor of two."""
     found = together(folder, TIGHT, ("demand", "weft"), SHORT)
-    return {key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")}
+    tells({key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")})
 
 
 # Bytes a microsecond that weft takes a link for that it has not measured, and how much slower the one of `link` is.
 GRANTED, SLOWER = 22_200, 3
 
 
-def slow_link(folder, _percent):
+def test_link(folder, tells):
     """A slower link than weft takes for granted."""
     rate = GRANTED // SLOWER
     keys = [f"prefetch_{ways}_bytes_per_us = {{ value = {value}, source = \"estimate: this test\" }}" for ways, value in (("to_device", rate), ("to_host", rate), ("both_ways", 2 * rate))]
@@ -439,15 +468,15 @@ def slow_link(folder, _percent):
         one.kill()
         two.kill()
     if not found:
-        raise Failure(f"a link of {rate} MB/s was measured as {sorted(set(seen))}\n" + one.explain() + two.explain())
+        pytest.fail(f"a link of {rate} MB/s was measured as {sorted(set(seen))}\n" + one.explain() + two.explain())
     # What does not fit leaves and comes in each turn, which has to be long enough for both. By the figures of the faster link it would not be.
     moves = 2 * (2 * JOB - device_for(COMPARED) + 2 * CONTEXT) * 1000 // rate
     if POLICY != "timeslice" and max(lengths) < moves:
-        raise Failure(f"turns of {max(lengths) / 1e6:.0f} ms at most, and to move what has to takes {moves / 1e6:.0f} ms")
-    return {"rate": rate * 1e6, "measured": seen[-1], "turn_ms": round(max(lengths) / 1e6, 1), "moves_ms": round(moves / 1e6, 1)}
+        pytest.fail(f"turns of {max(lengths) / 1e6:.0f} ms at most, and to move what has to takes {moves / 1e6:.0f} ms")
+    tells({"rate": rate * 1e6, "measured": seen[-1], "turn_ms": round(max(lengths) / 1e6, 1), "moves_ms": round(moves / 1e6, 1)})
 
 
-def killed(folder, percent):
+def test_killed(folder, percent, tells):
     """One is killed in the middle."""
     want = reference(folder)
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
@@ -457,19 +486,19 @@ def killed(folder, percent):
         two = start(folder, device, "two", extra)
         moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(moves, 60, 0.05):
-            raise Failure("nothing moved\n" + one.explain() + two.explain())
+            pytest.fail("nothing moved\n" + one.explain() + two.explain())
         # Turns begin when the broker has seen what both touch.
         if POLICY != "timeslice" and not jobs.wait_until(lambda: long_turns(broker), 60, 0.05):
-            raise Failure("no long turns\n" + one.explain() + two.explain())
+            pytest.fail("no long turns\n" + one.explain() + two.explain())
         one.kill()
         finish(two)
         turns = took_turns(broker)
     device.wait_gone()
     same(want, folder / "log", two.pid)
-    return {"long_turns": turns}
+    tells({"long_turns": turns})
 
 
-def broker_killed(folder, percent):
+def test_broker(folder, percent, tells):
     """The broker is killed in the middle."""
     want = reference(folder)
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
@@ -478,21 +507,21 @@ def broker_killed(folder, percent):
         one, two = pair(folder, device, extra, extra)
         moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(moves, 60, 0.05):
-            raise Failure("nothing moved\n" + one.explain() + two.explain())
+            pytest.fail("nothing moved\n" + one.explain() + two.explain())
         broker.kill()
         finish(one)
         finish(two)
     device.wait_gone()
     for job in (one, two):
         same(want, folder / "log", job.pid)
-    return {}
+    tells({})
 
 
 # What a job has that is larger than its device: so many blocks of 64 MiB.
 BLOCKS, BLOCK = 35, 64 * MIB
 
 
-def larger(folder, _percent):
+def test_larger(folder, tells):
     """One job that takes 150 % of the device and uses a part of it at a time."""
     memory = 1536 * MIB
     said = memory * 3 // 2
@@ -504,7 +533,7 @@ def larger(folder, _percent):
         environment = {**jobs.clean_environment(), **device.environment(), "OMP_NUM_THREADS": "1", "MEMORY_BLOCKS": str(BLOCKS)}
         device.settings["SIMGPU_HOST_MEMORY"] = str(host)
         environment |= device.environment() | extra(device)
-        command = [paths.python("torch"), HERE / "programs" / "memory_large.py", place / f"{name}.json"]
+        command = [paths.python("torch"), paths.CLIENTS / "programs" / "memory_large.py", place / f"{name}.json"]
         return device, jobs.Job(command, environment=environment, folder=place, name=name, cwd=place)
 
     place = folder / "reference"
@@ -515,7 +544,7 @@ def larger(folder, _percent):
     # Not told that it takes more than the device has, it gets what the device has, and says so.
     device, job = large(folder / "unsaid", "job", without_broker, memory=memory)
     if job.wait(BOUND) == 0 or job.timed_out or "out of memory" not in job.stderr():
-        raise Failure("who said nothing should have run out of memory\n" + job.explain())
+        pytest.fail("who said nothing should have run out of memory\n" + job.explain())
     device.wait_gone()
     found = {}
     for kind in ("alone", "broker"):
@@ -537,13 +566,13 @@ def larger(folder, _percent):
         same(want, place / "log", job.pid)
         result = json.loads((place / "job.json").read_text())
         if not (result["refused"] and memory < result["free"] <= said and result["total"] >= result["free"]):
-            raise Failure(f"what a job was told that said {said} on a device of {memory}: {result}")
+            pytest.fail(f"what a job was told that said {said} on a device of {memory}: {result}")
         if not 0 <= result["left"] <= said - BLOCKS * BLOCK:
-            raise Failure(f"what is left for it of {said}: {result}")
+            pytest.fail(f"what is left for it of {said}: {result}")
         if most["allocated"] < BLOCKS * BLOCK:
-            raise Failure(f"it took {BLOCKS * BLOCK} bytes: {most}")
+            pytest.fail(f"it took {BLOCKS * BLOCK} bytes: {most}")
         found[kind] = {"told": [result["free"], result["total"]], "most": most, "ledger": ledger}
-    return found
+    tells(found)
 
 
 def last_words(broker, those):
@@ -555,11 +584,11 @@ def last_words(broker, those):
         return all(job.pid in told for job in those)
 
     if not jobs.wait_until(all_told, 60, 0.05):
-        raise Failure(f"the broker never heard the end of {[job.name for job in those if job.pid not in told]}")
+        pytest.fail(f"the broker never heard the end of {[job.name for job in those if job.pid not in told]}")
     return told
 
 
-def host_short(folder, percent):
+def test_host(folder, percent, tells):
     """The host has no room for both."""
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
     # What one takes at most (its optimizer works on copies of a part), and too little of that for another.
@@ -570,19 +599,19 @@ def host_short(folder, percent):
         one = start(folder, device, "one", extra, steps=40_000)
         full = lambda: any(client["managed"] > JOB * 3 // 4 for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(lambda: full() or not one.running(), 60, 0.05):
-            raise Failure("the first job took no memory\n" + one.explain())
+            pytest.fail("the first job took no memory\n" + one.explain())
         two = start(folder, device, "two", extra)
         code = two.wait(BOUND)
         went_on = one.running()
         one.kill()
     if not went_on:
-        raise Failure("the first job did not go on\n" + one.explain())
+        pytest.fail("the first job did not go on\n" + one.explain())
     if two.timed_out or code == 0 or "out of memory" not in two.stderr():
-        raise Failure("the second job should have run out of memory\n" + two.explain())
-    return {"late_job": "out of memory", "exit": code}
+        pytest.fail("the second job should have run out of memory\n" + two.explain())
+    tells({"late_job": "out of memory", "exit": code})
 
 
-def prefetch_refused(folder, percent):
+def test_refused(folder, percent, tells):
     """Every prefetch is refused."""
     want = reference(folder)
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
@@ -599,16 +628,16 @@ def prefetch_refused(folder, percent):
         same(want, folder / "log", job.pid)
     refused = [last["errands_refused"] for last in ended.values()]
     if not all(refused):
-        raise Failure(f"refusals counted: {refused}")
+        pytest.fail(f"refusals counted: {refused}")
     faulted = {pid: last["faulted"] for pid, last in ended.items()}
     near(faulted, ledger)
     if not all(faulted.values()):
-        raise Failure(f"faults counted: {faulted}")
+        pytest.fail(f"faults counted: {faulted}")
     points = curves_of(folder, broker, ended, {one.pid: "one", two.pid: "two"})
-    return {"refused": refused, "faulted": faulted, "ledger": {pid: ledger[pid]["faulted"] for pid in faulted}, "points": points}
+    tells({"refused": refused, "faulted": faulted, "ledger": {pid: ledger[pid]["faulted"] for pid in faulted}, "points": points})
 
 
-def unsupported(folder, _percent):
+def test_unsupported(folder, tells):
     """No concurrent managed access."""
     want = reference(folder)
     device = jobs.Device(folder, log=folder / "log")
@@ -621,17 +650,17 @@ def unsupported(folder, _percent):
     same(want, folder / "log", job.pid)
     said = [line for line in job.stderr().splitlines() if line.startswith("weft")]
     if len(said) != 1 or "stays device memory" not in said[0]:
-        raise Failure(f"weft said {said}")
+        pytest.fail(f"weft said {said}")
     if not last["unmanaged"] or last["managed"]:
-        raise Failure(f"{last['unmanaged']} not managed, {last['managed']} bytes managed")
-    return {"unmanaged": last["unmanaged"]}
+        pytest.fail(f"{last['unmanaged']} not managed, {last['managed']} bytes managed")
+    tells({"unmanaged": last["unmanaged"]})
 
 
 # What each of two jobs says that it takes, and of a device that so much is too much for both: 150 % of its room, whatever --percent says.
 SAID, TOO_SMALL = JOB + 8 * MIB, 150
 
 
-def auto(folder, _percent):
+def test_auto(folder, tells):
     """What a job's memory is is decided as it begins."""
     want = reference(folder)
     found = {}
@@ -651,7 +680,7 @@ def auto(folder, _percent):
             running = [one]
             if kind != "nobody":
                 if not jobs.wait_until(lambda place=place: (place / "first").exists() or not one.running(), 60, 0.02):  # noqa: B023
-                    raise Failure("the first job did not begin\n" + one.explain())
+                    pytest.fail("the first job did not begin\n" + one.explain())
                 running.append(start(place, device, "two", extra | {"MEMORY_MEETS": f"1 {meets} {place / 'first'}"}))
             taken, looks = 0, 0
             deadline = time.monotonic() + BOUND
@@ -671,18 +700,18 @@ def auto(folder, _percent):
             same(want, place / "log", job.pid)
         managed_jobs = [False, True] if kind == "exceeds" else [False] * len(running)
         if not looks or (taken > JOB // 2) != any(managed_jobs) or (taken > 0) != any(managed_jobs):
-            raise Failure(f"{kind}: {taken} bytes of managed memory in {looks} looks")
+            pytest.fail(f"{kind}: {taken} bytes of managed memory in {looks} looks")
         if [len(lines) for lines in said] != [int(one) for one in managed_jobs]:
-            raise Failure(f"{kind}: weft said {said}")
+            pytest.fail(f"{kind}: weft said {said}")
         found[kind] = {"managed": taken, "said": said, "notes": notes}
-    return found
+    tells(found)
 
 
 # PyTorch maps physical memory into one growing range instead of allocating blocks.
 SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
-def segments(folder, _percent):
+def test_segments(folder, tells):
     """Expandable segments."""
     place = folder / "reference"
     place.mkdir()
@@ -699,59 +728,5 @@ def segments(folder, _percent):
     # What is planned for others is what the device has but this (`Thread::beside` in the broker's memory thread).
     plain = last["memory_peak"] - last["managed"]
     if plain < JOB // 2:
-        raise Failure(f"{plain} bytes counted as device memory, of a job that holds some {JOB}")
-    return {"counted": plain, "unmanaged": last["unmanaged"], "said": [line for line in job.stderr().splitlines() if line.startswith("weft")]}
-
-
-CASES = {
-    "alone": alone,
-    "together": together,
-    "short": short,
-    "tight": tight,
-    "link": slow_link,
-    "killed": killed,
-    "broker": broker_killed,
-    "larger": larger,
-    "host": host_short,
-    "refused": prefetch_refused,
-    "auto": auto,
-    "unsupported": unsupported,
-    "segments": segments,
-}
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, help="the figures go there")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a case failed")
-    parser.add_argument("--keep", action="store_true", help="keep the folders with logs and outputs")
-    parser.add_argument("--percent", type=int, default=150, help="of the device's room that both jobs want (default 150)")
-    parser.add_argument("--policy", choices=("weft", "fikit", "exclusive", "timeslice"), help="the broker's (default: its own default)")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="what `together` compares (default: all of them)")
-    parser.add_argument("--trace", type=Path, metavar="FOLDER", help="`together` leaves a trace of each arm there, for the Perfetto UI")
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
-    arguments = parser.parse_args()
-    global POLICY, TRACE  # noqa: PLW0603
-    POLICY, TRACE = arguments.policy, arguments.trace
-    figures, failed = {}, []
-    for name in arguments.cases or CASES:
-        begin = time.monotonic()
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        try:
-            with jobs.workspace(arguments.keep) as folder:
-                more = {"arms": arguments.arms} if name == "together" else {}
-                figures[name] = CASES[name](folder, arguments.percent, **more)
-            verdict = f"ok {json.dumps(figures[name])}"
-        except (Failure, RuntimeError, OSError, KeyError) as error:
-            failed.append(name)
-            verdict = f"FAILED {error or type(error).__name__}"
-        print(f"{name} {time.monotonic() - begin:.1f}s {verdict}", flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
-    ran = len(arguments.cases or CASES)
-    print(f"{ran - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed and arguments.check else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        pytest.fail(f"{plain} bytes counted as device memory, of a job that holds some {JOB}")
+    tells({"counted": plain, "unmanaged": last["unmanaged"], "said": [line for line in job.stderr().splitlines() if line.startswith("weft")]})
