@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY};
-use weft_profiles::trace::{Call, Direction, Step, Trace, Until};
+use weft_trace_format::{Call, Direction, Step, Trace, Until};
 
 use crate::{Ns, random};
 

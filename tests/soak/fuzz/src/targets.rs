@@ -12,7 +12,8 @@ use weft_broker::daemon::by_hand::{ByHand, Ending, Guest, Visitors};
 use weft_broker::protocol::lane::{Lane, RECORDS, Reader};
 use weft_broker::transport::fuzzed::{self as transport, Read};
 use weft_broker::transport::map::SharedLane;
-use weft_profiles::{codec, trace};
+use weft_profiles::codec;
+use weft_trace_format as trace;
 
 /// See the table of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

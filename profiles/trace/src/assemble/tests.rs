@@ -1,7 +1,7 @@
 //! What becomes of recordings made by hand.
 
 use super::*;
-use crate::trace::Direction;
+use crate::Direction;
 
 fn options(dilation: f64) -> Options {
     Options {

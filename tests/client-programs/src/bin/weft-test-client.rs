@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weft_tests::gpu::{Argument, Gpu, Kernel, Memory, Stream};
+use weft_client_programs::gpu::{Argument, Gpu, Kernel, Memory, Stream};
 
 /// Numbers in a buffer.
 const COUNT: usize = 4096;

@@ -114,7 +114,7 @@ fn files_that_are_none_are_told_in_one_line() {
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("text"), "not a trace at all").unwrap();
     let huge = std::fs::File::create(at("huge")).unwrap();
-    huge.set_len(codec::MAX_BYTES + 1).unwrap();
+    huge.set_len(MAX_FILE_BYTES + 1).unwrap();
     for (name, expected) in [
         ("text", "not a launch trace"),
         ("huge", "too large"),

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::{Call, Direction, Operation, Trace, Until};
-use crate::Ns;
+use weft_profiles::Ns;
 
 /// What the host and the device need for a call, beyond what the trace says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

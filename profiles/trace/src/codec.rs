@@ -1,25 +1,21 @@
 //! The bytes of a trace. Nobody else knows them.
 //!
-//! | offset | bytes | content |
-//! |---|---|---|
-//! | 0 | 8 | [`MAGIC`] |
-//! | 8 | 1 | [`VERSION`]: of the header and of what follows it |
-//! | 9 | 7 | zero |
-//! | 16 | 8 | length of the body, little-endian |
-//! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
-//! | 32 | | the body: the packed trace by bincode 2's standard configuration |
+//! [`weft_profiles::format`] has the header; the body is the packed trace by bincode 2's standard
+//! configuration.
 //!
-//! The packed trace (`pack.rs`) rests on two facts: a job's steps repeat one sequence of calls exactly, so each sequence is kept once; and a
-//! call's times vary little from step to step, so each is kept as its distance from that call's median on a grid of 32 places an
-//! octave (`quantise.rs`), half a byte where it is small (`nibbles.rs`). A ResNet-50 request of 160 launches takes some 200 bytes.
+//! The packed trace (`pack.rs`) rests on two facts. A job's steps repeat one sequence of calls exactly,
+//! so each sequence is kept once. A call's times vary little from step to step, so each is kept as its
+//! distance from that call's median, on a grid of 32 places an octave (`quantise.rs`), in half a byte
+//! where it is small (`nibbles.rs`). A ResNet-50 request of 160 launches takes some 200 bytes.
 //!
-//! The checksum is looked at before the body is decoded, the decoder is given a limit on what it may allocate, and what it yields is
-//! checked for sense. Every operation of every step takes at least half a byte, so a small file cannot unfold into a large memory.
+//! Every operation of every step takes at least half a byte, so a small file cannot unfold into a large
+//! memory. What a body says is checked for sense.
 
-use std::path::Path;
+use std::{io::Write, path::Path};
 
-use super::{Error, Trace, pack::Packed};
-use crate::envelope::{self, Broken, HEADER};
+use weft_profiles::format::{FileError, Format, Wording};
+
+use crate::{MAX_FILE_BYTES, Trace, pack::PackedTrace};
 
 /// Tells a trace from other files.
 pub const MAGIC: [u8; 8] = *b"weftTRAC";
@@ -27,71 +23,78 @@ pub const MAGIC: [u8; 8] = *b"weftTRAC";
 /// The format that this build writes and the only one that it reads.
 pub const VERSION: u8 = 1;
 
-/// The largest trace that is read: [`super::MAX_OPERATIONS`] with two times of a byte each, and room for the names.
-pub const MAX_BYTES: u64 = 16 << 20;
+/// The file of a trace.
+pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
+    magic: MAGIC,
+    version: VERSION,
+    oldest: VERSION,
+    wording: &Wording {
+        name: "trace",
+        not_ours: "is not a launch trace of weft: give a file that `weft profile --trace FILE` wrote",
+        again: "record it again",
+        smaller: "record fewer steps",
+        full: " (a file that was there before is unchanged: make room and record it again)",
+        denied: "",
+    },
+};
 
-fn bincode_config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<{ MAX_BYTES as usize }>()
+/// What can be wrong with a trace. Each message is one line and says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// What was to be written makes no sense.
+    #[error("the trace for {path} is not sound ({why}): it was not written")]
+    Unsound {
+        /// The file that was to be.
+        path: String,
+        /// What is wrong with the trace.
+        why: &'static str,
+    },
+    /// Something is wrong with its file.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// The bytes of a trace. `path` is for the message.
-pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, Error> {
+pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
     if let Some(why) = trace.unsound() {
-        return Err(Error::Unsound {
-            path: path.to_owned(),
+        return Err(TraceError::Unsound {
+            path: path.display().to_string(),
             why,
         });
     }
-    let body = bincode::serde::encode_to_vec(Packed::of(trace), bincode_config()).map_err(|error| Error::Corrupt {
-        path: path.to_owned(),
-        why: error.to_string(),
-    })?;
-    let bytes = (HEADER + body.len()) as u64;
-    if bytes > MAX_BYTES {
-        return Err(Error::TooLarge {
-            path: path.to_owned(),
-            bytes,
-            limit: MAX_BYTES,
-        });
-    }
-    Ok(envelope::seal(MAGIC, VERSION, &body))
+    Ok(FORMAT.encode(&PackedTrace::of(trace), path)?)
 }
 
 /// The trace of these bytes. `path` is for the message.
-pub fn decode(file: &[u8], path: &Path) -> Result<Trace, Error> {
-    let corrupt = |why: &str| Error::Corrupt {
-        path: path.to_owned(),
-        why: why.to_owned(),
-    };
-    let body = envelope::open(MAGIC, VERSION, file).map_err(|broken| match broken {
-        Broken::NotOurs => Error::NotATrace(path.to_owned()),
-        Broken::Version(found) => Error::Version {
-            path: path.to_owned(),
-            found,
-            known: VERSION,
-        },
-        Broken::Truncated { expected } => Error::Truncated {
-            path: path.to_owned(),
-            found: file.len() as u64,
-            expected,
-        },
-        Broken::Corrupt(why) => corrupt(why),
-    })?;
-    let (packed, used): (Packed, usize) =
-        bincode::serde::decode_from_slice(body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
-    if used != body.len() {
-        return Err(corrupt("bytes left over"));
-    }
-    let trace = packed.unpack().map_err(corrupt)?;
+pub fn decode(file: &[u8], path: &Path) -> Result<Trace, TraceError> {
+    let (_, body) = FORMAT.open(file, path)?;
+    let packed: PackedTrace = FORMAT.decode(body, path)?;
+    let trace = packed.unpack().map_err(|why| FORMAT.corrupt(path, why))?;
     match trace.unsound() {
-        Some(why) => Err(corrupt(why)),
+        Some(why) => Err(FORMAT.corrupt(path, why).into()),
         None => Ok(trace),
+    }
+}
+
+impl Trace {
+    /// Reads a trace from a file of any name.
+    pub fn load(path: &Path) -> Result<Trace, TraceError> {
+        decode(&FORMAT.read(path)?, path)
+    }
+
+    /// Writes the trace, in the place of an older one: as a whole or not at all.
+    pub fn save(&self, path: &Path) -> Result<(), TraceError> {
+        let bytes = encode(self, path)?;
+        Ok(FORMAT.replace(path, 0o666, |file| file.write_all(&bytes))?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use weft_profiles::format::HEADER_BYTES;
 
     use super::{
         super::{Call, Direction, Kernel, Operation, Source, Step, Until, tests::sample},
@@ -144,8 +147,9 @@ mod tests {
 
     #[test]
     fn a_profile_is_no_trace() {
-        let profile = crate::codec::encode(&crate::Profile::default(), path()).unwrap();
-        assert!(matches!(decode(&profile, path()), Err(Error::NotATrace(_))));
+        let profile = weft_profiles::codec::encode(&weft_profiles::Profile::default(), path()).unwrap();
+        let error = decode(&profile, path()).unwrap_err().to_string();
+        assert!(error.contains("is not a launch trace"), "{error}");
     }
 
     #[test]
@@ -154,10 +158,8 @@ mod tests {
         trace.kernels.pop();
         let error = encode(&trace, path()).unwrap_err().to_string();
         assert!(error.contains("not sound"), "{error}");
-        let body = bincode::serde::encode_to_vec(Packed::of(&trace), bincode_config()).unwrap();
-        let error = decode(&envelope::seal(MAGIC, VERSION, &body), path())
-            .unwrap_err()
-            .to_string();
+        let file = FORMAT.encode(&PackedTrace::of(&trace), path()).unwrap();
+        let error = decode(&file, path()).unwrap_err().to_string();
         assert!(error.contains("corrupt (a "), "{error}");
     }
 
@@ -230,15 +232,15 @@ mod tests {
         #[test]
         fn no_bytes_are_a_panic(body in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = decode(&body, path());
-            let _ = decode(&envelope::seal(MAGIC, VERSION, &body), path());
+            let _ = decode(&FORMAT.seal(VERSION, &body), path());
         }
 
         #[test]
         fn no_forged_change_is_a_panic(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
-            let mut body = encode(&sample(), path()).unwrap().split_off(HEADER);
+            let mut body = encode(&sample(), path()).unwrap().split_off(HEADER_BYTES);
             let at = at.index(body.len());
             body[at] = byte;
-            if let Ok(trace) = decode(&envelope::seal(MAGIC, VERSION, &body), path()) {
+            if let Ok(trace) = decode(&FORMAT.seal(VERSION, &body), path()) {
                 prop_assert!(trace.unsound().is_none());
             }
         }

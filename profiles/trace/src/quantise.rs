@@ -3,7 +3,7 @@
 //! A duration that was measured is never truer than some percent, so a trace keeps it within 1.6 %; in return a step's times differ from the
 //! last step's by small whole numbers. The grid is absolute: what was on it stays where it is.
 
-use crate::Ns;
+use weft_profiles::Ns;
 
 /// Bits behind the leading one: 32 places an octave.
 const BITS: u32 = 5;

@@ -20,7 +20,7 @@ use super::{
     raw::{self, Moment, Record, Recording, What},
     waits::Waits,
 };
-use crate::Ns;
+use weft_profiles::Ns;
 
 /// No work is shorter, ns: the rest of an event pair is the instrument.
 const SHORTEST: f64 = 100.0;

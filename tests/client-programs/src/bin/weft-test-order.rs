@@ -1,8 +1,8 @@
-//! Does any call overtake launches? For every stream-ordered entry point of the driver: so many launches, then that call; the counting driver
+//! Does any call overtake launches? For every stream-ordered entry point of the driver: so many launches, then that call; the null driver
 //! says how many launches had arrived when the call did.
 //!
-//! `weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES [GO]]`, with the counting driver as `libcuda.so.1`, weft preloaded or not. The calls get
-//! arguments that no real driver would take (zeros but for the stream): the counting driver looks at none of them. With GO it launches once, and all else
+//! `weft-test-order NULL_DRIVER RESULT.json [LAUNCHES [GO]]`, with the null driver as `libcuda.so.1`, weft preloaded or not. The calls get
+//! arguments that no real driver would take (zeros but for the stream): the null driver looks at none of them. With GO it launches once, and all else
 //! when that file is there: whoever started it has seen by then that it has its role.
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libloading::Library;
+use weft_client_programs::launcher::Launcher;
 use weft_symbols::{Class, Entry};
-use weft_tests::launcher::Launcher;
 
 type Called = unsafe extern "C" fn(*const c_char) -> u64;
 type Launches = unsafe extern "C" fn() -> u64;
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, counting, result, rest @ ..] = arguments.as_slice() else {
-        anyhow::bail!("usage: weft-test-order COUNTING_LIBRARY RESULT.json [LAUNCHES [GO]]");
+        anyhow::bail!("usage: weft-test-order NULL_DRIVER RESULT.json [LAUNCHES [GO]]");
     };
     let launches: u32 = rest
         .first()
@@ -37,11 +37,11 @@ fn main() -> Result<()> {
         .context("LAUNCHES")?;
     let launcher = Launcher::open()?;
     // SAFETY: the file that serves as libcuda.so.1 already, under its own name, so that nothing is put in between.
-    let counting = unsafe { Library::new(counting) }.context("the counting driver")?;
-    // SAFETY: the counting driver declares it so.
-    let called = unsafe { counting.get::<Called>(b"countcuda_called") }.context("not the counting driver")?;
+    let counting = unsafe { Library::new(counting) }.context("the null driver")?;
+    // SAFETY: the null driver declares it so.
+    let called = unsafe { counting.get::<Called>(b"nullcuda_called") }.context("not the null driver")?;
     // SAFETY: as above.
-    let arrived = unsafe { counting.get::<Launches>(b"countcuda_launches") }.context("not the counting driver")?;
+    let arrived = unsafe { counting.get::<Launches>(b"nullcuda_launches") }.context("not the null driver")?;
 
     if let Some(go) = rest.get(1) {
         launcher.burst(1)?;
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
         launcher.burst(launches)?;
         let words = words(&entry, launcher.stream(), zeros.as_ptr() as usize);
         let [a, b, c, d, e, f, g, h, i, j, k] = words;
-        // SAFETY: the counting driver reads no argument of these; weft's hooks read structures of zeros at most.
+        // SAFETY: the null driver reads no argument of these; weft's hooks read structures of zeros at most.
         unsafe { call(a, b, c, d, e, f, g, h, i, j, k) };
         tried += 1;
         // SAFETY: the function takes nothing.
@@ -98,7 +98,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Launches that the counting driver counts itself.
+/// Launches that the null driver counts itself.
 fn is_launch(entry: &Entry<'_>) -> bool {
     entry.base == "cuLaunchKernel" || entry.base == "cuLaunchKernelEx"
 }

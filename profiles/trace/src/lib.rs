@@ -19,8 +19,6 @@
 
 pub mod assemble;
 pub mod codec;
-mod error;
-mod file;
 mod nibbles;
 mod pack;
 mod quantise;
@@ -29,18 +27,21 @@ pub mod show;
 pub mod timeline;
 mod waits;
 
+pub use codec::TraceError;
+
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
-
-pub use error::Error;
-
-use crate::{Gpu, Ns};
+use weft_profiles::{Gpu, Ns};
 
 /// Operations in a trace at most: about 200 MB in memory, half an hour of a busy PyTorch job.
 pub const MAX_OPERATIONS: usize = 4_000_000;
 
+/// The largest trace that is read, bytes: [`MAX_OPERATIONS`] with two times of a byte each, and room for
+/// the names.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
+
 /// Kernels in a trace at most, as in a profile.
-pub const MAX_KERNELS: usize = crate::MAX_KERNELS;
+pub const MAX_KERNELS: usize = weft_profiles::MAX_KERNELS;
 
 /// A kernel's place in [`Trace::kernels`].
 pub type KernelIndex = u32;

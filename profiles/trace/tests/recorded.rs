@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weft_profiles::trace::timeline::{self, Costs};
-use weft_profiles::trace::{Call, Source, Step, Trace};
+use weft_trace_format::timeline::{self, Costs};
+use weft_trace_format::{Call, Source, Step, Trace};
 
 /// What a repository bears: `scripts/traces` says so too.
 const MOST_BYTES: u64 = 400_000;
@@ -27,7 +27,7 @@ const MODELS: [&str; 12] = [
 ];
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded/simulated-A100")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../recorded/simulated-A100")
 }
 
 fn traces() -> Vec<(String, Trace)> {

@@ -13,9 +13,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
+use weft_profiles::{Gpu, Ns, format::Problem};
 
-use super::{Direction, Error};
-use crate::{Gpu, Ns};
+use super::{Direction, TraceError, codec::FORMAT};
 
 /// The first bytes of a file: what it is, and of which format.
 pub const MAGIC: [u8; 8] = *b"weftRAW3";
@@ -175,16 +175,12 @@ pub struct Recording {
 
 impl Recording {
     /// Reads a file.
-    pub fn load(path: &Path) -> Result<Recording, Error> {
-        let io_error = |source| Error::Io {
-            doing: "read",
-            path: path.to_owned(),
-            source,
-        };
+    pub fn load(path: &Path) -> Result<Recording, TraceError> {
+        let io_error = |source| FORMAT.io("read", path, source);
         let mut file = BufReader::new(File::open(path).map_err(io_error)?);
         let mut magic = [0; 8];
         if file.read_exact(&mut magic).is_err() || magic != MAGIC {
-            return Err(Error::NotATrace(path.to_owned()));
+            return Err(FORMAT.error(path, Problem::NotOurs).into());
         }
         let mut recording = Recording::default();
         let mut buffer = Vec::new();
@@ -200,10 +196,7 @@ impl Recording {
             }
             let decoded =
                 bincode::serde::decode_from_slice(&buffer, bincode::config::standard().with_limit::<1_000_000>());
-            let (record, _): (Record, usize) = decoded.map_err(|error| Error::Corrupt {
-                path: path.to_owned(),
-                why: error.to_string(),
-            })?;
+            let (record, _): (Record, usize) = decoded.map_err(|error| FORMAT.corrupt(path, error))?;
             recording.take(record);
         }
         recording.events.sort_by_key(|record| match record {
@@ -269,7 +262,8 @@ mod tests {
             assert_eq!(read.events, [operation(1), operation(2)]);
         }
         std::fs::write(&path, "weftTRAC").unwrap();
-        assert!(matches!(Recording::load(&path), Err(Error::NotATrace(_))));
+        let error = Recording::load(&path).unwrap_err().to_string();
+        assert!(error.contains("is not a launch trace"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! `scripts/bench launch` measures against it what weft adds to a launch: with a driver that does nothing, whatever is
 //! measured is weft's. It answers just enough for a program that loads a module, launches, records events and synchronises;
 //! every other symbol of the table answers `CUDA_ERROR_NOT_SUPPORTED`. It notes how many launches came before each call of the others,
-//! so that a test can ask in what order calls arrive. `COUNTCUDA_LAUNCH_NS` makes a launch busy for so long,
+//! so that a test can ask in what order calls arrive. `NULLCUDA_LAUNCH_NS` makes a launch busy for so long,
 //! to come nearer to life. Work "ends" at once: every query says so.
 #![allow(non_snake_case)]
 
@@ -50,13 +50,13 @@ static SYNCS: AtomicU64 = AtomicU64::new(0);
 
 /// Kernel launches that reached this driver.
 #[unsafe(no_mangle)]
-pub extern "C" fn countcuda_launches() -> u64 {
+pub extern "C" fn nullcuda_launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
 /// Synchronising calls that reached this driver.
 #[unsafe(no_mangle)]
-pub extern "C" fn countcuda_syncs() -> u64 {
+pub extern "C" fn nullcuda_syncs() -> u64 {
     SYNCS.load(Ordering::Relaxed)
 }
 
@@ -65,7 +65,7 @@ pub extern "C" fn countcuda_syncs() -> u64 {
 /// # Safety
 /// `symbol` is a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn countcuda_called(symbol: *const c_char) -> u64 {
+pub unsafe extern "C" fn nullcuda_called(symbol: *const c_char) -> u64 {
     if symbol.is_null() {
         return 0;
     }
@@ -98,7 +98,7 @@ fn launch() -> i32 {
     static BUSY: OnceLock<u64> = OnceLock::new();
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     let busy = *BUSY.get_or_init(|| {
-        std::env::var("COUNTCUDA_LAUNCH_NS")
+        std::env::var("NULLCUDA_LAUNCH_NS")
             .ok()
             .and_then(|ns| ns.parse().ok())
             .unwrap_or(0)
@@ -171,7 +171,7 @@ entry_points! {
     fn cuDeviceGetCount(out: *mut c_int) { put(out, 1) }
     fn cuDeviceGet(out: *mut c_int, ordinal: c_int) { put(out, ordinal) }
     fn cuDeviceGetName(out: *mut c_char, length: c_int, device: c_int) {
-        let name = c"counting driver";
+        let name = c"null driver";
         if out.is_null() || usize::try_from(length).is_ok_and(|length| length < name.count_bytes() + 1) {
             return INVALID_VALUE;
         }
@@ -180,8 +180,8 @@ entry_points! {
         SUCCESS
     }
     fn cuDeviceTotalMem_v2(out: *mut usize, device: c_int) { put(out, 1 << 34) }
-    fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) { put(out, *b"counting-driver!") }
-    fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) { put(out, *b"counting-driver!") }
+    fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) { put(out, *b"null-driver-uuid") }
+    fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) { put(out, *b"null-driver-uuid") }
     fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_int, device: c_int) { put(out, 1) }
     fn cuDevicePrimaryCtxRetain(out: *mut usize, device: c_int) { put(out, CONTEXT) }
     fn cuCtxCreate_v2(out: *mut usize, flags: c_uint, device: c_int) { put(out, CONTEXT) }

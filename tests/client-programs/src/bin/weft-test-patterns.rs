@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::result;
-use weft_tests::gpu::{Argument, Gpu, Kernel, Memory, Stream};
+use weft_client_programs::gpu::{Argument, Gpu, Kernel, Memory, Stream};
 
 /// Numbers in a buffer.
 const COUNT: usize = 1024;

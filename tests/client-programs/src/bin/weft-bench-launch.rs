@@ -10,8 +10,8 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use weft_tests::launcher::Launcher;
-use weft_tests::updates::Updates;
+use weft_client_programs::launcher::Launcher;
+use weft_client_programs::updates::Updates;
 
 /// Kernels of the graph that is updated: as many as a language model's token takes.
 const NODES: usize = 1_500;

@@ -13,11 +13,11 @@ use super::{
     nibbles::{Reader, Writer},
     quantise,
 };
-use crate::{Gpu, Ns};
+use weft_profiles::{Gpu, Ns};
 
 /// A trace, packed.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Packed {
+pub(super) struct PackedTrace {
     name: String,
     taken: u64,
     gpu: Gpu,
@@ -27,7 +27,7 @@ pub(super) struct Packed {
     /// Symbols, sorted; each says how many bytes it shares with the one before it.
     symbols: Vec<(u32, String)>,
     kernels: Vec<PackedKernel>,
-    shapes: Vec<Shape>,
+    shapes: Vec<StepShape>,
     /// Which shape each step has.
     steps: Vec<u32>,
     /// Each step's times: `think`, then for each call `host_before` and, where it is work, `duration`; all as the distance of the code
@@ -48,7 +48,7 @@ struct PackedKernel {
 
 /// A sequence of calls that steps repeat.
 #[derive(Debug, Serialize, Deserialize)]
-struct Shape {
+struct StepShape {
     /// Code of the median think time.
     think: u32,
     calls: Vec<ShapeCall>,
@@ -124,9 +124,9 @@ fn key(step: &Step) -> Key {
     step.operations.iter().map(part).collect()
 }
 
-impl Packed {
+impl PackedTrace {
     /// Packs a trace.
-    pub(super) fn of(trace: &Trace) -> Packed {
+    pub(super) fn of(trace: &Trace) -> PackedTrace {
         let mut by_key: HashMap<Key, usize> = HashMap::new();
         // For each shape, the steps that have it.
         let mut members: Vec<Vec<&Step>> = Vec::new();
@@ -139,13 +139,13 @@ impl Packed {
             members[shape].push(step);
             steps.push(shape as u32);
         }
-        let shapes: Vec<Shape> = members.iter().map(|members| Shape::of(members)).collect();
+        let shapes: Vec<StepShape> = members.iter().map(|members| StepShape::of(members)).collect();
         let mut times = Writer::default();
         for (step, shape) in trace.steps.iter().zip(&steps) {
             shapes[*shape as usize].push_times(step, &mut times);
         }
         let (symbols, kernels) = pack_kernels(&trace.kernels);
-        Packed {
+        PackedTrace {
             name: trace.name.clone(),
             taken: trace.taken,
             gpu: trace.gpu.clone(),
@@ -193,16 +193,16 @@ impl Packed {
     }
 }
 
-impl Shape {
+impl StepShape {
     /// The shape of steps that have one sequence: its calls, with the medians of their times.
-    fn of(members: &[&Step]) -> Shape {
+    fn of(members: &[&Step]) -> StepShape {
         let median = |time: &dyn Fn(&Step) -> Ns| {
             let mut codes: Vec<u32> = members.iter().map(|step| quantise::code(time(step))).collect();
             codes.sort_unstable();
             codes.get(codes.len() / 2).copied().unwrap_or(0)
         };
         let calls = members.first().map_or(&[][..], |step| &step.operations);
-        Shape {
+        StepShape {
             think: median(&|step| step.think),
             calls: calls
                 .iter()
@@ -289,7 +289,7 @@ fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Resu
             + rest;
         // Shared beginnings could unfold a small file into a large memory.
         total += name.len();
-        if total > super::codec::MAX_BYTES as usize {
+        if total > crate::MAX_FILE_BYTES as usize {
             return Err("symbols too long");
         }
         names.push(name);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Parser;
-use weft_tests::gpu::{Argument, Gpu};
+use weft_client_programs::gpu::{Argument, Gpu};
 
 /// A companion job
 #[derive(Debug, Parser)]

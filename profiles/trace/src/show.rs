@@ -8,7 +8,7 @@ use super::{
     Call, Trace,
     timeline::{self, Costs, Timeline},
 };
-use crate::{Aggregator, Ns, Profile, Sketch, json as profile_json, show};
+use weft_profiles::{Aggregator, Ns, Profile, Sketch, json as profile_json, show};
 
 /// What is to be seen of a trace.
 #[derive(Debug, Default)]

@@ -1,13 +1,13 @@
 //! The predictor on the recorded models: gaps of steps that it was not trained on, beside the mean by kernel.
 //!
-//! For people: `cargo test -p weft-profiles --test foresight -- --nocapture`.
+//! For people: `cargo test -p weft-trace-format --test foresight -- --nocapture`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 
 use weft_profiles::predictor::{Evaluation, evaluate};
-use weft_profiles::trace::timeline::{Costs, alone};
-use weft_profiles::trace::{Call, Trace};
+use weft_trace_format::timeline::{Costs, alone};
+use weft_trace_format::{Call, Trace};
 
 /// Trained on the first half of the steps, judged by the second.
 fn judge(trace: &Trace) -> Evaluation {
@@ -26,7 +26,7 @@ fn judge(trace: &Trace) -> Evaluation {
 
 #[test]
 fn gaps_of_recorded_models_are_foreseen() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded/simulated-A100");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recorded/simulated-A100");
     let entries = std::fs::read_dir(&folder).expect("recordings");
     let mut all = Vec::new();
     for entry in entries {
