@@ -151,7 +151,7 @@ static int launch(const char *driver) {
     end(stream, &graph);
     /* The driver under its own file name, which nothing is put in the place of. */
     void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
-    unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "countcuda_launches") : NULL;
+    unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "nullcuda_launches") : NULL;
     if (arrived) printf("arrived %llu\n", arrived());
     say_counters();
     return 0;
@@ -179,9 +179,9 @@ static int work(const char *driver) {
     void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
     if (!own) return 4;
     printf("wrong %d\n", wrong);
-    printf("arrived %llu\n", ((unsigned long long (*)(void))must(own, "countcuda_launches"))());
-    printf("waited %llu\n", ((unsigned long long (*)(void))must(own, "countcuda_syncs"))());
-    unsigned long long (*called)(const char *) = (unsigned long long (*)(const char *))must(own, "countcuda_called");
+    printf("arrived %llu\n", ((unsigned long long (*)(void))must(own, "nullcuda_launches"))());
+    printf("waited %llu\n", ((unsigned long long (*)(void))must(own, "nullcuda_syncs"))());
+    unsigned long long (*called)(const char *) = (unsigned long long (*)(const char *))must(own, "nullcuda_called");
     printf("filled %llu\n", called("cuMemsetD8Async"));
     say_counters();
     return 0;
@@ -233,7 +233,7 @@ static int threads(const char *driver) {
         if (pthread_create(&all[i], NULL, i < LAUNCHERS ? launcher : loader, (void *)i)) return 5;
     for (int i = 0; i < LAUNCHERS + LOADERS; i++) pthread_join(all[i], NULL);
     void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
-    unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "countcuda_launches") : NULL;
+    unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "nullcuda_launches") : NULL;
     if (arrived) printf("arrived %llu\nexpected %d\n", arrived(), LAUNCHERS * TURNS + LOADERS * (TURNS / 100));
     say_counters();
     return 0;
@@ -341,7 +341,7 @@ int main(int count, char **words) {
         say_counters();
         return 0;
     }
-    printf("driver_mapped %d\n", mapped("countcuda"));
+    printf("driver_mapped %d\n", mapped("nullcuda"));
     say_counters();
     return 0;
 }

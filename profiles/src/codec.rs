@@ -1,13 +1,6 @@
 //! The bytes of a profile. Nobody else knows them.
 //!
-//! | offset | bytes | content |
-//! |---|---|---|
-//! | 0 | 8 | [`MAGIC`] |
-//! | 8 | 1 | [`VERSION`]: of the header and of what follows it |
-//! | 9 | 7 | zero |
-//! | 16 | 8 | length of the body, little-endian |
-//! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
-//! | 32 | | the body: [`Profile`] by bincode 2's standard configuration |
+//! [`crate::format`] has the header; the body is a [`Profile`] by bincode 2's standard configuration.
 //!
 //! | version | what changed |
 //! |---|---|
@@ -17,12 +10,12 @@
 //! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 that has none |
 //! | 5 | how many served runs refined it, behind how long it ran. A body of version 4 is one of version 5 without it |
 //!
-//! A field is added or changed only with a new version; old ones are read, and written as the newest. The checksum is looked at before the body is decoded, the decoder is given a
-//! limit on what it may allocate, and what it yields is checked for sense.
+//! A field is added or changed only with a new version. Old versions are read, and written as the
+//! newest. What a body says is checked for sense.
 
 use std::{borrow::Cow, path::Path};
 
-use crate::envelope::{self, Broken, HEADER};
+use crate::format::{Format, Wording};
 use crate::{Error, Profile};
 
 /// Tells a profile from other files.
@@ -38,73 +31,52 @@ pub const OLDEST: u8 = 1;
 const NO_WORKING_SETS: u8 = 0;
 
 /// No time that it ran, as it stands in a body.
-const NOBODY_LOOKED: u8 = 0;
+const NO_DURATION: u8 = 0;
 
 /// No run that refined it, as it stands in a body.
 const NOT_REFINED: u8 = 0;
 
-/// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty buckets each take about 40 MiB.
+/// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty
+/// buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-fn bincode_config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<{ MAX_BYTES as usize }>()
-}
+/// The file of a profile.
+pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
+    magic: MAGIC,
+    version: VERSION,
+    oldest: OLDEST,
+    wording: &Wording {
+        name: "profile",
+        not_ours: "is not a profile of weft: remove it and take the profile again",
+        again: "take the profile again",
+        smaller: "take the profile again",
+        full: " (the profile that was there before is unchanged: make room and take it again)",
+        denied: " (set WEFT_PROFILE_DIR to a directory of yours)",
+    },
+};
 
 /// The bytes of a profile. `path` is for the message.
 pub fn encode(profile: &Profile, path: &Path) -> Result<Vec<u8>, Error> {
-    let body = bincode::serde::encode_to_vec(profile, bincode_config()).map_err(|error| Error::Corrupt {
-        path: path.to_owned(),
-        why: error.to_string(),
-    })?;
-    let bytes = (HEADER + body.len()) as u64;
-    if bytes > MAX_BYTES {
-        return Err(Error::TooLarge {
-            path: path.to_owned(),
-            bytes,
-            limit: MAX_BYTES,
-        });
-    }
-    Ok(envelope::seal(MAGIC, VERSION, &body))
+    Ok(FORMAT.encode(profile, path)?)
 }
 
 /// The profile of these bytes. `path` is for the message.
 pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
-    let corrupt = |why: &str| Error::Corrupt {
-        path: path.to_owned(),
-        why: why.to_owned(),
+    let (version, body) = FORMAT.open(file, path)?;
+    // What later versions put behind the body of this one.
+    let more: &[u8] = match version {
+        1 => &[NO_WORKING_SETS, NO_DURATION, NOT_REFINED],
+        2 => &[NO_DURATION, NOT_REFINED],
+        3 | 4 => &[NOT_REFINED],
+        _ => &[],
     };
-    // What versions after a file's own put behind its body.
-    let with = |version: u8, more: &[u8]| {
-        let body = envelope::open(MAGIC, version, file)?;
-        Ok(Cow::Owned([body, more].concat()))
+    let body = match more.is_empty() {
+        true => Cow::Borrowed(body),
+        false => Cow::Owned([body, more].concat()),
     };
-    let opened = match envelope::open(MAGIC, VERSION, file) {
-        Err(Broken::Version(OLDEST)) => with(OLDEST, &[NO_WORKING_SETS, NOBODY_LOOKED, NOT_REFINED]),
-        Err(Broken::Version(2)) => with(2, &[NOBODY_LOOKED, NOT_REFINED]),
-        Err(Broken::Version(version @ (3 | 4))) => with(version, &[NOT_REFINED]),
-        opened => opened.map(Cow::Borrowed),
-    };
-    let body = opened.map_err(|broken| match broken {
-        Broken::NotOurs => Error::NotAProfile(path.to_owned()),
-        Broken::Version(found) => Error::Version {
-            path: path.to_owned(),
-            found,
-            known: VERSION,
-        },
-        Broken::Truncated { expected } => Error::Truncated {
-            path: path.to_owned(),
-            found: file.len() as u64,
-            expected,
-        },
-        Broken::Corrupt(why) => corrupt(why),
-    })?;
-    let (profile, used): (Profile, usize) =
-        bincode::serde::decode_from_slice(&body, bincode_config()).map_err(|error| corrupt(&error.to_string()))?;
-    if used != body.len() {
-        return Err(corrupt("bytes left over"));
-    }
+    let profile: Profile = FORMAT.decode(&body, path)?;
     match profile.unsound() {
-        Some(why) => Err(corrupt(why)),
+        Some(why) => Err(FORMAT.corrupt(path, why).into()),
         None => Ok(profile),
     }
 }
@@ -114,21 +86,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::HEADER_BYTES;
     use crate::profile::tests::sample;
 
     fn path() -> &'static Path {
         Path::new("/p/resnet.profile")
     }
 
-    /// Puts a body behind a header that fits it: what somebody who forges a file would do.
+    /// The file of a body behind a header that fits it, as a forger would make it.
     fn with_header(body: &[u8]) -> Vec<u8> {
-        let mut file = MAGIC.to_vec();
-        file.push(VERSION);
-        file.extend_from_slice(&[0; 7]);
-        file.extend_from_slice(&(body.len() as u64).to_le_bytes());
-        file.extend_from_slice(&weft_kernel_id::image_hash(body).to_le_bytes());
-        file.extend_from_slice(body);
-        file
+        FORMAT.seal(VERSION, body)
+    }
+
+    fn body_of(profile: &Profile) -> Vec<u8> {
+        encode(profile, path()).unwrap().split_off(HEADER_BYTES)
     }
 
     #[test]
@@ -149,7 +120,8 @@ mod tests {
         }
         let mut longer = file;
         longer.push(0);
-        assert!(matches!(decode(&longer, path()), Err(Error::Truncated { .. })));
+        let error = decode(&longer, path()).unwrap_err().to_string();
+        assert!(error.contains("truncated"), "{error}");
     }
 
     #[test]
@@ -183,18 +155,18 @@ mod tests {
         };
         let mut file = encode(&profile, path()).unwrap();
         for version in [3, 4] {
-            let sealed = envelope::seal(MAGIC, version, &file[HEADER..file.len() - 1]);
+            let sealed = FORMAT.seal(version, &file[HEADER_BYTES..file.len() - 1]);
             assert_eq!(decode(&sealed, path()).unwrap(), profile);
         }
-        let second = envelope::seal(MAGIC, 2, &file[HEADER..file.len() - 2]);
+        let second = FORMAT.seal(2, &file[HEADER_BYTES..file.len() - 2]);
         assert_eq!(decode(&second, path()).unwrap(), profile);
-        let old = envelope::seal(MAGIC, OLDEST, &file[HEADER..file.len() - 3]);
+        let old = FORMAT.seal(OLDEST, &file[HEADER_BYTES..file.len() - 3]);
         assert_eq!(decode(&old, path()).unwrap(), profile);
         // The same bytes under the new version's number end too early.
-        file.truncate(HEADER);
+        file.truncate(HEADER_BYTES);
         file[8] = OLDEST;
         assert!(decode(&file, path()).is_err());
-        assert!(decode(&envelope::seal(MAGIC, VERSION, &old[HEADER..]), path()).is_err());
+        assert!(decode(&FORMAT.seal(VERSION, &old[HEADER_BYTES..]), path()).is_err());
     }
 
     #[test]
@@ -213,13 +185,13 @@ mod tests {
         // A name of 2^60 bytes, and 2^60 kernels: refused before anything of that size is allocated.
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
-        let mut kernels = bincode::serde::encode_to_vec(Profile::default(), bincode_config()).unwrap();
+        let mut kernels = body_of(&Profile::default());
         assert_eq!(
             kernels.pop(),
             Some(NOT_REFINED),
             "the last field is how many runs refined it"
         );
-        assert_eq!(kernels.pop(), Some(NOBODY_LOOKED), "the one before it how long it ran");
+        assert_eq!(kernels.pop(), Some(NO_DURATION), "the one before it how long it ran");
         assert_eq!(
             kernels.pop(),
             Some(NO_WORKING_SETS),
@@ -234,7 +206,7 @@ mod tests {
     fn a_well_formed_body_without_sense_is_told() {
         let mut profile = sample();
         profile.kernels.reverse();
-        let body = bincode::serde::encode_to_vec(&profile, bincode_config()).unwrap();
+        let body = body_of(&profile);
         let error = decode(&with_header(&body), path()).unwrap_err().to_string();
         assert_eq!(
             error,

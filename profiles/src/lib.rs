@@ -7,16 +7,16 @@
 //! * [`show`] and [`json`]: for people and for programs.
 //! * [`refine`]: a served run becomes part of a profile, as far as it may be believed.
 //! * [`predictor`]: what comes after a kernel, by what ran before it.
-//! * [`trace`]: everything that one job asked of the device, step by step, to be played again.
+//! * [`format`]: versioned files with a checksum, of which a profile's is one.
 //!
-//! Pure but for [`Store`] and a trace's file. A file is an allegation: it is checked before it is believed, and no length in it is trusted with memory.
+//! Pure but for [`Store`]. A file is an allegation: it is checked before it is believed, and no length in it is trusted with memory.
 #![forbid(unsafe_code)]
 
 mod aggregate;
 pub mod codec;
-mod envelope;
 mod error;
 mod file;
+pub mod format;
 pub mod json;
 pub mod predictor;
 mod profile;
@@ -24,7 +24,6 @@ pub mod refine;
 pub mod show;
 mod sketch;
 mod store;
-pub mod trace;
 pub mod working_set;
 
 pub use aggregate::Aggregator;

@@ -9,8 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::file::{self, NotRead};
-use crate::{Error, Profile, codec};
+use crate::{Error, Profile, codec, codec::FORMAT, file};
 
 /// What a profile's file is called behind its name.
 const SUFFIX: &str = ".profile";
@@ -73,6 +72,11 @@ impl Store {
         &self.directory
     }
 
+    fn make_directory(&self) -> Result<(), Error> {
+        let made = fs::create_dir_all(&self.directory);
+        Ok(made.map_err(|source| FORMAT.io("make the directory", &self.directory, source))?)
+    }
+
     /// Where a profile of this name lies or would lie.
     pub fn path(&self, name: &str) -> Result<PathBuf, Error> {
         valid_name(name)?;
@@ -83,7 +87,7 @@ impl Store {
     pub fn load(&self, name: &str) -> Result<Profile, Error> {
         let path = self.path(name)?;
         match read(&path) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Err(Error::Missing {
+            Err(Error::File(error)) if error.is_missing() => Err(Error::Missing {
                 name: name.to_owned(),
                 path,
             }),
@@ -95,11 +99,7 @@ impl Store {
     pub fn save(&self, profile: &Profile) -> Result<PathBuf, Error> {
         let path = self.path(&profile.name)?;
         let bytes = codec::encode(profile, &path)?;
-        fs::create_dir_all(&self.directory).map_err(|source| Error::Io {
-            doing: "make the directory",
-            path: self.directory.clone(),
-            source,
-        })?;
+        self.make_directory()?;
         replace(&path, |file| file.write_all(&bytes))?;
         Ok(path)
     }
@@ -108,16 +108,8 @@ impl Store {
     /// be written: for who is about to run a job for it. Says what is wrong; changes no profile.
     pub fn ready(&self, name: &str) -> Result<(), Error> {
         let path = self.path(name)?;
-        fs::create_dir_all(&self.directory).map_err(|source| Error::Io {
-            doing: "make the directory",
-            path: self.directory.clone(),
-            source,
-        })?;
-        file::could_replace(&path).map_err(|source| Error::Io {
-            doing: "write",
-            path,
-            source,
-        })
+        self.make_directory()?;
+        file::could_replace(&path).map_err(|source| FORMAT.io("write", &path, source).into())
     }
 
     /// Keeps what there is under this name as `NAME.old`, in the place of an older one, before it
@@ -137,11 +129,7 @@ impl Store {
             // What this weft cannot read another one may.
             Err(_) => {
                 let target = self.path(&old)?;
-                fs::copy(&path, &target).map_err(|source| Error::Io {
-                    doing: "write",
-                    path: target.clone(),
-                    source,
-                })?;
+                fs::copy(&path, &target).map_err(|source| FORMAT.io("write", &target, source))?;
                 target
             }
         };
@@ -150,11 +138,7 @@ impl Store {
 
     /// Names of the profiles that are there, sorted. No directory is no profiles.
     pub fn names(&self) -> Result<Vec<String>, Error> {
-        let io_error = |source| Error::Io {
-            doing: "list",
-            path: self.directory.clone(),
-            source,
-        };
+        let io_error = |source| Error::File(FORMAT.io("list", &self.directory, source));
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -181,39 +165,19 @@ impl Store {
                 name: name.to_owned(),
                 path,
             },
-            _ => Error::Io {
-                doing: "remove",
-                path,
-                source,
-            },
+            _ => FORMAT.io("remove", &path, source).into(),
         })
     }
 }
 
 /// Reads a profile from a file of any name.
 pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
-    let content = file::read(path, codec::MAX_BYTES).map_err(|why| match why {
-        NotRead::Io(source) => Error::Io {
-            doing: "read",
-            path: path.to_owned(),
-            source,
-        },
-        NotRead::TooLarge(bytes) => Error::TooLarge {
-            path: path.to_owned(),
-            bytes,
-            limit: codec::MAX_BYTES,
-        },
-    })?;
-    codec::decode(&content, path)
+    codec::decode(&FORMAT.read(path)?, path)
 }
 
 /// Puts a profile in the place of another: its owner's alone.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
-    file::replace(path, 0o600, write).map_err(|source| Error::Io {
-        doing: "write",
-        path: path.to_owned(),
-        source,
-    })
+    Ok(FORMAT.replace(path, 0o600, write)?)
 }
 
 #[cfg(test)]
@@ -342,11 +306,7 @@ mod tests {
             return;
         };
         let source = full.write_all(b"x").unwrap_err();
-        let error = Error::Io {
-            doing: "write",
-            path: "/p".into(),
-            source,
-        };
+        let error = FORMAT.io("write", Path::new("/p"), source);
         assert!(error.to_string().contains("make room"), "{error}");
     }
 

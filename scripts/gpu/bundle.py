@@ -35,7 +35,7 @@ FILES = [
     ("weft-test-companion", "release/weft-test-companion"),
     ("weft-test-patterns", "release/weft-test-patterns"),
     ("weft-test-order", "release/weft-test-order"),
-    ("libcountcuda.so", "counting/libcuda.so.1"),
+    ("libnullcuda.so", "counting/libcuda.so.1"),
     ("libsimcuda.so", "simgpu/lib/libcuda.so.1"),
     ("libsimcuda.so", "simgpu/lib/libcuda.so"),
     ("libsimnvml.so", "simgpu/lib/libnvidia-ml.so.1"),

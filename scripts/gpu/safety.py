@@ -21,7 +21,7 @@ BACKING = "WEFT_BACKING"
 
 PROBE = "weft-gpu-probe"
 
-# Managed bytes that each probe has at most (tests/probes/src), all its processes together. A probe that is not named here may have any number.
+# Managed bytes that each probe has at most (tests/gpu-probe/src), all its processes together. A probe that is not named here may have any number.
 PROBES = {
     "calibration": {
         **dict.fromkeys(["context", "launch", "spacing", "event", "copy", "switch", "stream-write", "memset", "cupti", "mps"], 0),

@@ -21,7 +21,7 @@ from harness import jobs, paths
 PROGRAM = paths.TARGET / "release" / "weft-test-order"
 COMPANION = paths.TARGET / "release" / "weft-test-companion"
 # The counting driver under the name it was built as: opened so, nothing is put in between.
-COUNTING = (paths.TARGET / "release" / "libcountcuda.so").resolve()
+COUNTING = (paths.TARGET / "release" / "libnullcuda.so").resolve()
 
 # A filler waits at the gate for some of its 200,000 launches; each wait has a bound.
 BOUND = 300.0

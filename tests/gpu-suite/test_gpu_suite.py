@@ -154,7 +154,7 @@ class TestSuite:
         assert ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}"
 
     def test_each_file_of_the_bundle_has_a_package_that_builds_it(self):
-        wanted = {"weft-cli", "weft-interposer", "weft-gpu-probe", "weft-tests", "simgpu-driver", "simgpu-device"}
+        wanted = {"weft-cli", "weft-interposer", "weft-gpu-probe", "weft-client-programs", "simgpu-driver", "simgpu-device"}
         assert wanted <= set(bundle.packages(bundle.FILES)), f"{bundle.packages(bundle.FILES)}"
         try:
             bundle.packages([("no-such-program", "x")])

@@ -13,9 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use weft_profiles::Store;
-use weft_profiles::trace::assemble::{self, Options};
-use weft_profiles::trace::raw::Recording;
-use weft_profiles::trace::{Source, Trace, show};
+use weft_trace_format::assemble::{self, Options};
+use weft_trace_format::raw::Recording;
+use weft_trace_format::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
@@ -284,7 +284,7 @@ mod tests {
             name: "t".into(),
             ..Trace::default()
         };
-        trace.steps.push(weft_profiles::trace::Step::default());
+        trace.steps.push(weft_trace_format::Step::default());
         trace.save(&at("t.trace")).unwrap();
         let done = |action| main(Args { action });
         done(Action::Export {

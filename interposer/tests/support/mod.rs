@@ -45,7 +45,7 @@ fn build() -> Stage {
         "-p",
         "weft-interposer",
         "-p",
-        "counting-driver",
+        "null-driver",
     ]);
     if profile.ends_with("release") {
         cargo.arg("--release");
@@ -60,7 +60,7 @@ fn build() -> Stage {
     let driver = folder.join("driver");
     fs::create_dir_all(&driver).unwrap();
     for name in ["libcuda.so.1", "libcuda.so"] {
-        std::os::unix::fs::symlink(profile.join("libcountcuda.so"), driver.join(name)).unwrap();
+        std::os::unix::fs::symlink(profile.join("libnullcuda.so"), driver.join(name)).unwrap();
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/client.c");
     let (client, linked) = (folder.join("client"), folder.join("linked"));
@@ -77,7 +77,7 @@ fn build() -> Stage {
         client,
         linked,
         driver,
-        counting: profile.join("libcountcuda.so"),
+        counting: profile.join("libnullcuda.so"),
         folder,
     }
 }

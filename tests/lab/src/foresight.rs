@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 use weft_profiles::predictor::{self, Evaluation, MATERIAL};
-use weft_profiles::trace::timeline::{self, Costs};
-use weft_profiles::trace::{Call, Trace};
+use weft_trace_format::timeline::{self, Costs};
+use weft_trace_format::{Call, Trace};
 
 use crate::Ns;
 

@@ -4,7 +4,7 @@
 pub mod shapes;
 
 use weft_kernel_id::KernelId;
-use weft_profiles::trace::{Call, Direction, Kernel, Node, Operation, Source, Step, Trace, Until};
+use weft_trace_format::{Call, Direction, Kernel, Node, Operation, Source, Step, Trace, Until};
 
 use crate::{Ns, US};
 

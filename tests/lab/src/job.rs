@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weft_profiles::trace::{Call, Direction, Step, Trace, Until};
+use weft_trace_format::{Call, Direction, Step, Trace, Until};
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 
 use crate::{Ns, random};

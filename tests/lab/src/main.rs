@@ -29,7 +29,7 @@ use weft_lab::speed::{self, Speed};
 ///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
 ///   weft-lab --quick --check
 ///   weft-lab --full --threads 8 --page target/lab/full.html
-///   weft-lab --page tests/lab/results/page.html --json target/lab.json
+///   weft-lab --page target/lab/page.html --json target/lab/lab.json
 ///   weft-lab --kind pair --device mps --model resnet50 --model lstm
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]

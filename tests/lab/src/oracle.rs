@@ -21,7 +21,7 @@
 //! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no bound for a policy that delays the holder, and exact for one that never does.
 #![forbid(unsafe_code)]
 
-use weft_profiles::trace::Until;
+use weft_trace_format::Until;
 
 use crate::job::{Job, NONE, Play};
 use crate::measure::{Analysis, NOT_RUN, bucket};

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use simgpu_engine::{Mode, Settings};
-use weft_profiles::trace::Trace;
+use weft_trace_format::Trace;
 
 use crate::compare::{Bench, Figures, Known, Tuning};
 use crate::job::{Arrivals, Jitter, Job, Play, Program};
@@ -205,7 +205,7 @@ fn chatty(program: &Program) -> Program {
             if let Play::Compute { stream, .. } = op.play {
                 ops.push(crate::job::Op {
                     host_before: 0,
-                    play: Play::Sync(weft_profiles::trace::Until::Stream(stream)),
+                    play: Play::Sync(weft_trace_format::Until::Stream(stream)),
                     next_same: crate::job::NONE,
                     next_handed: crate::job::NONE,
                 });

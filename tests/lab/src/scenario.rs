@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use simgpu_engine::{Mode, Settings};
-use weft_profiles::trace::Trace;
+use weft_trace_format::Trace;
 
 use crate::compare::Bench;
 use crate::generate::{self, shapes};

@@ -12,9 +12,9 @@ use weft_lab::oracle::{Filler, Gaps, Used};
 use weft_lab::rule::Rule;
 use weft_lab::world::Hosts;
 use weft_lab::{Ns, US};
-use weft_profiles::trace::Call;
+use weft_trace_format::Call;
 
-fn still(trace: &weft_profiles::trace::Trace) -> Job {
+fn still(trace: &weft_trace_format::Trace) -> Job {
     Job {
         jitter: Jitter { device: 0.0, host: 0.0 },
         ..Job::new("filler", 5, Arc::new(Program::of(trace, 0, usize::MAX)))

@@ -10,7 +10,7 @@ use weft_lab::job::{Arrivals, Jitter, Job, Program};
 use weft_lab::rule::Rule;
 use weft_lab::world::{Control, Hosts, Run, Setup, World};
 use weft_lab::{MS, US};
-use weft_profiles::trace::Trace;
+use weft_trace_format::Trace;
 
 fn program(trace: &Trace) -> Arc<Program> {
     Arc::new(Program::of(trace, 0, usize::MAX))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weft_profiles::trace::raw::{Record, Recording, What};
+use weft_trace_format::raw::{Record, Recording, What};
 
 use super::super::clock;
 use super::super::trace::recorder::{Call, Recorder, Ticket};

@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 
-use weft_profiles::trace::Direction;
-use weft_profiles::trace::raw::What;
+use weft_trace_format::Direction;
+use weft_trace_format::raw::What;
 
 use super::super::{PER_THREAD_STREAM, Stream, StreamOp, clock, thread};
 use super::processor;

@@ -24,7 +24,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use weft_kernel_id::KernelId;
-use weft_profiles::trace::raw::{MOST_NODES, Record};
+use weft_trace_format::raw::{MOST_NODES, Record};
 
 use self::recorder::Recorder;
 use super::driver::Driver;

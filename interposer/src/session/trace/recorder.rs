@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weft_profiles::trace::MAX_OPERATIONS;
-use weft_profiles::trace::raw::{Moment, Operation, Record, What};
+use weft_trace_format::MAX_OPERATIONS;
+use weft_trace_format::raw::{Moment, Operation, Record, What};
 use weft_protocol::Ns;
 
 use super::super::driver::{Context, Driver, Event, Reached};

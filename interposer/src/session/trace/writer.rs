@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use weft_profiles::trace::raw::{self, Record};
+use weft_trace_format::raw::{self, Record};
 
 use super::super::helper::spawn;
 

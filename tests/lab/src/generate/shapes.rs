@@ -12,7 +12,7 @@
 //! time, and what the shape is about.
 #![forbid(unsafe_code)]
 
-use weft_profiles::trace::Trace;
+use weft_trace_format::Trace;
 
 use super::Builder;
 use crate::random::{Random, at, exponential, factor};
@@ -206,8 +206,8 @@ pub const ALL: [(&str, Shape); 5] = [
 mod tests {
     use std::path::Path;
 
-    use weft_profiles::trace::timeline::{self, Costs};
-    use weft_profiles::trace::{Call, Step, codec};
+    use weft_trace_format::timeline::{self, Costs};
+    use weft_trace_format::{Call, Step, codec};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! How jobs move: requests begin, threads make their calls, calls return, the device reports.
 
 use simgpu_engine::{Direction, OpId, Segment, Work};
-use weft_profiles::trace::Until;
+use weft_trace_format::Until;
 
 use super::gate::QUEUED_WORK;
 use super::process::{InFlight, Queued, Synced, Target, Waiter};

@@ -8,7 +8,8 @@ use weft_protocol::control::{Access, GranuleUse, ToBroker, Wants};
 use weft_protocol::lane::{Kind, Lane, NO_GAP, Record};
 use weft_daemon::server::fuzzed as transport;
 use weft_kernel_id::KernelId;
-use weft_profiles::{Profile, codec, trace};
+use weft_profiles::{Profile, codec};
+use weft_trace_format as trace;
 
 use crate::targets::Target;
 

@@ -12,7 +12,8 @@ use weft_daemon::by_hand::{ByHand, Ending, Guest, Visitors};
 use weft_protocol::lane::{Lane, RECORDS, Reader};
 use weft_daemon::server::fuzzed::{self as transport, Read};
 use weft_protocol::transport::map::SharedLane;
-use weft_profiles::{codec, trace};
+use weft_profiles::codec;
+use weft_trace_format as trace;
 
 /// See the table of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

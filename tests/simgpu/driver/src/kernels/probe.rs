@@ -1,4 +1,4 @@
-//! The kernels of `weft-gpu-probe` (`tests/probes/src/driver/kernels.ptx`): those that read the device's clock or store for the host to see.
+//! The kernels of `weft-gpu-probe` (`tests/gpu-probe/src/driver/kernels.ptx`): those that read the device's clock or store for the host to see.
 //!
 //! The others are only timed, as any kernel is: an empty one takes the shortest time, a sweep what its shape says, and a touch finds its memory resident
 //! wherever it was, since this device has no page ledger.
@@ -57,7 +57,7 @@ mod tests {
     use super::super::testing::Bytes;
     use super::*;
 
-    const PTX: &str = include_str!("../../../../probes/src/driver/kernels.ptx");
+    const PTX: &str = include_str!("../../../../gpu-probe/src/driver/kernels.ptx");
 
     /// What a launch with these parameters is, laid out as the PTX declares them.
     fn clocked(name: &str, values: &[u64]) -> Clocked {

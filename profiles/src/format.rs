@@ -1,0 +1,269 @@
+//! Versioned files with a checksum: profiles and traces are [`Format`]s.
+//!
+//! | offset | bytes | content |
+//! |---|---|---|
+//! | 0 | 8 | [`Format::magic`] |
+//! | 8 | 1 | the version: of the header and of what follows it |
+//! | 9 | 7 | zero |
+//! | 16 | 8 | length of the body, little-endian |
+//! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
+//! | 32 | | the body, by bincode 2's standard configuration |
+//!
+//! The checksum is compared before the body is decoded. The decoder may allocate no more than the
+//! largest file holds, so no length in a file is trusted with memory.
+
+use std::{
+    error, fmt,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::file::{self, NotRead};
+
+/// Bytes before the body.
+pub const HEADER_BYTES: usize = 32;
+
+/// A kind of file, of at most `MAX_BYTES`.
+#[derive(Debug)]
+pub struct Format<const MAX_BYTES: usize> {
+    /// Tells it from other files.
+    pub magic: [u8; 8],
+    /// The version that this build writes.
+    pub version: u8,
+    /// The oldest version that this build reads.
+    pub oldest: u8,
+    /// What its messages say.
+    pub wording: &'static Wording,
+}
+
+/// The parts of a format's messages.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wording {
+    /// What its content is called.
+    pub name: &'static str,
+    /// Behind the path of a file of another kind.
+    pub not_ours: &'static str,
+    /// What to do about a file that is broken, or of another version.
+    pub again: &'static str,
+    /// What to do about one that is too large.
+    pub smaller: &'static str,
+    /// Behind the message of a full disk.
+    pub full: &'static str,
+    /// Behind the message of a folder that may not be written.
+    pub denied: &'static str,
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub enum Problem {
+    /// It is of another kind.
+    NotOurs,
+    /// This build does not read its version.
+    Version {
+        /// The file's.
+        found: u8,
+        /// What this build writes.
+        known: u8,
+    },
+    /// It ends too early, or has more than it says.
+    Truncated {
+        /// Bytes that are there.
+        found: u64,
+        /// Bytes that it says it has.
+        expected: u64,
+    },
+    /// Its content is not what was written, and why.
+    Corrupt(String),
+    /// It is larger than its kind may be.
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// The system refused.
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A file and what is wrong with it. The message is one line and says what to do.
+#[derive(Debug)]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: Problem,
+    wording: &'static Wording,
+}
+
+impl FileError {
+    /// Whether the file is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(&self.problem, Problem::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let FileError { path, problem, wording } = self;
+        let Wording {
+            name, again, smaller, ..
+        } = wording;
+        let path = path.display();
+        match problem {
+            Problem::NotOurs => write!(out, "{path} {}", wording.not_ours),
+            Problem::Version { found, known } => write!(
+                out,
+                "{path} has {name} format {found}, this weft reads {known}: {again} with this weft"
+            ),
+            Problem::Truncated { found, expected } => {
+                write!(out, "{path} is truncated: {found} bytes of {expected}: {again}")
+            }
+            Problem::Corrupt(why) => write!(out, "{path} is corrupt ({why}): {again}"),
+            Problem::TooLarge { bytes, limit } => write!(
+                out,
+                "{path} is too large for a {name} ({bytes} bytes, at most {limit}): {smaller}"
+            ),
+            Problem::Io { doing, source } => {
+                write!(out, "cannot {doing} {path}: {source}{}", wording.hint(source))
+            }
+        }
+    }
+}
+
+impl error::Error for FileError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match &self.problem {
+            Problem::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl Wording {
+    /// What to do about an error of the system.
+    fn hint(&self, error: &io::Error) -> &'static str {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.full,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => self.denied,
+            _ => "",
+        }
+    }
+}
+
+impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
+    /// The error of a file of this kind.
+    pub fn error(&self, path: &Path, problem: Problem) -> FileError {
+        FileError {
+            path: path.to_owned(),
+            problem,
+            wording: self.wording,
+        }
+    }
+
+    /// The error of a file whose content is not what was written.
+    pub fn corrupt(&self, path: &Path, why: impl ToString) -> FileError {
+        self.error(path, Problem::Corrupt(why.to_string()))
+    }
+
+    /// The error of a call of the system.
+    pub fn io(&self, doing: &'static str, path: &Path, source: io::Error) -> FileError {
+        self.error(path, Problem::Io { doing, source })
+    }
+
+    /// The file with this body.
+    pub fn seal(&self, version: u8, body: &[u8]) -> Vec<u8> {
+        let mut file = Vec::with_capacity(HEADER_BYTES + body.len());
+        file.extend_from_slice(&self.magic);
+        file.push(version);
+        file.extend_from_slice(&[0; 7]);
+        file.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        file.extend_from_slice(&weft_kernel_id::image_hash(body).to_le_bytes());
+        file.extend_from_slice(body);
+        file
+    }
+
+    /// Version and body of a file, if all about it is right. `path` is for the message.
+    pub fn open<'a>(&self, file: &'a [u8], path: &Path) -> Result<(u8, &'a [u8]), FileError> {
+        let truncated = |expected: u64| {
+            let found = file.len() as u64;
+            self.error(path, Problem::Truncated { found, expected })
+        };
+        let (Some(magic), Some(version)) = (file.first_chunk::<8>(), file.get(8)) else {
+            return Err(self.error(path, Problem::NotOurs));
+        };
+        if *magic != self.magic {
+            return Err(self.error(path, Problem::NotOurs));
+        }
+        if !(self.oldest..=self.version).contains(version) {
+            let (found, known) = (*version, self.version);
+            return Err(self.error(path, Problem::Version { found, known }));
+        }
+        let word = |at: usize| {
+            let bytes = file.get(at..)?.first_chunk::<8>()?;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let (Some(length), Some(checksum)) = (word(16), word(24)) else {
+            return Err(truncated(HEADER_BYTES as u64));
+        };
+        if file.get(9..16) != Some(&[0; 7]) {
+            return Err(self.corrupt(path, "header"));
+        }
+        let body = file.get(HEADER_BYTES..).unwrap_or_default();
+        if body.len() as u64 != length {
+            return Err(truncated(length.saturating_add(HEADER_BYTES as u64)));
+        }
+        if weft_kernel_id::image_hash(body) != checksum {
+            return Err(self.corrupt(path, "checksum"));
+        }
+        Ok((*version, body))
+    }
+
+    /// The file with this value as its body. `path` is for the message.
+    pub fn encode(&self, value: &impl Serialize, path: &Path) -> Result<Vec<u8>, FileError> {
+        let body = bincode::serde::encode_to_vec(value, bincode::config::standard().with_limit::<MAX_BYTES>())
+            .map_err(|error| self.corrupt(path, error))?;
+        let (bytes, limit) = ((HEADER_BYTES + body.len()) as u64, MAX_BYTES as u64);
+        match bytes > limit {
+            true => Err(self.error(path, Problem::TooLarge { bytes, limit })),
+            false => Ok(self.seal(self.version, &body)),
+        }
+    }
+
+    /// The value of this body, if it is the whole body. `path` is for the message.
+    pub fn decode<T: DeserializeOwned>(&self, body: &[u8], path: &Path) -> Result<T, FileError> {
+        let decoded = bincode::serde::decode_from_slice(body, bincode::config::standard().with_limit::<MAX_BYTES>());
+        let (value, used) = decoded.map_err(|error| self.corrupt(path, error))?;
+        match used == body.len() {
+            true => Ok(value),
+            false => Err(self.corrupt(path, "bytes left over")),
+        }
+    }
+
+    /// The bytes of a file, whatever they are, if they are no more than its kind may have.
+    pub fn read(&self, path: &Path) -> Result<Vec<u8>, FileError> {
+        let limit = MAX_BYTES as u64;
+        file::read(path, limit).map_err(|why| match why {
+            NotRead::Io(source) => self.io("read", path, source),
+            NotRead::TooLarge(bytes) => self.error(path, Problem::TooLarge { bytes, limit }),
+        })
+    }
+
+    /// Replaces a file as a whole or not at all. `mode` is what others may do with it, as far as the
+    /// umask lets them.
+    pub fn replace(
+        &self,
+        path: &Path,
+        mode: u32,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), FileError> {
+        file::replace(path, mode, write).map_err(|source| self.io("write", path, source))
+    }
+}

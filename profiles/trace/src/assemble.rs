@@ -1,0 +1,340 @@
+//! From a recording to a trace. Pure.
+//!
+//! * **Host gaps** are what lies between a call's coming in and the moment at which the job went on after the call before it: what the recorder
+//!   itself took is in neither, nor is time in which the thread was ready to run but other work had its processor.
+//! * **Device times**: an event takes time on the device itself (`tick`), so work seems longer by one. Where the device was idle, the event before
+//!   the work is reached at once and the work follows when the host has launched it: that part is no work.
+//! * **Threads**: an operation whose thread was silent while another thread's call began and ended follows from that call
+//!   ([`super::Operation::handed_over`]). Two threads that launch at will look the same where their calls do not overlap; replayed, they keep
+//!   the order that was seen.
+//! * **Events** that nothing waits for, and waits for events that were recorded before the first mark, are left out. Those that remain are numbered anew in
+//!   each step, recording by recording: libraries take their events from pools, and a step would never repeat by their handles.
+//! * Times are divided by the dilation of a simulated device.
+
+use std::collections::HashMap;
+
+use weft_kernel_id::KernelId;
+
+use super::{
+    Call, EventIndex, Kernel, KernelIndex, Node, Operation, Source, Step, StreamIndex, ThreadIndex, Trace, Until,
+    raw::{self, Moment, Record, Recording, What},
+    waits::Waits,
+};
+use weft_profiles::Ns;
+
+/// No work is shorter, ns: the rest of an event pair is the instrument.
+const SHORTEST: f64 = 100.0;
+
+/// What is known of a recording beside what is in it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The trace's name.
+    pub name: String,
+    /// One line on how it was made.
+    pub note: String,
+    /// Where its times come from.
+    pub source: Source,
+    /// When, seconds since 1970.
+    pub taken: u64,
+    /// How much slower than it pretends a simulated device runs; 1 for a GPU.
+    pub dilation: f64,
+}
+
+/// A trace of a recording. Without a mark there is no step in it.
+pub fn trace(recording: &Recording, options: &Options) -> Trace {
+    let mut assembly = Assembly::new(recording, options.dilation);
+    let tick = least_tick(recording);
+    for record in &recording.events {
+        match record {
+            Record::Mark(moment) => assembly.mark(moment),
+            Record::Stop(moment) => assembly.stop(moment),
+            Record::Operation(operation) => assembly.operation(operation, tick),
+            _ => {}
+        }
+    }
+    assembly.close();
+    let launch_cost = assembly.launch_cost();
+    let mut trace = Trace {
+        name: options.name.clone(),
+        taken: options.taken,
+        gpu: recording.gpu.clone(),
+        source: options.source,
+        note: options.note.clone(),
+        launch_cost,
+        kernels: assembly.kernels,
+        steps: assembly.steps,
+    };
+    fill_nodes(&mut trace);
+    trace
+}
+
+/// What an event takes on the device: the least that was seen between two in a row, which is what a busy device shows.
+fn least_tick(recording: &Recording) -> f64 {
+    let ticks = recording.events.iter().filter_map(|record| match record {
+        Record::Operation(operation) => operation.tick.filter(|tick| *tick >= 0.0),
+        _ => None,
+    });
+    let least = ticks.fold(f64::INFINITY, f64::min);
+    if least.is_finite() { least } else { 0.0 }
+}
+
+/// Numbers of recordings that another step waits for have this bit: they are not used anew for long.
+const ACROSS: EventIndex = 0x8000;
+
+#[derive(Debug)]
+struct Assembly<'a> {
+    recording: &'a Recording,
+    dilation: f64,
+    kernels: Vec<Kernel>,
+    by_hash: HashMap<u64, KernelIndex>,
+    streams: HashMap<u64, StreamIndex>,
+    threads: HashMap<u32, ThreadIndex>,
+    /// The number of each event's last recording.
+    events: HashMap<u64, EventIndex>,
+    waits: Waits,
+    /// Recordings so far that this step waits for, and that another one does.
+    here: EventIndex,
+    across: EventIndex,
+    steps: Vec<Step>,
+    /// The step under way, and when the job went on after its mark.
+    open: Option<(Step, Ns)>,
+    /// When the job went on after the last call, a thread.
+    left: HashMap<u32, Ns>,
+    /// Time since then that is not the job's, with calls that are left out.
+    aside: HashMap<u32, Ns>,
+    /// The operation before: its thread, and when the job went on after it.
+    before: Option<(u32, Ns)>,
+    /// When the device had ended all work so far, device ns.
+    ended: f64,
+    launch_costs: Vec<Ns>,
+}
+
+impl<'a> Assembly<'a> {
+    fn new(recording: &'a Recording, dilation: f64) -> Assembly<'a> {
+        Assembly {
+            recording,
+            dilation: if dilation.is_finite() && dilation > 0.0 {
+                dilation
+            } else {
+                1.0
+            },
+            kernels: Vec::new(),
+            by_hash: HashMap::new(),
+            // The default stream by both of its handles.
+            streams: HashMap::from([(0, 0), (1, 0)]),
+            threads: HashMap::new(),
+            events: HashMap::new(),
+            waits: Waits::of(recording),
+            here: 0,
+            across: 0,
+            steps: Vec::new(),
+            open: None,
+            left: HashMap::new(),
+            aside: HashMap::new(),
+            before: None,
+            ended: f64::NEG_INFINITY,
+            launch_costs: Vec::new(),
+        }
+    }
+
+    fn host(&self, ns: Ns) -> Ns {
+        (ns as f64 / self.dilation).round() as Ns
+    }
+
+    fn close(&mut self) {
+        if let Some((step, _)) = self.open.take() {
+            self.steps.push(step);
+        }
+    }
+
+    fn mark(&mut self, moment: &Moment) {
+        self.close();
+        self.here = 0;
+        number(&mut self.threads, moment.thread);
+        let since = self.left.get(&moment.thread).copied().unwrap_or(moment.entered);
+        let think = self.host(moment.entered.saturating_sub(since).saturating_sub(moment.preempted));
+        self.open = Some((
+            Step {
+                think,
+                operations: Vec::new(),
+            },
+            moment.left,
+        ));
+        self.before = None;
+        self.aside.clear();
+        self.left.insert(moment.thread, moment.left);
+    }
+
+    fn stop(&mut self, moment: &Moment) {
+        self.close();
+        self.left.insert(moment.thread, moment.left);
+    }
+
+    fn operation(&mut self, operation: &raw::Operation, tick: f64) {
+        let duration = self.duration(operation, tick);
+        let Some((_, marked)) = self.open else {
+            self.left.insert(operation.thread, operation.left);
+            return;
+        };
+        let Some(call) = self.call(operation, duration) else {
+            // Left out: the call's own time counts to the gap before what comes next, the recorder's does not.
+            let ours = operation.left.saturating_sub(operation.entered);
+            let its = operation.returned.saturating_sub(operation.called);
+            *self.aside.entry(operation.thread).or_default() += ours.saturating_sub(its) + operation.preempted;
+            return;
+        };
+        let handed_over = self
+            .before
+            .is_some_and(|(thread, left)| thread != operation.thread && left <= operation.entered);
+        let since = match (handed_over, self.before) {
+            (true, Some((_, left))) => left,
+            _ => self.left.get(&operation.thread).copied().unwrap_or(0).max(marked) + operation.preempted,
+        };
+        let since = since + self.aside.remove(&operation.thread).unwrap_or(0);
+        if matches!(operation.what, What::Launch { .. }) {
+            self.launch_costs
+                .push(operation.returned.saturating_sub(operation.called));
+        }
+        let placed = Operation {
+            thread: number(&mut self.threads, operation.thread),
+            handed_over,
+            host_before: self.host(operation.entered.saturating_sub(since)),
+            call,
+        };
+        if let Some((step, _)) = &mut self.open {
+            step.operations.push(placed);
+        }
+        self.left.insert(operation.thread, operation.left);
+        self.before = Some((operation.thread, operation.left));
+    }
+
+    /// How long the device worked, without the instrument.
+    fn duration(&mut self, operation: &raw::Operation, tick: f64) -> Ns {
+        let Some((start, end)) = operation.device else { return 0 };
+        let idle_before = start > self.ended + 2.0 * tick;
+        let launching = operation.returned.saturating_sub(operation.called) as f64 / self.dilation;
+        // A call that waited took as long as the work: nothing of that is launching.
+        let late = if idle_before && !matches!(operation.what, What::Copy { waits: true, .. }) {
+            launching
+        } else {
+            0.0
+        };
+        self.ended = self.ended.max(end);
+        let begin = (start + late).min(end - tick).max(start);
+        let time = (end - begin - tick).max(SHORTEST.min((end - start).max(1.0)));
+        time.round() as Ns
+    }
+
+    fn call(&mut self, operation: &raw::Operation, duration: Ns) -> Option<Call> {
+        Some(match operation.what {
+            What::Launch { hash, stream } => Call::Launch {
+                kernel: self.kernel(hash),
+                stream: number(&mut self.streams, stream),
+                duration,
+            },
+            What::Copy {
+                direction,
+                bytes,
+                stream,
+                waits,
+            } => Call::Copy {
+                direction,
+                bytes,
+                stream: number(&mut self.streams, stream),
+                waits,
+                duration,
+            },
+            What::SyncAll => Call::Sync(Until::All),
+            What::SyncStream(stream) => Call::Sync(Until::Stream(number(&mut self.streams, stream))),
+            What::SyncEvent(event) => Call::Sync(Until::Event(*self.events.get(&event)?)),
+            What::Record { event, stream } => Call::Record {
+                event: self.recorded(event, operation.sequence)?,
+                stream: number(&mut self.streams, stream),
+            },
+            What::Wait { event, stream } => Call::Wait {
+                event: *self.events.get(&event)?,
+                stream: number(&mut self.streams, stream),
+            },
+        })
+    }
+
+    /// The number of a recording, if anything waits for it.
+    fn recorded(&mut self, event: u64, sequence: u64) -> Option<EventIndex> {
+        let waits = &self.waits;
+        let number = if waits.elsewhere.contains(&sequence) {
+            self.across = self.across.wrapping_add(1);
+            ACROSS | self.across
+        } else if waits.here.contains(&sequence) {
+            self.here = self.here.wrapping_add(1);
+            (self.here - 1) & !ACROSS
+        } else {
+            self.events.remove(&event);
+            return None;
+        };
+        self.events.insert(event, number);
+        Some(number)
+    }
+
+    fn kernel(&mut self, hash: u64) -> KernelIndex {
+        if let Some(known) = self.by_hash.get(&hash) {
+            return *known;
+        }
+        let id = match (self.recording.graphs.get(&hash), self.recording.kernels.get(&hash)) {
+            (Some(kernels), _) => KernelId::graph(hash, kernels.len()),
+            (None, Some(id)) => id.clone(),
+            (None, None) => KernelId::new(0, "?", [0; 3], [0; 3], 0),
+        };
+        let index = self.kernels.len() as KernelIndex;
+        self.by_hash.insert(hash, index);
+        self.kernels.push(Kernel {
+            hash,
+            id,
+            nodes: Vec::new(),
+        });
+        for node in self.recording.graphs.get(&hash).into_iter().flatten() {
+            // A graph inside a graph was told with its kernels.
+            let kernel = self.kernel(*node);
+            if let Some(graph) = self.kernels.get_mut(index as usize) {
+                graph.nodes.push(Node { kernel, duration: 0 });
+            }
+        }
+        index
+    }
+
+    fn launch_cost(&mut self) -> Ns {
+        self.launch_costs.sort_unstable();
+        let median = self.launch_costs.get(self.launch_costs.len() / 2).copied().unwrap_or(0);
+        self.host(median)
+    }
+}
+
+/// The number of a handle: the next free one for a new one. Past the last number all share it.
+fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u16>, handle: K) -> u16 {
+    if let Some(number) = known.get(&handle) {
+        return *number;
+    }
+    // The default stream has two handles and one number.
+    let next = known.values().max().map_or(0, |last| last.saturating_add(1));
+    known.insert(handle, next);
+    next
+}
+
+/// What a graph's kernels took where the job also launched them by themselves: the mean.
+fn fill_nodes(trace: &mut Trace) {
+    let mut times: HashMap<KernelIndex, (u128, u128)> = HashMap::new();
+    for operation in trace.steps.iter().flat_map(|step| &step.operations) {
+        if let Call::Launch { kernel, duration, .. } = operation.call {
+            let (sum, count) = times.entry(kernel).or_default();
+            *sum += u128::from(duration);
+            *count += 1;
+        }
+    }
+    for node in trace.kernels.iter_mut().flat_map(|kernel| &mut kernel.nodes) {
+        if let Some((sum, count)) = times.get(&node.kernel) {
+            node.duration = (sum / count.max(&1)) as Ns;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The bytes of a trace. Nobody else knows them.
+//!
+//! [`weft_profiles::format`] has the header; the body is the packed trace by bincode 2's standard
+//! configuration.
+//!
+//! The packed trace (`pack.rs`) rests on two facts. A job's steps repeat one sequence of calls exactly,
+//! so each sequence is kept once. A call's times vary little from step to step, so each is kept as its
+//! distance from that call's median, on a grid of 32 places an octave (`quantise.rs`), in half a byte
+//! where it is small (`nibbles.rs`). A ResNet-50 request of 160 launches takes some 200 bytes.
+//!
+//! Every operation of every step takes at least half a byte, so a small file cannot unfold into a large
+//! memory. What a body says is checked for sense.
+
+use std::{io::Write, path::Path};
+
+use weft_profiles::format::{FileError, Format, Wording};
+
+use crate::{MAX_FILE_BYTES, Trace, pack::PackedTrace};
+
+/// Tells a trace from other files.
+pub const MAGIC: [u8; 8] = *b"weftTRAC";
+
+/// The format that this build writes and the only one that it reads.
+pub const VERSION: u8 = 1;
+
+/// The file of a trace.
+pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
+    magic: MAGIC,
+    version: VERSION,
+    oldest: VERSION,
+    wording: &Wording {
+        name: "trace",
+        not_ours: "is not a launch trace of weft: give a file that `weft profile --trace FILE` wrote",
+        again: "record it again",
+        smaller: "record fewer steps",
+        full: " (a file that was there before is unchanged: make room and record it again)",
+        denied: "",
+    },
+};
+
+/// What can be wrong with a trace. Each message is one line and says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// What was to be written makes no sense.
+    #[error("the trace for {path} is not sound ({why}): it was not written")]
+    Unsound {
+        /// The file that was to be.
+        path: String,
+        /// What is wrong with the trace.
+        why: &'static str,
+    },
+    /// Something is wrong with its file.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The bytes of a trace. `path` is for the message.
+pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
+    if let Some(why) = trace.unsound() {
+        return Err(TraceError::Unsound {
+            path: path.display().to_string(),
+            why,
+        });
+    }
+    Ok(FORMAT.encode(&PackedTrace::of(trace), path)?)
+}
+
+/// The trace of these bytes. `path` is for the message.
+pub fn decode(file: &[u8], path: &Path) -> Result<Trace, TraceError> {
+    let (_, body) = FORMAT.open(file, path)?;
+    let packed: PackedTrace = FORMAT.decode(body, path)?;
+    let trace = packed.unpack().map_err(|why| FORMAT.corrupt(path, why))?;
+    match trace.unsound() {
+        Some(why) => Err(FORMAT.corrupt(path, why).into()),
+        None => Ok(trace),
+    }
+}
+
+impl Trace {
+    /// Reads a trace from a file of any name.
+    pub fn load(path: &Path) -> Result<Trace, TraceError> {
+        decode(&FORMAT.read(path)?, path)
+    }
+
+    /// Writes the trace, in the place of an older one: as a whole or not at all.
+    pub fn save(&self, path: &Path) -> Result<(), TraceError> {
+        let bytes = encode(self, path)?;
+        Ok(FORMAT.replace(path, 0o666, |file| file.write_all(&bytes))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use weft_profiles::format::HEADER_BYTES;
+
+    use super::{
+        super::{Call, Direction, Kernel, Operation, Source, Step, Until, tests::sample},
+        *,
+    };
+
+    fn path() -> &'static Path {
+        Path::new("/t/resnet.trace")
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for trace in [sample(), Trace::default()] {
+            let file = encode(&trace, path()).unwrap();
+            let read = decode(&file, path()).unwrap();
+            assert_eq!(read, trace.quantised());
+            // Once on the grid, times stay where they are.
+            assert_eq!(encode(&read, path()).unwrap(), file);
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_every_changed_byte_is_told() {
+        let file = encode(&sample(), path()).unwrap();
+        for length in 0..file.len() {
+            let error = decode(&file[..length], path()).unwrap_err().to_string();
+            let expected = if length < 9 { "not a launch trace" } else { "truncated" };
+            assert!(error.contains(expected), "{length}: {error}");
+        }
+        for at in 0..file.len() {
+            let mut changed = file.clone();
+            changed[at] ^= 0x20;
+            let message = decode(&changed, path()).unwrap_err().to_string();
+            assert!(
+                message.contains("/t/resnet.trace") && !message.contains('\n'),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_version_is_told() {
+        let mut file = encode(&sample(), path()).unwrap();
+        file[8] = 0;
+        assert_eq!(
+            decode(&file, path()).unwrap_err().to_string(),
+            "/t/resnet.trace has trace format 0, this weft reads 1: record it again with this weft"
+        );
+    }
+
+    #[test]
+    fn a_profile_is_no_trace() {
+        let profile = weft_profiles::codec::encode(&weft_profiles::Profile::default(), path()).unwrap();
+        let error = decode(&profile, path()).unwrap_err().to_string();
+        assert!(error.contains("is not a launch trace"), "{error}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_neither_written_nor_read() {
+        let mut trace = sample();
+        trace.kernels.pop();
+        let error = encode(&trace, path()).unwrap_err().to_string();
+        assert!(error.contains("not sound"), "{error}");
+        let file = FORMAT.encode(&PackedTrace::of(&trace), path()).unwrap();
+        let error = decode(&file, path()).unwrap_err().to_string();
+        assert!(error.contains("corrupt (a "), "{error}");
+    }
+
+    #[test]
+    fn repeated_steps_are_kept_once() {
+        let one = sample();
+        let mut many = one.clone();
+        many.steps = one.steps.iter().cycle().take(one.steps.len() * 100).cloned().collect();
+        let (one_size, many_size) = (
+            encode(&one, path()).unwrap().len(),
+            encode(&many, path()).unwrap().len(),
+        );
+        // At most a byte and a half for each further operation, and two for each further step.
+        let room = (many.operations() - one.operations()) * 3 / 2 + 2 * (many.steps.len() - one.steps.len());
+        assert!(many_size <= one_size + room, "{one_size} {many_size}");
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        let time = || prop_oneof![0u64..100, 1_000u64..100_000, any::<u64>()];
+        let call = prop_oneof![
+            (0u32..3, 0u16..3, time()).prop_map(|(kernel, stream, duration)| Call::Launch {
+                kernel,
+                stream,
+                duration
+            }),
+            (any::<u64>(), any::<bool>(), time()).prop_map(|(bytes, waits, duration)| Call::Copy {
+                direction: Direction::DeviceToHost,
+                bytes,
+                stream: 1,
+                waits,
+                duration
+            }),
+            prop_oneof![
+                Just(Until::All),
+                any::<u16>().prop_map(Until::Stream),
+                any::<u16>().prop_map(Until::Event)
+            ]
+            .prop_map(Call::Sync),
+            any::<u16>().prop_map(|event| Call::Record { event, stream: 0 }),
+            any::<u16>().prop_map(|event| Call::Wait { event, stream: 2 }),
+        ];
+        (0u16..2, any::<bool>(), time(), call).prop_map(|(thread, handed_over, host_before, call)| Operation {
+            thread,
+            handed_over,
+            host_before,
+            call,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_sound_trace_goes_out_and_comes_back(
+            steps in prop::collection::vec((any::<u64>(), prop::collection::vec(operation(), 0..12)), 0..8),
+        ) {
+            let mut trace = Trace { source: Source::Generated, ..Trace::default() };
+            for name in ["a", "ab", "b"] {
+                trace.kernels.push(Kernel::of(weft_kernel_id::KernelId::new(7, name, [1; 3], [32, 1, 1], 0)));
+            }
+            for (think, mut operations) in steps {
+                for at in 0..operations.len() {
+                    let before = at.checked_sub(1).map(|before| operations[before].thread);
+                    operations[at].handed_over &= before.is_some_and(|before| before != operations[at].thread);
+                }
+                trace.steps.push(Step { think, operations });
+            }
+            let file = encode(&trace, path()).unwrap();
+            prop_assert_eq!(decode(&file, path()).unwrap(), trace.quantised());
+        }
+
+        #[test]
+        fn no_bytes_are_a_panic(body in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = decode(&body, path());
+            let _ = decode(&FORMAT.seal(VERSION, &body), path());
+        }
+
+        #[test]
+        fn no_forged_change_is_a_panic(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut body = encode(&sample(), path()).unwrap().split_off(HEADER_BYTES);
+            let at = at.index(body.len());
+            body[at] = byte;
+            if let Ok(trace) = decode(&FORMAT.seal(VERSION, &body), path()) {
+                prop_assert!(trace.unsound().is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A trace as it lies in a file: names once, sequences once, times as small numbers.
+//!
+//! It holds no promise to anybody but [`super::codec`]; a change here is a new version there.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use weft_kernel_id::KernelId;
+
+use super::{
+    Call, Direction, EventIndex, Kernel, KernelIndex, MAX_OPERATIONS, Node, Operation, Source, Step, StreamIndex,
+    ThreadIndex, Trace, Until,
+    nibbles::{Reader, Writer},
+    quantise,
+};
+use weft_profiles::{Gpu, Ns};
+
+/// A trace, packed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PackedTrace {
+    name: String,
+    taken: u64,
+    gpu: Gpu,
+    source: Source,
+    note: String,
+    launch_cost: Ns,
+    /// Symbols, sorted; each says how many bytes it shares with the one before it.
+    symbols: Vec<(u32, String)>,
+    kernels: Vec<PackedKernel>,
+    shapes: Vec<StepShape>,
+    /// Which shape each step has.
+    steps: Vec<u32>,
+    /// Each step's times: `think`, then for each call `host_before` and, where it is work, `duration`; all as the distance of the code
+    /// from that of the shape.
+    times: Vec<u8>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PackedKernel {
+    hash: u64,
+    module: u64,
+    symbol: u32,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    nodes: Vec<Node>,
+}
+
+/// A sequence of calls that steps repeat.
+#[derive(Debug, Serialize, Deserialize)]
+struct StepShape {
+    /// Code of the median think time.
+    think: u32,
+    calls: Vec<ShapeCall>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ShapeCall {
+    /// Twice the thread, and one more where it was handed over.
+    thread: u32,
+    what: What,
+    /// Codes of the medians.
+    host_before: u32,
+    duration: u32,
+}
+
+/// A call without its times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+enum What {
+    Launch(KernelIndex, StreamIndex),
+    Copy(Direction, u64, StreamIndex, bool),
+    Sync(Until),
+    Record(EventIndex, StreamIndex),
+    Wait(EventIndex, StreamIndex),
+}
+
+impl What {
+    fn of(call: &Call) -> What {
+        match *call {
+            Call::Launch { kernel, stream, .. } => What::Launch(kernel, stream),
+            Call::Copy {
+                direction,
+                bytes,
+                stream,
+                waits,
+                ..
+            } => What::Copy(direction, bytes, stream, waits),
+            Call::Sync(until) => What::Sync(until),
+            Call::Record { event, stream } => What::Record(event, stream),
+            Call::Wait { event, stream } => What::Wait(event, stream),
+        }
+    }
+
+    fn is_work(self) -> bool {
+        matches!(self, What::Launch(..) | What::Copy(..))
+    }
+
+    fn call(self, duration: Ns) -> Call {
+        match self {
+            What::Launch(kernel, stream) => Call::Launch {
+                kernel,
+                stream,
+                duration,
+            },
+            What::Copy(direction, bytes, stream, waits) => Call::Copy {
+                direction,
+                bytes,
+                stream,
+                waits,
+                duration,
+            },
+            What::Sync(until) => Call::Sync(until),
+            What::Record(event, stream) => Call::Record { event, stream },
+            What::Wait(event, stream) => Call::Wait { event, stream },
+        }
+    }
+}
+
+/// What makes two steps one sequence.
+type Key = Vec<(ThreadIndex, bool, What)>;
+
+fn key(step: &Step) -> Key {
+    let part = |operation: &Operation| (operation.thread, operation.handed_over, What::of(&operation.call));
+    step.operations.iter().map(part).collect()
+}
+
+impl PackedTrace {
+    /// Packs a trace.
+    pub(super) fn of(trace: &Trace) -> PackedTrace {
+        let mut by_key: HashMap<Key, usize> = HashMap::new();
+        // For each shape, the steps that have it.
+        let mut members: Vec<Vec<&Step>> = Vec::new();
+        let mut steps = Vec::with_capacity(trace.steps.len());
+        for step in &trace.steps {
+            let shape = *by_key.entry(key(step)).or_insert_with(|| {
+                members.push(Vec::new());
+                members.len() - 1
+            });
+            members[shape].push(step);
+            steps.push(shape as u32);
+        }
+        let shapes: Vec<StepShape> = members.iter().map(|members| StepShape::of(members)).collect();
+        let mut times = Writer::default();
+        for (step, shape) in trace.steps.iter().zip(&steps) {
+            shapes[*shape as usize].push_times(step, &mut times);
+        }
+        let (symbols, kernels) = pack_kernels(&trace.kernels);
+        PackedTrace {
+            name: trace.name.clone(),
+            taken: trace.taken,
+            gpu: trace.gpu.clone(),
+            source: trace.source,
+            note: trace.note.clone(),
+            launch_cost: trace.launch_cost,
+            symbols,
+            kernels,
+            shapes,
+            steps,
+            times: times.finish(),
+        }
+    }
+
+    /// The trace again, or what is wrong with it.
+    pub(super) fn unpack(self) -> Result<Trace, &'static str> {
+        let kernels = unpack_kernels(&self.symbols, self.kernels)?;
+        let mut operations = 0usize;
+        for shape in &self.steps {
+            let shape = self.shapes.get(*shape as usize).ok_or("a step without a shape")?;
+            operations = operations.saturating_add(shape.calls.len());
+        }
+        if operations > MAX_OPERATIONS || operations > self.times.len().saturating_mul(2) {
+            return Err("more operations than times");
+        }
+        let mut times = Reader::new(&self.times);
+        let mut steps = Vec::new();
+        for shape in &self.steps {
+            let shape = self.shapes.get(*shape as usize).ok_or("a step without a shape")?;
+            steps.push(shape.step(&mut times).ok_or("times end early")?);
+        }
+        if !times.finished() {
+            return Err("times left over");
+        }
+        Ok(Trace {
+            name: self.name,
+            taken: self.taken,
+            gpu: self.gpu,
+            source: self.source,
+            note: self.note,
+            launch_cost: self.launch_cost,
+            kernels,
+            steps,
+        })
+    }
+}
+
+impl StepShape {
+    /// The shape of steps that have one sequence: its calls, with the medians of their times.
+    fn of(members: &[&Step]) -> StepShape {
+        let median = |time: &dyn Fn(&Step) -> Ns| {
+            let mut codes: Vec<u32> = members.iter().map(|step| quantise::code(time(step))).collect();
+            codes.sort_unstable();
+            codes.get(codes.len() / 2).copied().unwrap_or(0)
+        };
+        let calls = members.first().map_or(&[][..], |step| &step.operations);
+        StepShape {
+            think: median(&|step| step.think),
+            calls: calls
+                .iter()
+                .enumerate()
+                .map(|(at, operation)| ShapeCall {
+                    thread: u32::from(operation.thread) * 2 + u32::from(operation.handed_over),
+                    what: What::of(&operation.call),
+                    host_before: median(&|step| step.operations[at].host_before),
+                    duration: median(&|step| step.operations[at].call.duration().unwrap_or(0)),
+                })
+                .collect(),
+        }
+    }
+
+    fn push_times(&self, step: &Step, times: &mut Writer) {
+        // Codes are below 2^11: their difference is small whatever they are.
+        let mut push = |time: Ns, reference: u32| times.push(quantise::code(time) as i32 - reference as i32);
+        push(step.think, self.think);
+        for (operation, call) in step.operations.iter().zip(&self.calls) {
+            push(operation.host_before, call.host_before);
+            if let Some(duration) = operation.call.duration() {
+                push(duration, call.duration);
+            }
+        }
+    }
+
+    fn step(&self, times: &mut Reader) -> Option<Step> {
+        let mut time = |reference: u32| {
+            let code = i64::from(reference) + i64::from(times.next()?);
+            let code = u32::try_from(code).ok().filter(|code| *code <= quantise::MAX_CODE)?;
+            Some(quantise::value(code))
+        };
+        let think = time(self.think)?;
+        let mut operations = Vec::with_capacity(self.calls.len());
+        for call in &self.calls {
+            let host_before = time(call.host_before)?;
+            let duration = if call.what.is_work() { time(call.duration)? } else { 0 };
+            operations.push(Operation {
+                thread: ThreadIndex::try_from(call.thread / 2).ok()?,
+                handed_over: call.thread % 2 == 1,
+                host_before,
+                call: call.what.call(duration),
+            });
+        }
+        Some(Step { think, operations })
+    }
+}
+
+fn pack_kernels(kernels: &[Kernel]) -> (Vec<(u32, String)>, Vec<PackedKernel>) {
+    let mut sorted: Vec<&str> = kernels.iter().map(|kernel| kernel.id.symbol.as_str()).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut before = "";
+    let mut symbols = Vec::with_capacity(sorted.len());
+    for symbol in &sorted {
+        let mut shared = before.bytes().zip(symbol.bytes()).take_while(|(a, b)| a == b).count();
+        while !symbol.is_char_boundary(shared) {
+            shared -= 1;
+        }
+        symbols.push((shared as u32, symbol[shared..].to_owned()));
+        before = symbol;
+    }
+    let pack = |kernel: &Kernel| PackedKernel {
+        hash: kernel.hash,
+        module: kernel.id.module,
+        symbol: sorted.binary_search(&kernel.id.symbol.as_str()).unwrap_or(0) as u32,
+        grid: kernel.id.grid,
+        block: kernel.id.block,
+        shared: kernel.id.shared,
+        nodes: kernel.nodes.clone(),
+    };
+    (symbols, kernels.iter().map(pack).collect())
+}
+
+fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Result<Vec<Kernel>, &'static str> {
+    let mut names: Vec<String> = Vec::new();
+    let mut total = 0usize;
+    for (shared, rest) in symbols {
+        let before = names.last().map_or("", String::as_str);
+        let name = before
+            .get(..*shared as usize)
+            .ok_or("a symbol without a beginning")?
+            .to_owned()
+            + rest;
+        // Shared beginnings could unfold a small file into a large memory.
+        total += name.len();
+        if total > crate::MAX_FILE_BYTES as usize {
+            return Err("symbols too long");
+        }
+        names.push(name);
+    }
+    kernels
+        .into_iter()
+        .map(|kernel| {
+            let symbol = names.get(kernel.symbol as usize).ok_or("a kernel without a symbol")?;
+            Ok(Kernel {
+                hash: kernel.hash,
+                id: KernelId::new(kernel.module, symbol, kernel.grid, kernel.block, kernel.shared),
+                nodes: kernel.nodes,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,327 @@
+//! A trace played alone on an ideal device: when each piece of work runs, and how long the device idles after it.
+//!
+//! The device runs one piece at a time, in the order in which pieces become ready (streams are in order; a [`Call::Wait`] holds
+//! its stream); copies in either direction have an engine each. The host lets `host_before` pass before each call, a call takes
+//! [`Trace::launch_cost`], a call that waits ends when the device is that far. So a trace's gaps follow from the trace alone, and two
+//! readers of one file agree on them. It is no scheduler: whoever shares a device has an engine of its own.
+
+use std::collections::HashMap;
+
+use super::{Call, Direction, Operation, Trace, Until};
+use weft_profiles::Ns;
+
+/// What the host and the device need for a call, beyond what the trace says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs {
+    /// From the begin of a launch call to the kernel's begin on an idle device, ns.
+    pub latency: Ns,
+    /// From the end of work to the return of the host that waited for it, ns.
+    pub wake: Ns,
+}
+
+impl Default for Costs {
+    /// What literature says of an A100 with a current driver: a launch is seen by the device after about 4 us, a waiting host spins and
+    /// goes on after about 2 us. `weft-gpu-probe calibration` measures both.
+    fn default() -> Costs {
+        Costs {
+            latency: 4_000,
+            wake: 2_000,
+        }
+    }
+}
+
+/// A piece of work on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Which step, and which of its operations.
+    pub step: usize,
+    /// See `step`.
+    pub operation: usize,
+    /// When it begins, ns since the trace's beginning.
+    pub begin: Ns,
+    /// When it ends.
+    pub end: Ns,
+    /// How long the device then has nothing of this job to do: until the next piece begins, however long that is. `None` for the last one, and
+    /// for copies, which run beside kernels.
+    pub gap: Option<Ns>,
+}
+
+/// When a step began and ended on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSpan {
+    /// The mark.
+    pub begin: Ns,
+    /// Its last call returned.
+    pub end: Ns,
+}
+
+/// A trace played alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Work in the order in which it was asked for.
+    pub spans: Vec<Span>,
+    /// Steps.
+    pub steps: Vec<StepSpan>,
+}
+
+/// Engines of the device: kernels (and copies on the device), copies in, copies out.
+#[derive(Debug, Default)]
+struct Device {
+    engines: [Ns; 3],
+    streams: HashMap<u16, Ns>,
+    events: HashMap<u16, Ns>,
+    last: Ns,
+}
+
+impl Device {
+    fn run(&mut self, engine: usize, stream: u16, ready: Ns, duration: Ns) -> (Ns, Ns) {
+        let in_stream = self.streams.get(&stream).copied().unwrap_or(0);
+        let free = self.engines.get(engine).copied().unwrap_or(0);
+        let begin = ready.max(in_stream).max(free);
+        let end = begin.saturating_add(duration);
+        if let Some(engine) = self.engines.get_mut(engine) {
+            *engine = end;
+        }
+        self.streams.insert(stream, end);
+        self.last = self.last.max(end);
+        (begin, end)
+    }
+
+    fn reached(&self, until: Until) -> Ns {
+        match until {
+            Until::All => self.last,
+            Until::Stream(stream) => self.streams.get(&stream).copied().unwrap_or(0),
+            Until::Event(event) => self.events.get(&event).copied().unwrap_or(0),
+        }
+    }
+}
+
+/// Plays the trace.
+pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
+    let mut timeline = Timeline::default();
+    let mut device = Device::default();
+    // Where each host thread is, and the operation before in the list ended.
+    let mut mark: Ns = 0;
+    for (number, step) in trace.steps.iter().enumerate() {
+        let mut threads: HashMap<u16, Ns> = HashMap::new();
+        let mut before = mark;
+        mark = mark.saturating_add(step.think);
+        let begin = mark;
+        let mut end = mark;
+        for (at, operation) in step.operations.iter().enumerate() {
+            let from = match operation.handed_over {
+                true => before.max(begin),
+                false => threads.get(&operation.thread).copied().unwrap_or(begin),
+            };
+            let called = from.saturating_add(operation.host_before);
+            before = call(
+                trace,
+                &mut device,
+                &mut timeline,
+                (number, at),
+                operation,
+                called,
+                costs,
+            );
+            threads.insert(operation.thread, before);
+            end = end.max(before);
+        }
+        timeline.steps.push(StepSpan { begin, end });
+        mark = end;
+    }
+    fill_gaps(trace, &mut timeline);
+    timeline
+}
+
+/// One call that begins at `called`; when it returns.
+fn call(
+    trace: &Trace,
+    device: &mut Device,
+    timeline: &mut Timeline,
+    (step, at): (usize, usize),
+    operation: &Operation,
+    called: Ns,
+    costs: Costs,
+) -> Ns {
+    let mut work = |device: &mut Device, engine, stream, duration| {
+        let (begin, end) = device.run(engine, stream, called.saturating_add(costs.latency), duration);
+        timeline.spans.push(Span {
+            step,
+            operation: at,
+            begin,
+            end,
+            gap: None,
+        });
+        end
+    };
+    let returned = called.saturating_add(trace.launch_cost);
+    match operation.call {
+        Call::Launch { stream, duration, .. } => {
+            work(device, 0, stream, duration);
+            returned
+        }
+        Call::Copy {
+            direction,
+            stream,
+            waits,
+            duration,
+            ..
+        } => {
+            let engine = match direction {
+                Direction::HostToDevice => 1,
+                Direction::DeviceToHost => 2,
+                Direction::DeviceToDevice | Direction::Fill => 0,
+            };
+            let end = work(device, engine, stream, duration);
+            if waits {
+                returned.max(end.saturating_add(costs.wake))
+            } else {
+                returned
+            }
+        }
+        Call::Sync(until) => {
+            let reached = device.reached(until);
+            // Nothing to wait for costs nothing.
+            if reached > called {
+                reached.saturating_add(costs.wake)
+            } else {
+                called
+            }
+        }
+        Call::Record { event, stream } => {
+            let reached = device.reached(Until::Stream(stream));
+            device.events.insert(event, reached);
+            called
+        }
+        Call::Wait { event, stream } => {
+            let reached = device
+                .reached(Until::Event(event))
+                .max(device.reached(Until::Stream(stream)));
+            device.streams.insert(stream, reached);
+            called
+        }
+    }
+}
+
+/// The time from each kernel's end to the begin of the next one.
+fn fill_gaps(trace: &Trace, timeline: &mut Timeline) {
+    let is_kernel = |span: &Span| {
+        let operation = trace
+            .steps
+            .get(span.step)
+            .and_then(|step| step.operations.get(span.operation));
+        operation.is_some_and(|operation| matches!(operation.call, Call::Launch { .. }))
+    };
+    let kernels: Vec<usize> = (0..timeline.spans.len())
+        .filter(|at| is_kernel(&timeline.spans[*at]))
+        .collect();
+    for pair in kernels.windows(2) {
+        // One engine runs them in this order.
+        let next = timeline.spans[pair[1]].begin;
+        let span = &mut timeline.spans[pair[0]];
+        span.gap = Some(next.saturating_sub(span.end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Step, tests::sample},
+        *,
+    };
+
+    const COSTS: Costs = Costs { latency: 10, wake: 5 };
+
+    fn launch(host_before: Ns, stream: u16, duration: Ns) -> Operation {
+        Operation {
+            thread: 0,
+            handed_over: false,
+            host_before,
+            call: Call::Launch {
+                kernel: 0,
+                stream,
+                duration,
+            },
+        }
+    }
+
+    fn then(host_before: Ns, call: Call) -> Operation {
+        Operation {
+            thread: 0,
+            handed_over: false,
+            host_before,
+            call,
+        }
+    }
+
+    fn play(operations: Vec<Operation>) -> Timeline {
+        let mut trace = sample();
+        trace.launch_cost = 2;
+        trace.steps = vec![Step { think: 100, operations }];
+        alone(&trace, COSTS)
+    }
+
+    #[test]
+    fn a_slow_host_leaves_gaps_and_a_fast_one_none() {
+        let timeline = play(vec![
+            launch(0, 0, 50),
+            launch(8, 0, 50),
+            launch(500, 0, 50),
+            then(0, Call::Sync(Until::All)),
+        ]);
+        let spans: Vec<(Ns, Ns)> = timeline.spans.iter().map(|span| (span.begin, span.end)).collect();
+        // The mark is at 100. Calls begin at 100, 110 and 612.
+        assert_eq!(spans, [(110, 160), (160, 210), (622, 672)]);
+        assert_eq!(
+            timeline.spans.iter().map(|span| span.gap).collect::<Vec<_>>(),
+            [Some(0), Some(412), None]
+        );
+        assert_eq!(timeline.steps, [StepSpan { begin: 100, end: 677 }]);
+    }
+
+    #[test]
+    fn a_wait_holds_its_stream_and_an_event_tells_the_host() {
+        let timeline = play(vec![
+            launch(0, 1, 100),
+            then(0, Call::Record { event: 3, stream: 1 }),
+            launch(0, 1, 1_000),
+            then(0, Call::Sync(Until::Event(3))),
+            then(0, Call::Wait { event: 9, stream: 2 }),
+            then(0, Call::Sync(Until::Stream(1))),
+        ]);
+        // The event is over at 210, the stream at 1210; event 9 was never recorded.
+        assert_eq!(timeline.steps, [StepSpan { begin: 100, end: 1215 }]);
+    }
+
+    #[test]
+    fn copies_run_beside_kernels() {
+        let copy = |waits| {
+            then(
+                0,
+                Call::Copy {
+                    direction: Direction::HostToDevice,
+                    bytes: 1,
+                    stream: 1,
+                    waits,
+                    duration: 400,
+                },
+            )
+        };
+        let timeline = play(vec![
+            copy(false),
+            launch(0, 0, 50),
+            then(0, Call::Sync(Until::Stream(0))),
+        ]);
+        assert_eq!(timeline.spans[1].begin, 112);
+        assert_eq!(timeline.steps[0].end, 167);
+        assert_eq!(play(vec![copy(true)]).steps[0].end, 515);
+    }
+
+    #[test]
+    fn a_trace_from_a_file_plays_to_its_end() {
+        let trace = sample();
+        let timeline = alone(&trace, Costs::default());
+        assert_eq!(timeline.spans.len(), trace.launches() + trace.steps.len());
+        assert!(timeline.steps.windows(2).all(|pair| pair[0].end < pair[1].begin));
+    }
+}

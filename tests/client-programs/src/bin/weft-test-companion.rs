@@ -1,0 +1,105 @@
+//! A job that keeps the device busy in a set pattern until it is told to stop: what the job under test shares the device with.
+//!
+//! It launches `simgpu_fill` on a few bytes (the simulated device's configuration decides how long that takes), so it costs next to no CPU.
+//! It runs while the file named by `--while` exists; a test that died leaves nothing running.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Parser;
+use weft_client_programs::gpu::{Argument, Gpu};
+
+/// A companion job
+#[derive(Debug, Parser)]
+struct Args {
+    /// Runs while this file exists
+    #[arg(long = "while", value_name = "FILE")]
+    runs_while: PathBuf,
+    /// Launches before each synchronisation
+    #[arg(long, default_value_t = 16)]
+    burst: u32,
+    /// What the host waits for at the end of a burst
+    #[arg(long, value_enum, default_value_t = End::Stream)]
+    end: End,
+    /// Pause after each synchronisation
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
+    pause: u64,
+    /// Ends by itself after so long
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    at_most: u64,
+    /// Written once the first burst is done
+    #[arg(long, value_name = "FILE")]
+    ready: Option<PathBuf>,
+    /// Written at the end: launches so far, as JSON
+    #[arg(long, value_name = "FILE")]
+    result: Option<PathBuf>,
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum End {
+    /// The stream.
+    Stream,
+    /// An event behind the launches.
+    Event,
+    /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM ends a token.
+    Copy,
+    /// The stream, where every second launch of the burst went to another one: it waits for this one by an event, and this one for it, as cuDNN's recurrent networks fork and join.
+    Join,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let gpu = Gpu::open()?;
+    let kernel = gpu.kernel("simgpu_fill")?;
+    let (stream, data) = (gpu.stream()?, gpu.allocate(64)?);
+    let (copies, launched, copied) = (gpu.stream()?, gpu.event()?, gpu.event()?);
+    let end = Instant::now() + Duration::from_secs(args.at_most);
+    let mut ready = args.ready;
+    let mut launches = 0u64;
+    while args.runs_while.exists() && Instant::now() < end {
+        if args.end == End::Join {
+            gpu.record(launched, stream)?;
+            gpu.wait_for(copies, launched)?;
+        }
+        for number in 0..args.burst {
+            let stream = match args.end {
+                End::Join if number % 2 == 1 => copies,
+                _ => stream,
+            };
+            let mut arguments = [Argument::Wide(data.address), Argument::Narrow(7), Argument::Wide(16)];
+            gpu.launch(kernel, 1, 32, &mut arguments, stream)?;
+            launches += 1;
+        }
+        match args.end {
+            End::Stream => gpu.synchronize(stream)?,
+            End::Event => {
+                gpu.record(launched, stream)?;
+                gpu.reach(launched)?;
+            }
+            End::Copy => {
+                gpu.record(launched, stream)?;
+                gpu.wait_for(copies, launched)?;
+                gpu.set_bytes(data, 0, copies)?;
+                gpu.record(copied, copies)?;
+                gpu.reach(copied)?;
+            }
+            End::Join => {
+                gpu.record(copied, copies)?;
+                gpu.wait_for(stream, copied)?;
+                gpu.synchronize(stream)?;
+            }
+        }
+        if let Some(file) = ready.take() {
+            std::fs::write(file, "ready\n")?;
+        }
+        if args.pause > 0 {
+            std::thread::sleep(Duration::from_micros(args.pause));
+        }
+    }
+    if let Some(file) = args.result {
+        std::fs::write(file, format!("{}\n", serde_json::json!({"launches": launches})))?;
+    }
+    Ok(())
+}
