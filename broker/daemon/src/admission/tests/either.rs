@@ -95,9 +95,9 @@ fn who_began_before_it_heard_has_device_memory() {
     // At the door, where nobody has seen the device yet: no reading, though NVML tells of devices.
     let late = broker.newcomer(3, "late".into());
     let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
-    broker.desk.book().comes(newcomer, true, None);
+    broker.desk.book().arrives(newcomer, true, None);
     broker.desk.on_device(late.client);
-    broker.desk.book().open_the_door(false);
+    broker.desk.book().let_on(false);
     assert_eq!((standing(&late), late.lane.seat.is_managed()), (Standing::Waits, false));
 }
 

@@ -127,11 +127,11 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
             ..Wants::default()
         };
         let newcomer = (&entry, &ToTheClient::nobody(), wants);
-        broker.desk.book().comes(newcomer, true, reading);
+        broker.desk.book().arrives(newcomer, true, reading);
         entry
     };
     // No time goes by, or as much as somebody stays there.
-    let open_at = |broker: &Broker, now| broker.desk.book().open_the_door_at(now, true);
+    let open_at = |broker: &Broker, now| broker.desk.book().let_on_at(now, true);
     let open = |broker: &Broker| open_at(broker, 0);
     // One has left, and nobody knows whether the driver has its memory again; a stranger came meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
@@ -162,17 +162,17 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     // Nobody sees it for long: then the last look counts, and a better one later.
     broker.desk.gone(first.client);
     // The looks above were taken some seconds from now.
-    broker.desk.book().seen.clear();
+    broker.desk.book().observer.forget_when();
     let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
     assert_eq!(standing(&late), Standing::Unknown);
-    open_at(&broker, clock::now() + newcomers::HOLDS);
+    open_at(&broker, clock::now() + arrivals::HOLDS);
     assert_eq!(standing(&late), Standing::Waits);
     broker
         .desk
         .book()
         .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&late), Standing::Admitted);
-    broker.desk.book().seen.clear();
+    broker.desk.book().observer.forget_when();
     // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody stays.
     broker.desk.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
@@ -180,6 +180,6 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     broker.desk.book().reads(&reading(7, "gpu", 0, clock::now()));
     let last = comes(&mut broker, None);
     assert_eq!(standing(&last), Standing::Unknown);
-    broker.desk.book().open_the_door(false);
+    broker.desk.book().let_on(false);
     assert_ne!(standing(&last), Standing::Unknown);
 }

@@ -169,14 +169,14 @@ fn where_nvml_tells_a_look_is_only_the_reason_to_ask_it() {
     let liar = broker.of_user(ANN, "gpu", 8 * GB, 1 << 20);
     broker.desk.book().context(liar.client, look(0, 0), true);
     assert_eq!(foreign(&broker), 0);
-    assert!(broker.desk.book().unseen.contains_key(&DeviceId(0)), "NVML is asked");
+    assert!(broker.desk.book().observer.asks(), "NVML is asked");
     let later = watch::Reading {
         at: clock::now() + 3_000_000_000,
         ..reading(2, 5 * GB)
     };
     broker.desk.book().reads(&later);
     assert_eq!(foreign(&broker), 3 * GB);
-    assert!(broker.desk.book().unseen.is_empty());
+    assert!(!broker.desk.book().observer.asks());
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_look_of_tomorrow_is_one_of_now() {
         },
     );
     let now = clock::now();
-    let seen = broker.desk.book().seen.get(&DeviceId(0)).copied();
+    let seen = broker.desk.book().observer.observed_at(DeviceId(0));
     assert!(seen.is_some_and(|seen| seen <= now), "{seen:?}");
     // A look of a moment later counts.
     broker.desk.book().sees("gpu", 8 * GB, clock::now());
