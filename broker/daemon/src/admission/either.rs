@@ -3,7 +3,7 @@
 //! What holds: a process is told once, with its admission, and is what it was told for as long as it runs. One that began without the broker's word has device memory, and the book goes by that.
 #![forbid(unsafe_code)]
 
-use super::Desk;
+use super::AdmissionHandle;
 use super::book::Book;
 use super::report::size;
 use weft_admission::{Backing, Decision, Event, Job};
@@ -31,7 +31,7 @@ pub fn warning(left: u64, peak: u64) -> String {
     )
 }
 
-impl Desk {
+impl AdmissionHandle {
     /// A client left open what its memory is, and has begun on device memory.
     pub fn on_device(&self, client: u64) {
         let mut book = self.book();

@@ -73,7 +73,7 @@ use watch::Watch;
 
 /// Admission, for all threads.
 #[derive(Debug, Clone)]
-pub struct Desk {
+pub struct AdmissionHandle {
     book: Arc<Mutex<Book>>,
     watch: Watch,
 }
@@ -84,9 +84,9 @@ const ANSWERS: Duration = Duration::from_millis(20);
 /// Between two questions while somebody waits.
 const LOOKS: Ns = 250_000_000;
 
-impl Desk {
+impl AdmissionHandle {
     /// With whoever the broker before this one left in `file`; without one with nobody, and nothing is kept.
-    pub fn new(policy: Policy, file: Option<PathBuf>) -> Desk {
+    pub fn new(policy: Policy, file: Option<PathBuf>) -> AdmissionHandle {
         let config = Config {
             policy,
             host_memory: host_memory(),
@@ -104,20 +104,20 @@ impl Desk {
             Some(page) => Book::go_on(config, ledger, page),
             None => Book::new(config, ledger),
         };
-        Desk {
+        AdmissionHandle {
             book: Arc::new(Mutex::new(book)),
             watch: Watch::none(),
         }
     }
 
     /// For many users: what one of them says counts for others only as far as others, or NVML, say so, too.
-    pub fn shared(self, shared: bool) -> Desk {
+    pub fn shared(self, shared: bool) -> AdmissionHandle {
         self.book().shared = shared;
         self
     }
 
     /// Measures what contexts take, asks NVML what is free, and keeps what is learnt in this file.
-    pub fn measuring(mut self, file: &Path) -> Desk {
+    pub fn measuring(mut self, file: &Path) -> AdmissionHandle {
         let mut book = self.book();
         book.measures = true;
         book.known = Known::begin(file.to_path_buf());
