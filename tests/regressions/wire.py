@@ -20,7 +20,7 @@ import struct
 import time
 from pathlib import Path
 
-PROTOCOL = Path(__file__).resolve().parents[2] / "broker" / "src" / "protocol" / "mod.rs"
+PROTOCOL = Path(__file__).resolve().parents[2] / "broker" / "protocol" / "src" / "lib.rs"
 VERSION = int(re.search(r"pub const VERSION: u32 = (\d+);", PROTOCOL.read_text()).group(1))
 LONGEST = 60 * 1024
 HEADER = 16

@@ -13,7 +13,7 @@ use super::{people, start, text};
 use weft_daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use weft_daemon::places::Places;
 use weft_daemon::server::Door;
-use weft_daemon::{admin, journal};
+use weft_daemon::{admin, log_file};
 use weft_scheduler::{Config, PolicyName};
 
 /// Run this user's broker (weft run starts one by itself), or one for all users of the machine
@@ -107,7 +107,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
-    let _journal = journal::begin();
+    let _log = log_file::begin();
     weft_daemon::run(&places, &options(&args))?;
     Ok(ExitCode::SUCCESS)
 }

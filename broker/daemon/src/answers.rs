@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::admin::{Answer, Question};
 use super::admission::Seeker;
 use super::elsewhere::Elsewhere;
-use super::keeper::{Keeper, Tell};
-use super::mailbox::{Desk, Notice};
+use super::mailbox::{Notice, SchedulerHandle};
 use super::options::Rights;
+use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Registry, identity};
 use super::said::{LONGEST_LABEL, clean};
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
@@ -24,13 +24,13 @@ use weft_protocol::control::is_uuid;
 #[derive(Debug, Clone)]
 pub struct Answers {
     /// Who has device memory.
-    pub admission: super::admission::Desk,
+    pub admission: super::admission::AdmissionHandle,
     /// Who is attached.
     pub registry: Arc<Registry>,
     /// The scheduler.
-    pub desk: Desk,
-    /// The keeper.
-    pub keeper: Keeper,
+    pub to_scheduler: SchedulerHandle,
+    /// The profile writer.
+    pub profile_writer: ProfileWriter,
     /// Set to end the broker.
     pub stop: Arc<AtomicBool>,
     /// When the broker started.
@@ -114,13 +114,13 @@ impl Answers {
             },
             Question::ProfileBegin { name } => match store::absolute(&name) {
                 Ok(called) => {
-                    self.keeper.tell(Tell::Begin(called));
+                    self.profile_writer.tell(ProfileMessage::Begin(called));
                     Answer::Done
                 }
                 Err(error) => Answer::Sorry(error.to_string()),
             },
-            Question::ProfileFlush { name } => self.sampled(&name, Tell::Flush),
-            Question::ProfileEnd { name } => self.sampled(&name, Tell::End),
+            Question::ProfileFlush { name } => self.sampled(&name, ProfileMessage::Flush),
+            Question::ProfileEnd { name } => self.sampled(&name, ProfileMessage::End),
             Question::Stop => {
                 self.stop.store(true, Ordering::Release);
                 Answer::Done
@@ -184,13 +184,13 @@ impl Answers {
     fn sampled(
         &self,
         name: &str,
-        tell: impl FnOnce(String, std::sync::mpsc::Sender<super::status::Sampled>) -> Tell,
+        tell: impl FnOnce(String, std::sync::mpsc::Sender<super::status::Sampled>) -> ProfileMessage,
     ) -> Answer {
         let called = match store::absolute(name) {
             Ok(called) => called,
             Err(error) => return Answer::Sorry(error.to_string()),
         };
-        match self.keeper.ask(|way| tell(called, way)) {
+        match self.profile_writer.ask(|way| tell(called, way)) {
             Some(sampled) => Answer::Sampled(sampled),
             None => Answer::Sorry("the disk does not answer".to_string()),
         }
@@ -221,7 +221,7 @@ impl Answers {
         for entry in &found {
             // Seen at once by whoever asks next; the scheduler tells the lane.
             entry.priority.store(priority, Ordering::Relaxed);
-            self.desk.tell(Notice::Priority(entry.client, priority));
+            self.to_scheduler.tell(Notice::Priority(entry.client, priority));
             self.admission.priority(entry.client, priority);
         }
         Answer::Set(found.len())
@@ -238,7 +238,7 @@ impl Answers {
         }
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let cores: Vec<DeviceStatus> = self
-            .desk
+            .to_scheduler
             .look()
             .into_iter()
             .flatten()
@@ -265,7 +265,7 @@ impl Answers {
                 delay_bound_us: self.delay_bound.as_micros() as u64,
                 longest_wait_ms: self.longest_wait.as_millis() as u64,
                 dilation: self.dilation,
-                waiting: self.desk.gauges.waiting().to_string(),
+                waiting: self.to_scheduler.gauges.waiting().to_string(),
                 attached: read(&self.registry.attached),
                 refused: read(&self.registry.refused),
                 goodbyes: sums.goodbyes,
@@ -273,10 +273,10 @@ impl Answers {
                 detached: sums.detached,
                 records_lost: sums.lost,
                 records: sums.records,
-                decisions: read(&self.desk.gauges.decisions),
-                turns: read(&self.desk.gauges.turns),
-                profile_failures: self.keeper.failures(),
-                last_trouble: self.desk.gauges.trouble(),
+                decisions: read(&self.to_scheduler.gauges.decisions),
+                turns: read(&self.to_scheduler.gauges.turns),
+                profile_failures: self.profile_writer.failures(),
+                last_trouble: self.to_scheduler.gauges.trouble(),
                 core: cores.first().map(|core| core.core.clone()),
                 devices: cores,
                 others: self.elsewhere.others(),

@@ -15,10 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_profiles::Gpu;
 
 use super::admission;
-use super::keeper::{Keeper, Tell};
-use super::mailbox::{Desk, Notice};
+use super::mailbox::{Notice, SchedulerHandle};
 use super::memory::{self, Memory};
 use super::mps;
+use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, LONGEST_NOTE, Registry};
 use super::said::{LONGEST_LABEL, clean};
 use super::status::Ending;
@@ -67,10 +67,10 @@ pub struct Signs {
 /// Starts the thread. It ends when the returned sender is dropped and [`Signs::stop`] is set.
 pub fn start(
     registry: Arc<Registry>,
-    desk: Desk,
-    keeper: Keeper,
+    to_scheduler: SchedulerHandle,
+    profile_writer: ProfileWriter,
     memory: Memory,
-    admission: admission::Desk,
+    admission: admission::AdmissionHandle,
     unknown_cost: Ns,
     signs: Signs,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
@@ -80,8 +80,8 @@ pub fn start(
         inbox,
         peers: HashMap::new(),
         registry,
-        desk,
-        keeper,
+        to_scheduler,
+        profile_writer,
         memory,
         admission,
         unknown_cost,
@@ -117,10 +117,10 @@ struct Control {
     inbox: Inbox,
     peers: HashMap<u64, Peer>,
     registry: Arc<Registry>,
-    desk: Desk,
-    keeper: Keeper,
+    to_scheduler: SchedulerHandle,
+    profile_writer: ProfileWriter,
     memory: Memory,
-    admission: admission::Desk,
+    admission: admission::AdmissionHandle,
     /// What a kernel is charged that nothing is known of, not even by its job's profile.
     unknown_cost: Ns,
     /// What is spent on each user.
@@ -195,7 +195,7 @@ impl Control {
             let waits = peer.entry.lane.seat.standing() == Standing::Waits;
             if waits != peer.waits {
                 peer.waits = waits;
-                self.desk.tell(Notice::Waits(*client, waits));
+                self.to_scheduler.tell(Notice::Waits(*client, waits));
             }
         }
     }
@@ -204,7 +204,7 @@ impl Control {
         let client = arrival.entry.client;
         if let Err(error) = self.inbox.add(client, arrival.receiver) {
             log::warn!("client {client}: {error}");
-            self.desk.tell(Notice::Gone(client, Ending::Detached));
+            self.to_scheduler.tell(Notice::Gone(client, Ending::Detached));
             return;
         }
         if let Some(trouble) = arrival.entry.profile_trouble() {
@@ -251,14 +251,14 @@ impl Control {
             ToBroker::Kernel { hash, id } => {
                 entry.named(hash, &[]);
                 if entry.is_kept() {
-                    self.keeper.tell(Tell::Named(client, hash, id));
+                    self.profile_writer.tell(ProfileMessage::Named(client, hash, id));
                 }
             }
             ToBroker::Graph { hash, kernels } => {
                 entry.named(hash, &kernels);
                 if entry.is_kept() {
                     let id = weft_kernel_id::KernelId::graph(hash, kernels.len());
-                    self.keeper.tell(Tell::Named(client, hash, id));
+                    self.profile_writer.tell(ProfileMessage::Named(client, hash, id));
                 }
             }
             ToBroker::Device {
@@ -268,10 +268,11 @@ impl Control {
                 driver,
                 mps,
             } => {
-                self.desk.tell(Notice::Device(client, uuid.clone()));
+                self.to_scheduler.tell(Notice::Device(client, uuid.clone()));
                 let mps = mps.unwrap_or_else(|| self.mps.runs());
-                self.desk.tell(Notice::Shares(client, mps));
-                self.memory.tell(memory::Tell::Device(client, uuid.clone(), memory));
+                self.to_scheduler.tell(Notice::Shares(client, mps));
+                self.memory
+                    .tell(memory::MemoryMessage::Device(client, uuid.clone(), memory));
                 let gpu = Gpu {
                     name: clean(&name, LONGEST_LABEL),
                     uuid,
@@ -288,20 +289,20 @@ impl Control {
                         let _ = peer.sender.send(ToClient::ForgetCosts);
                         warn(&peer.sender, &trouble);
                     }
-                    self.desk.tell(Notice::Unprofiled(client));
+                    self.to_scheduler.tell(Notice::Unprofiled(client));
                 }
                 if entry.is_kept() {
-                    self.keeper.tell(Tell::Device(client, gpu));
+                    self.profile_writer.tell(ProfileMessage::Device(client, gpu));
                 }
             }
-            ToBroker::Backed { start, bytes } => self.memory.tell(memory::Tell::Backed(client, start, bytes)),
-            ToBroker::Unbacked { start } => self.memory.tell(memory::Tell::Unbacked(client, start)),
+            ToBroker::Backed { start, bytes } => self.memory.tell(memory::MemoryMessage::Backed(client, start, bytes)),
+            ToBroker::Unbacked { start } => self.memory.tell(memory::MemoryMessage::Unbacked(client, start)),
             ToBroker::Forecast {
                 number,
                 period,
                 uses,
                 ends,
-            } => self.memory.tell(memory::Tell::Forecast {
+            } => self.memory.tell(memory::MemoryMessage::Forecast {
                 client,
                 number,
                 period,
@@ -310,14 +311,14 @@ impl Control {
             }),
             ToBroker::WorkingSet(set) => {
                 if entry.profiling {
-                    self.keeper.tell(Tell::WorkingSet(client, set));
+                    self.profile_writer.tell(ProfileMessage::WorkingSet(client, set));
                 }
             }
-            ToBroker::Touched { starts } => self.memory.tell(memory::Tell::Touched(client, starts)),
+            ToBroker::Touched { starts } => self.memory.tell(memory::MemoryMessage::Touched(client, starts)),
             // It lies where it lay; who is given it again says so.
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
-                self.desk.tell(Notice::Device(client, wants.uuid.clone()));
+                self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
                 let label = |said: &str| clean(said, LONGEST_LABEL);
                 let (user, gang) = entry.identity(&label(&wants.user), &label(&wants.gang));
                 self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
@@ -410,7 +411,7 @@ impl Control {
         }
         // A detached client was told of before; the scheduler no longer knows it.
         if self.registry.get(client).is_some() {
-            self.desk.tell(Notice::Gone(client, ending));
+            self.to_scheduler.tell(Notice::Gone(client, ending));
         }
     }
 }

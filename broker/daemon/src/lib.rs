@@ -1,11 +1,13 @@
-//! The daemon: drives the scheduling core with real time and real clients.
+//! The daemon: drives the pure crates (scheduler, paging, admission) with real time and real clients.
+//!
+//! Data goes one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
 //!
 //! Threads, and who touches what:
-//! * [`door`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
+//! * [`acceptor`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
 //! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
 //! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait that it lives;
 //! * [`admission`] says who may take device memory (told by the control thread);
-//! * [`keeper`] turns samples into profiles on the disk.
+//! * [`profile_writer`] turns samples into profiles on the disk.
 //!
 //! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
 #![deny(unsafe_code)]
@@ -18,29 +20,26 @@ use anyhow::{Context, Result};
 
 use crate::server::{Host, Listener};
 
+mod acceptor;
 pub mod admin;
 pub mod admission;
 mod answers;
 mod beat;
 mod beside;
 mod brought;
-#[doc(hidden)]
-pub mod by_hand;
 mod clock;
-mod company;
+mod co_runners;
 mod control;
 mod cores;
-mod door;
 mod elsewhere;
-mod houses;
-pub mod journal;
-mod keeper;
 mod lanes;
+pub mod log_file;
 mod mailbox;
 mod memory;
 pub mod mps;
 pub mod options;
 pub mod places;
+mod profile_writer;
 mod rank;
 mod refining;
 mod registry;
@@ -50,7 +49,10 @@ mod scheduler;
 pub mod server;
 pub mod status;
 pub mod store;
+#[doc(hidden)]
+pub mod test_driver;
 mod trace;
+mod user_pages;
 mod waiting;
 
 use options::Options;
@@ -77,30 +79,30 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     });
     let registry = Arc::new(registry::Registry::default());
     let gauges = Arc::new(OnceLock::new());
-    let (keeper, keeper_thread) =
-        keeper::start(keeper::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
+    let (profile_writer, profile_writer_thread) =
+        profile_writer::start(profile_writer::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
     let (memory, memory_thread) =
         memory::start(memory::Settings::of(options), trace.another()).context("cannot start a thread")?;
-    let (desk, scheduler_thread) = scheduler::start(scheduler::Setup {
+    let (to_scheduler, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
         listens: !options.switch_cost_said,
         spin: options.spin.decided(),
         host: Arc::clone(&host),
         registry: Arc::clone(&registry),
-        keeper: keeper.clone(),
+        profile_writer: profile_writer.clone(),
         trace,
         memory: memory.clone(),
         clock: clock::now,
     })
     .context("cannot start a thread")?;
-    let _ = gauges.set(Arc::clone(&desk.gauges));
-    memory.tell(memory::Tell::Desk(desk.clone()));
+    let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
+    memory.tell(memory::MemoryMessage::Scheduler(to_scheduler.clone()));
     // What is learnt of one user's jobs, and what they are called, is not for those of a broker for all.
     let known = match options.door.is_shared() {
         true => places.known(),
         false => store::folder().join(admission::KNOWN),
     };
-    let admission = admission::Desk::new(options.admission, Some(places.ledger()))
+    let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
         .shared(options.door.is_shared())
         .measuring(&known);
     for (uid, weight) in &options.rights.weights {
@@ -112,8 +114,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     };
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
-        desk.clone(),
-        keeper.clone(),
+        to_scheduler.clone(),
+        profile_writer.clone(),
         memory.clone(),
         admission.clone(),
         options.core.unknown_cost,
@@ -124,8 +126,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let answers = answers::Answers {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
-        desk: desk.clone(),
-        keeper: keeper.clone(),
+        to_scheduler: to_scheduler.clone(),
+        profile_writer: profile_writer.clone(),
         stop: Arc::clone(&stop),
         since: Instant::now(),
         socket: places.socket().to_path_buf(),
@@ -137,11 +139,11 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         rights: options.rights.clone(),
         elsewhere: elsewhere.clone(),
     };
-    let door = door::Door {
+    let acceptor = acceptor::Acceptor {
         host,
         registry: Arc::clone(&registry),
-        desk: desk.clone(),
-        keeper: keeper.clone(),
+        to_scheduler: to_scheduler.clone(),
+        profile_writer: profile_writer.clone(),
         control,
         answers,
         stop,
@@ -149,7 +151,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         entering: beside::Beside::new("weft-welcome", listener.accounts()),
         asking: beside::Beside::new("weft-answer", listener.accounts()),
         brought: Arc::default(),
-        most: door::most(),
+        most: acceptor::most(),
         elsewhere,
     };
     log::info!(
@@ -162,21 +164,21 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     if options.door.is_shared() {
         Rank::Door.take();
     }
-    let why = door.keep(&mut listener);
+    let why = acceptor.keep(&mut listener);
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());
     // The socket goes first: who comes now starts or finds another broker.
     drop(listener);
-    drop(door);
+    drop(acceptor);
     // Before the scheduler, which waits for the trace's last line.
-    memory.tell(memory::Tell::Stop);
+    memory.tell(memory::MemoryMessage::Stop);
     let _ = memory_thread.join();
-    desk.tell(mailbox::Notice::Stop);
+    to_scheduler.tell(mailbox::Notice::Stop);
     let _ = scheduler_thread.join();
     signs.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
     admission.close();
-    keeper.tell(keeper::Tell::Stop);
-    let _ = keeper_thread.join();
+    profile_writer.tell(profile_writer::ProfileMessage::Stop);
+    let _ = profile_writer_thread.join();
     Ok(())
 }

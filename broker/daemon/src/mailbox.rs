@@ -82,17 +82,17 @@ impl Gauges {
 
 /// The way to the scheduler thread.
 #[derive(Debug, Clone)]
-pub struct Desk {
+pub struct SchedulerHandle {
     notices: Sender<Notice>,
     host: Arc<Host>,
     /// What people see of it.
     pub gauges: Arc<Gauges>,
 }
 
-impl Desk {
+impl SchedulerHandle {
     /// The way to a scheduler that reads what is sent there.
-    pub(super) fn to(notices: Sender<Notice>, host: Arc<Host>) -> Desk {
-        Desk {
+    pub(super) fn to(notices: Sender<Notice>, host: Arc<Host>) -> SchedulerHandle {
+        SchedulerHandle {
             notices,
             host,
             gauges: Arc::default(),

@@ -15,7 +15,7 @@ use super::admission::{self, Process};
 use super::said::clean;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
-use crate::server::House;
+use crate::server::UserPage;
 use weft_protocol::fit::{ENOUGH, Fit};
 use weft_protocol::lane::Mode;
 use weft_protocol::seat::Standing;
@@ -68,7 +68,7 @@ pub struct Entry {
     /// Its user, as the kernel says.
     pub uid: u32,
     /// Its user's house in a shared broker; `None` in a private one.
-    pub house: Option<Arc<House>>,
+    pub house: Option<Arc<UserPage>>,
     talk: Mutex<Talk>,
 }
 
@@ -188,7 +188,7 @@ impl Entry {
     }
 
     /// The same, of this user and with this house.
-    pub fn of(self, uid: u32, house: Option<Arc<House>>) -> Entry {
+    pub fn of(self, uid: u32, house: Option<Arc<UserPage>>) -> Entry {
         Entry { uid, house, ..self }
     }
 

@@ -10,18 +10,18 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::company::Company;
+use super::co_runners::CoRunners;
 use super::cores::{Cores, Newcomer};
-use super::houses::Houses;
-use super::keeper::{self, Keeper};
 use super::lanes::{LaneWatch, Lie, Seen};
-use super::mailbox::{Desk, Gauges, Notice};
+use super::mailbox::{Gauges, Notice, SchedulerHandle};
 use super::memory::{self, Memory};
+use super::profile_writer::{self, ProfileWriter};
 use super::rank::Rank;
 use super::registry::{Entry, Registry, mode_name};
 use super::rota::Rota;
 use super::status::Ending;
 use super::trace::{Line, Trace};
+use super::user_pages::UserPages;
 use super::waiting::{Scene, Wait, Waiting};
 use crate::server::Host;
 use weft_protocol::Ns;
@@ -46,7 +46,7 @@ pub struct Setup {
     /// Who is attached.
     pub registry: Arc<Registry>,
     /// Where samples go.
-    pub keeper: Keeper,
+    pub profile_writer: ProfileWriter,
     /// Where decisions are written.
     pub trace: Trace,
     /// Who plans memory.
@@ -56,10 +56,10 @@ pub struct Setup {
 }
 
 /// Starts the thread.
-pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
+pub fn start(setup: Setup) -> std::io::Result<(SchedulerHandle, JoinHandle<()>)> {
     let (notices, incoming) = channel();
-    let desk = Desk::to(notices, Arc::clone(&setup.host));
-    let gauges = Arc::clone(&desk.gauges);
+    let to_scheduler = SchedulerHandle::to(notices, Arc::clone(&setup.host));
+    let gauges = Arc::clone(&to_scheduler.gauges);
     let thread = std::thread::Builder::new()
         .name("weft-scheduler".into())
         .spawn(move || {
@@ -68,7 +68,7 @@ pub fn start(setup: Setup) -> std::io::Result<(Desk, JoinHandle<()>)> {
             Rank::First.take();
             Scheduler::new(setup, incoming, gauges).run();
         })?;
-    Ok((desk, thread))
+    Ok((to_scheduler, thread))
 }
 
 /// What whoever drives the scheduler by hand is shown.
@@ -99,13 +99,13 @@ pub(super) struct Scheduler {
     waiting: Waiting,
     host: Arc<Host>,
     registry: Arc<Registry>,
-    keeper: Keeper,
+    profile_writer: ProfileWriter,
     trace: Trace,
     memory: Memory,
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
-    houses: Houses,
+    houses: UserPages,
     rota: Rota,
     /// Turns so far.
     turns: u64,
@@ -135,10 +135,10 @@ impl Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
             cores: Cores::new(setup.config, setup.listens),
-            houses: Houses::new(Arc::clone(&setup.host)),
+            houses: UserPages::new(Arc::clone(&setup.host)),
             host: setup.host,
             registry: setup.registry,
-            keeper: setup.keeper,
+            profile_writer: setup.profile_writer,
             trace: setup.trace,
             memory: setup.memory,
             incoming,
@@ -293,7 +293,7 @@ impl Scheduler {
 
     fn drain(&mut self, at: Option<u64>, turn: &mut Turn) {
         let mut liars: Vec<(u64, Lie)> = Vec::new();
-        let company = Company::of(&self.lanes, self.company_since);
+        let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
                 // As it was when it was looked at.
@@ -317,7 +317,8 @@ impl Scheduler {
             }
             if !self.seen.is_empty() {
                 company.say(lane.mode(), &mut self.seen);
-                self.keeper.seen(lane.client().0, std::mem::take(&mut self.seen));
+                self.profile_writer
+                    .seen(lane.client().0, std::mem::take(&mut self.seen));
             }
         }
         for (client, lie) in liars {
@@ -337,7 +338,7 @@ impl Scheduler {
                 let profile = entry.loaded.clone();
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
-                self.memory.tell(memory::Tell::Joined(Arc::clone(&entry)));
+                self.memory.tell(memory::MemoryMessage::Joined(Arc::clone(&entry)));
                 self.houses.comes(entry.house.as_ref(), self.cores.rows());
                 let guest = entry.house.is_some().then(|| self.rota.take(entry.uid));
                 let lane = LaneWatch::new(entry);
@@ -410,7 +411,7 @@ impl Scheduler {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;
         };
-        let company = Company::of(&self.lanes, self.company_since);
+        let company = CoRunners::of(&self.lanes, self.company_since);
         let mut lane = self.lanes.swap_remove(at);
         let lanes = &self.lanes;
         self.houses.stay(|house| {
@@ -423,7 +424,7 @@ impl Scheduler {
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
             lane.takes_guesses(&mut seen);
             company.say(lane.mode(), &mut seen);
-            self.keeper.seen(client, seen);
+            self.profile_writer.seen(client, seen);
         }
         // A detached client lives and must not wait for anybody.
         lane.tell_mode(Mode::Free);
@@ -437,8 +438,9 @@ impl Scheduler {
             Some(format!("{ending:?}").to_lowercase()),
         );
         self.registry.end(client, ending);
-        self.keeper.tell(keeper::Tell::Gone(Arc::clone(lane.entry())));
-        self.memory.tell(memory::Tell::Left(client));
+        self.profile_writer
+            .tell(profile_writer::ProfileMessage::Gone(Arc::clone(lane.entry())));
+        self.memory.tell(memory::MemoryMessage::Left(client));
         self.tell(now, Event::Gone(Client(client)));
     }
 
@@ -485,7 +487,7 @@ impl Scheduler {
                 let entry = Arc::clone(lane.entry());
                 self.company_since = now;
                 self.memory
-                    .tell(memory::Tell::Holds(entry.client, mode == Mode::Holder));
+                    .tell(memory::MemoryMessage::Holds(entry.client, mode == Mode::Holder));
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
                 left.map(|left| Event::Revoked { client, left })
             }
@@ -497,7 +499,7 @@ impl Scheduler {
                 let left = lane.grant(credit, bound.then_some(reading));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {
-                    self.memory.tell(memory::Tell::Runs(entry.client));
+                    self.memory.tell(memory::MemoryMessage::Runs(entry.client));
                 }
                 let what = if bound { "bound" } else { "unbound" };
                 self.mark(now, &entry, "grant", i64::try_from(credit).ok(), Some(what.to_string()));

@@ -1,6 +1,6 @@
 //! Deterministic simulation: the broker's real scheduler among processes that come, die, stall, lie, fork and change priority at any event, with clocks that jump.
 //!
-//! A run is a seed. The scheduler is the daemon's own (`weft_daemon::by_hand`): its core, its way of reading lanes as allegations, its way of carrying out
+//! A run is a seed. The scheduler is the daemon's own (`weft_daemon::test_driver`): its core, its way of reading lanes as allegations, its way of carrying out
 //! decisions and of waiting, on real shared memory; only its clock and its thread are the world's. Clients are written after the interposer, on the same
 //! memory and with the same code at the credit word. `check` says what must hold, and when it is looked at.
 //!

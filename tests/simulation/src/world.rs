@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weft_daemon::by_hand::{ByHand, Ending, Guest, Moment, Visitors, Wait};
 use weft_daemon::server::Host;
+use weft_daemon::test_driver::{Ending, FakeClient, FakeClients, Moment, TestDriver, Wait};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Decision, Event, Mode, Ns};
 
@@ -53,7 +53,7 @@ pub(crate) struct World {
     broker_sleeps: bool,
     broker_naps: bool,
     chance: Chance,
-    visitors: Option<Visitors>,
+    visitors: Option<FakeClients>,
     pub(crate) processes: Vec<Process>,
     arrivals: Vec<Job>,
     troubles: VecDeque<(Ns, Trouble)>,
@@ -106,7 +106,7 @@ pub(crate) fn start(scenario: &Scenario, manner: Manner, prepare: impl FnOnce(&m
         let world = Rc::clone(&world);
         Box::new(move |moment: Moment<'_>| world.borrow_mut().moment(&moment))
     };
-    let made = ByHand::new(scenario.config.clone(), scenario.spin, clock::broker, watcher);
+    let made = TestDriver::new(scenario.config.clone(), scenario.spin, clock::broker, watcher);
     let (mut broker, visitors) = match made {
         Ok(made) => made,
         Err(error) => {

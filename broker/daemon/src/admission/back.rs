@@ -109,7 +109,7 @@ impl Book {
             gang.absent.retain(|absent| absent.process != process);
             gang.members.insert(client, member);
         }
-        self.changed = true;
+        self.ledger.mark(true);
         match (wants.runs, part) {
             (Some(has), Some(part)) => {
                 // It was let in just before the broker was killed, did not hear as what, and began.

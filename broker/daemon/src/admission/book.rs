@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
+use super::arrivals::Arrivals;
 use super::back::Absent;
+use super::device_observer::{Blur, DeviceObserver, Seated};
 use super::devices::Said;
 use super::either::{self, cramped};
-use super::growing::Grower;
+use super::growing::Growth;
 use super::known::Known;
 use super::learnt::{Learnt, Took};
-use super::ledger::{KeptJob, Ledger, Page};
-use super::look::{Believed, Blur, Departed, Picture, Seated};
-use super::newcomers::Newcomer;
-use super::places::Promise;
+use super::ledger::{KeptJob, Ledger, LedgerState, Page};
+use super::places::Promises;
 use super::process::Process;
 use super::rows::FreedRow;
 use super::still::Still;
@@ -119,28 +119,19 @@ pub struct Book {
     pub known: Known,
     /// What a context takes is measured on devices of which that is not known.
     pub measures: bool,
-    /// The last picture of each device.
-    pub pictures: HashMap<DeviceId, Picture>,
-    /// When all of a device was last seen, and what was free of it at the last look, seen or not.
-    pub seen: HashMap<DeviceId, Ns>,
-    pub glimpsed: HashMap<DeviceId, u64>,
-    /// What jobs of several users saw of a device, where NVML does not tell.
-    pub believed: HashMap<DeviceId, Believed>,
-    /// Devices that NVML is to be asked of since something changed there, and how often still.
-    pub unseen: BTreeMap<DeviceId, u32>,
-    /// Who comes and is not in yet.
-    pub door: Vec<Newcomer>,
-    /// Who runs and waits for more.
-    pub growers: Vec<Grower>,
+    /// What is known of the devices' memory.
+    pub observer: DeviceObserver,
+    /// The clients that have asked and are not in yet.
+    pub arrivals: Arrivals,
+    /// The clients that run and wait for more.
+    pub growth: Growth,
     /// Who ended of late, the latest last.
     pub freed: VecDeque<FreedRow>,
     /// Places of jobs that have not come yet.
-    pub promised: Vec<Promise>,
+    pub promises: Promises,
     pub next: u64,
     pub sums: [u64; 4],
     pub out: Vec<Decision>,
-    /// Those who left a little while ago.
-    pub departed: Vec<Departed>,
     /// When the absent were looked for last.
     pub looked: u64,
     /// When the suspended were.
@@ -150,9 +141,8 @@ pub struct Book {
     /// When NVML was asked last because somebody waits, and the number of the answer that was read last.
     pub watched: Ns,
     pub read: u64,
-    /// What the ledger has is not what is so.
-    pub changed: bool,
-    pub ledger: Option<Ledger>,
+    /// What is kept for the next broker.
+    pub ledger: LedgerState,
 }
 
 pub const ADMITTED: usize = 0;
@@ -178,36 +168,30 @@ impl Book {
             learnt: Learnt::default(),
             known: Known::default(),
             measures: false,
-            pictures: HashMap::new(),
-            seen: HashMap::new(),
-            glimpsed: HashMap::new(),
-            believed: HashMap::new(),
-            unseen: BTreeMap::new(),
-            door: Vec::new(),
-            growers: Vec::new(),
+            observer: DeviceObserver::default(),
+            arrivals: Arrivals::default(),
+            growth: Growth::default(),
             freed: VecDeque::new(),
-            promised: Vec::new(),
+            promises: Promises::default(),
             next: 0,
             sums: [0; 4],
             out: Vec::new(),
-            departed: Vec::new(),
             looked: 0,
             looked_for_suspended: 0,
             positions: 0,
             watched: 0,
             read: 0,
-            changed: false,
-            ledger,
+            ledger: LedgerState::new(ledger),
         }
     }
 
     pub fn tell(&mut self, event: Event) {
-        self.changed |= event != Event::Tick;
+        self.ledger.mark(event != Event::Tick);
         if let Event::Ends(job) = event {
-            self.growers.retain(|grower| grower.job != job);
+            self.growth.forget(job);
         }
         self.machine.handle(clock::now(), event, &mut self.out);
-        self.changed |= !self.out.is_empty();
+        self.ledger.mark(!self.out.is_empty());
     }
 
     pub fn user(&mut self, name: &str) -> User {
@@ -552,14 +536,16 @@ impl Book {
 
     /// Writes down what is so, if it is not.
     fn keep(&mut self) {
-        if !std::mem::take(&mut self.changed) {
-            return;
+        if self.ledger.take_stale() {
+            self.ledger.write(self.page().as_ref());
         }
-        let Some(ledger) = &self.ledger else { return };
+    }
+
+    /// What the next broker is to know; `None`: nothing.
+    fn page(&self) -> Option<Page> {
         let (waiting, running) = self.machine.count();
         if waiting + running == 0 && self.weights.is_empty() {
-            ledger.put(None);
-            return;
+            return None;
         }
         let kept = |(job, gang): (&Job, &Gang)| KeptJob {
             job: *job,
@@ -584,7 +570,7 @@ impl Book {
                 )
                 .collect(),
         };
-        ledger.put(Some(&Page {
+        Some(Page {
             devices: self.devices.clone(),
             users: self.users.clone(),
             weights: self.weights.clone(),
@@ -592,15 +578,13 @@ impl Book {
             next: self.next,
             sums: self.sums,
             ..Page::new(self.machine.keep())
-        }));
+        })
     }
 
     /// The last page stays: those who run on are in it.
     pub fn close(&mut self) {
         self.keep();
-        if let Some(ledger) = self.ledger.take() {
-            ledger.finish();
-        }
+        self.ledger.close();
         self.known.close();
     }
 }

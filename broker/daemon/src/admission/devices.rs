@@ -67,10 +67,7 @@ impl Book {
             Some(slot) => *slot = uuid.to_string(),
             None => self.devices.push(uuid.to_string()),
         }
-        self.pictures.remove(&id);
-        self.seen.remove(&id);
-        self.glimpsed.remove(&id);
-        self.believed.remove(&id);
+        self.observer.forget(id);
         self.said.insert(
             id,
             Said {

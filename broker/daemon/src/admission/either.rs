@@ -3,9 +3,9 @@
 //! What holds: a process is told once, with its admission, and is what it was told for as long as it runs. One that began without the broker's word has device memory, and the book goes by that.
 #![forbid(unsafe_code)]
 
+use super::AdmissionHandle;
 use super::book::Book;
 use super::report::size;
-use super::{Desk, newcomers};
 use weft_admission::{Backing, Decision, Event, Job};
 use weft_protocol::control::{ToClient, Wants};
 
@@ -31,11 +31,11 @@ pub fn warning(left: u64, peak: u64) -> String {
     )
 }
 
-impl Desk {
+impl AdmissionHandle {
     /// A client left open what its memory is, and has begun on device memory.
     pub fn on_device(&self, client: u64) {
         let mut book = self.book();
-        newcomers::is_on_device(&mut book.door, client);
+        book.arrivals.is_on_device(client);
         if let Some(job) = book.clients.get(&client).copied() {
             book.is_on_device(job);
         }

@@ -8,7 +8,7 @@ use super::learnt::Learnt;
 use super::ledger::{KeptJob, Page};
 use super::process::Process;
 use super::watch::Watch;
-use super::{Desk, Look, known, report};
+use super::{AdmissionHandle, Look, known, report};
 use crate::registry::{Entry, Newcomer};
 use crate::server::ToTheClient;
 use weft_admission::{Admission, Ask, Config, Device, DeviceId, Event, Job, Need, User};
@@ -97,7 +97,7 @@ pub fn known(text: &[u8]) -> bool {
 
 /// Admission and some clients that say what they like.
 pub struct Room {
-    desk: Desk,
+    handle: AdmissionHandle,
     clients: Vec<Arc<Entry>>,
     sender: ToTheClient,
 }
@@ -110,7 +110,7 @@ impl Room {
         let lane = || Some(Arc::new(SharedLane::lane().ok()?));
         let clients: Option<Vec<_>> = (1..=CLIENTS).map(|client| Some(entry(client, lane()?))).collect();
         Some(Room {
-            desk: empty(),
+            handle: empty(),
             clients: clients?,
             sender,
         })
@@ -123,12 +123,12 @@ impl Room {
         };
         let client = entry.client;
         match message {
-            ToBroker::Wants(wants) => self.desk.wants(entry, &self.sender, wants),
-            ToBroker::More { bytes, patience } => self.desk.more(client, bytes, patience),
-            ToBroker::NoMore => self.desk.no_more(client),
-            ToBroker::OnDevice => self.desk.on_device(client),
-            ToBroker::WaitsNoMore | ToBroker::Goodbye => self.desk.gone(client),
-            ToBroker::Context { free, held, own, at } => self.desk.context(client, Look { free, held, own, at }),
+            ToBroker::Wants(wants) => self.handle.wants(entry, &self.sender, wants),
+            ToBroker::More { bytes, patience } => self.handle.more(client, bytes, patience),
+            ToBroker::NoMore => self.handle.no_more(client),
+            ToBroker::OnDevice => self.handle.on_device(client),
+            ToBroker::WaitsNoMore | ToBroker::Goodbye => self.handle.gone(client),
+            ToBroker::Context { free, held, own, at } => self.handle.context(client, Look { free, held, own, at }),
             ToBroker::Note(line) => entry.note(&line),
             _ => {}
         }
@@ -136,23 +136,23 @@ impl Room {
 
     /// Time goes by, and somebody looks.
     pub fn tick(&self) {
-        self.desk.tick();
-        look(&self.desk.book());
+        self.handle.tick();
+        look(&self.handle.book());
     }
 
     /// All clients are gone. Whatever they said, nobody runs or waits then: this panics else.
     pub fn close(&mut self) {
         for entry in &self.clients {
-            self.desk.gone(entry.client);
+            self.handle.gone(entry.client);
         }
-        let left = self.desk.book().clients.len();
+        let left = self.handle.book().clients.len();
         assert_eq!(left, 0, "clients that are gone are still in the book");
-        self.desk = empty();
+        self.handle = empty();
     }
 }
 
-fn empty() -> Desk {
-    Desk {
+fn empty() -> AdmissionHandle {
+    AdmissionHandle {
         book: Arc::new(Mutex::new(Book::new(Config::default(), None))),
         watch: Watch::none(),
     }

@@ -20,24 +20,100 @@ const BRIEF: Ns = 1_000_000_000;
 /// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to begin for his turn. For how long he keeps others out meanwhile the core knows.
 const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
 
-/// Who waits.
+/// A client that runs and waits for more memory.
 #[derive(Debug)]
 pub struct Grower {
-    pub client: u64,
+    client: u64,
     /// Its job, of which one process waits at a time.
-    pub job: Job,
+    job: Job,
     /// All that it wants, of which some is there.
     bytes: u64,
-    /// What is lacking.
-    pub lacks: u64,
-    /// Since when.
-    pub since: Ns,
+    /// What is lacking, bytes.
+    lacks: u64,
+    since: Ns,
     until: Ns,
     /// Its person has been told, or is not to be.
     told: bool,
 }
 
+/// The clients that run and wait for more memory, in the order in which they asked.
+#[derive(Debug, Default)]
+pub struct Growth(Vec<Grower>);
+
+impl Growth {
+    /// Whether no client waits for more.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Grower> {
+        self.0.iter()
+    }
+
+    /// Bytes that a job lacks.
+    pub fn lacks(&self, job: Job) -> u64 {
+        let own = self.0.iter().filter(|grower| grower.job == job);
+        own.map(|grower| grower.lacks).sum()
+    }
+
+    /// A job has ended: none of its clients waits any more.
+    pub fn forget(&mut self, job: Job) {
+        self.0.retain(|grower| grower.job != job);
+    }
+
+    fn has(&self, job: Job) -> bool {
+        self.0.iter().any(|grower| grower.job == job)
+    }
+
+    fn push(&mut self, grower: Grower) {
+        self.0.push(grower);
+    }
+
+    /// The first of which this is so waits no more.
+    fn remove(&mut self, is: impl Fn(&Grower) -> bool) -> Option<Grower> {
+        let at = self.0.iter().position(is)?;
+        Some(self.0.remove(at))
+    }
+
+    /// Those that are to hear that they wait, and what; each once.
+    fn take_lines(&mut self, now: Ns) -> Vec<(Job, u64, String)> {
+        let mut lines = Vec::new();
+        for grower in self.0.iter_mut().filter(|grower| grower.is_to_hear(now)) {
+            grower.told = true;
+            lines.push((grower.job, grower.client, grower.line()));
+        }
+        lines
+    }
+
+    /// The clients that have waited for as long as they meant to.
+    fn late(&self, now: Ns) -> Vec<u64> {
+        let late = self.0.iter().filter(|grower| grower.until <= now);
+        late.map(|grower| grower.client).collect()
+    }
+}
+
 impl Grower {
+    /// The client that waits.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// Its job.
+    pub fn job(&self) -> Job {
+        self.job
+    }
+
+    /// What it lacks, bytes.
+    pub fn lacking(&self) -> u64 {
+        self.lacks
+    }
+
+    /// When it began to wait.
+    pub fn since(&self) -> Ns {
+        self.since
+    }
+
     /// Whether it is time to say that it waits.
     fn is_to_hear(&self, now: Ns) -> bool {
         !self.told && now.saturating_sub(self.since) >= BRIEF
@@ -65,7 +141,7 @@ impl Book {
         if lacks == 0 {
             return self.answer(client, Some(bytes));
         }
-        let alone = self.growers.iter().all(|grower| grower.job != job);
+        let alone = !self.growth.has(job);
         self.tell(match patience > 0 && alone {
             true => Event::GrowsInTime(job, lacks),
             false => Event::Grows(job, lacks),
@@ -82,7 +158,7 @@ impl Book {
             }
             None => {
                 let since = clock::now();
-                self.growers.push(Grower {
+                self.growth.push(Grower {
                     client,
                     job,
                     bytes,
@@ -109,17 +185,16 @@ impl Book {
 
     /// Says to those who have waited for a moment that they wait, and for how long at most: they do so inside an allocation, where nothing else shows it.
     fn tells_who_grows(&mut self, now: Ns) {
-        for grower in self.growers.iter_mut().filter(|grower| grower.is_to_hear(now)) {
-            grower.told = true;
-            let Some(gang) = self.gangs.get_mut(&grower.job) else {
+        for (job, client, line) in self.growth.take_lines(now) {
+            let Some(gang) = self.gangs.get_mut(&job) else {
                 continue;
             };
             gang.told += 1;
             if gang.told > TOLD {
                 continue;
             }
-            if let Some(member) = gang.members.get(&grower.client) {
-                let _ = member.sender.send(ToClient::Said(grower.line()));
+            if let Some(member) = gang.members.get(&client) {
+                let _ = member.sender.send(ToClient::Said(line));
             }
         }
     }
@@ -141,8 +216,7 @@ impl Book {
 
     /// The core has decided on who waited for more, if he did.
     pub fn has_grown(&mut self, job: Job, granted: bool) {
-        if let Some(at) = self.growers.iter().position(|grower| grower.job == job) {
-            let grower = self.growers.remove(at);
+        if let Some(grower) = self.growth.remove(|grower| grower.job == job) {
             self.answer(grower.client, granted.then_some(grower.bytes));
         }
     }
@@ -156,8 +230,7 @@ impl Book {
 
     /// A client does not wait for more any longer.
     pub fn grows_no_more(&mut self, client: u64) {
-        if let Some(at) = self.growers.iter().position(|grower| grower.client == client) {
-            let grower = self.growers.remove(at);
+        if let Some(grower) = self.growth.remove(|grower| grower.client == client) {
             self.tell(Event::GrowsNoMore(grower.job));
             self.answer(client, None);
             self.carry_out();
@@ -166,10 +239,9 @@ impl Book {
 
     /// A client has waited for more for as long as it meant to, and hears that there is none.
     pub fn grows_in_vain(&mut self, client: u64) {
-        let Some(at) = self.growers.iter().position(|grower| grower.client == client) else {
+        let Some(grower) = self.growth.remove(|grower| grower.client == client) else {
             return;
         };
-        let grower = self.growers.remove(at);
         self.sums[DENIED] += 1;
         self.notes_denial(grower.job);
         self.tell(Event::GrowsNoMore(grower.job));
@@ -181,9 +253,7 @@ impl Book {
     pub fn look_at_the_growing(&mut self) {
         let now = clock::now();
         self.tells_who_grows(now);
-        let late = self.growers.iter().filter(|grower| grower.until <= now);
-        let late: Vec<u64> = late.map(|grower| grower.client).collect();
-        for client in late {
+        for client in self.growth.late(now) {
             self.grows_in_vain(client);
         }
     }

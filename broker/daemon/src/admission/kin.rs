@@ -178,13 +178,16 @@ impl Book {
                 who: Tied::Begins(row.ask.job),
             });
         }
-        for grower in &self.growers {
-            let needs = self.machine.share(grower.job).map(|(device, _)| (device, grower.lacks));
+        for grower in self.growth.iter() {
+            let needs = self
+                .machine
+                .share(grower.job())
+                .map(|(device, _)| (device, grower.lacking()));
             waits.push(Wait {
-                family: family(&grower.job),
+                family: family(&grower.job()),
                 needs,
-                since: grower.since,
-                who: Tied::Grows(grower.client),
+                since: grower.since(),
+                who: Tied::Grows(grower.client()),
             });
         }
         let mut stuck: BTreeSet<Job> = waits.iter().map(|wait| wait.family).collect();

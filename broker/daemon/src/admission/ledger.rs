@@ -262,6 +262,44 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
     })
 }
 
+/// The ledger, and whether it says what is so.
+#[derive(Debug, Default)]
+pub struct LedgerState {
+    ledger: Option<Ledger>,
+    stale: bool,
+}
+
+impl LedgerState {
+    /// With a ledger, if anything is to be kept. It says what is so.
+    pub fn new(ledger: Option<Ledger>) -> LedgerState {
+        LedgerState { ledger, stale: false }
+    }
+
+    /// Something changed, if this is true.
+    pub fn mark(&mut self, changed: bool) {
+        self.stale |= changed;
+    }
+
+    /// Whether a page is to be written. It is taken to be written then.
+    pub fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.stale) && self.ledger.is_some()
+    }
+
+    /// Writes this page; `None`: there is nothing to keep.
+    pub fn write(&self, page: Option<&Page>) {
+        if let Some(ledger) = &self.ledger {
+            ledger.put(page);
+        }
+    }
+
+    /// Ends the writing. The last page stays.
+    pub fn close(&mut self) {
+        if let Some(ledger) = self.ledger.take() {
+            ledger.finish();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

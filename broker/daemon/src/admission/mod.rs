@@ -1,11 +1,11 @@
 //! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their seats.
 //!
 //! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
-//! * [`devices`]: what devices are there; [`look`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
+//! * [`devices`]: what devices are there; [`device_observer`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
 //! * [`either`]: jobs that leave open what their memory is;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
-//! * [`newcomers`]: those who come while what is free of their device is not known;
+//! * [`arrivals`]: those who come while what is free of their device is not known;
 //! * [`kin`]: jobs on several devices;
 //! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
@@ -33,8 +33,10 @@ use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 use weft_protocol::seat::Standing;
 
+mod arrivals;
 mod back;
 mod book;
+mod device_observer;
 mod devices;
 mod either;
 #[doc(hidden)]
@@ -45,8 +47,6 @@ mod kin;
 mod known;
 mod learnt;
 mod ledger;
-mod look;
-mod newcomers;
 mod places;
 mod process;
 mod report;
@@ -58,9 +58,9 @@ mod telling;
 mod tests;
 mod watch;
 
+pub use device_observer::Look;
 pub use known::FILE as KNOWN;
 pub use learnt::Took;
-pub use look::Look;
 pub use places::{Offer, Place, Seeker};
 pub use process::{Process, is_stopped};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
@@ -73,20 +73,20 @@ use watch::Watch;
 
 /// Admission, for all threads.
 #[derive(Debug, Clone)]
-pub struct Desk {
+pub struct AdmissionHandle {
     book: Arc<Mutex<Book>>,
     watch: Watch,
 }
 
-/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`newcomers`]).
+/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`arrivals`]).
 const ANSWERS: Duration = Duration::from_millis(20);
 
 /// Between two questions while somebody waits.
 const LOOKS: Ns = 250_000_000;
 
-impl Desk {
+impl AdmissionHandle {
     /// With whoever the broker before this one left in `file`; without one with nobody, and nothing is kept.
-    pub fn new(policy: Policy, file: Option<PathBuf>) -> Desk {
+    pub fn new(policy: Policy, file: Option<PathBuf>) -> AdmissionHandle {
         let config = Config {
             policy,
             host_memory: host_memory(),
@@ -104,20 +104,20 @@ impl Desk {
             Some(page) => Book::go_on(config, ledger, page),
             None => Book::new(config, ledger),
         };
-        Desk {
+        AdmissionHandle {
             book: Arc::new(Mutex::new(book)),
             watch: Watch::none(),
         }
     }
 
     /// For many users: what one of them says counts for others only as far as others, or NVML, say so, too.
-    pub fn shared(self, shared: bool) -> Desk {
+    pub fn shared(self, shared: bool) -> AdmissionHandle {
         self.book().shared = shared;
         self
     }
 
     /// Measures what contexts take, asks NVML what is free, and keeps what is learnt in this file.
-    pub fn measuring(mut self, file: &Path) -> Desk {
+    pub fn measuring(mut self, file: &Path) -> AdmissionHandle {
         let mut book = self.book();
         book.measures = true;
         book.known = Known::begin(file.to_path_buf());
@@ -134,10 +134,10 @@ impl Desk {
     /// A client is about to touch a device.
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
         // What strangers have now, not what they had when somebody looked last. Where others are at the door it is being asked.
-        let asks = wants.runs.is_none() && self.book().door.is_empty();
+        let asks = wants.runs.is_none() && self.book().arrivals.is_empty();
         let reading = if asks { self.watch.fresh(ANSWERS) } else { None };
         self.book()
-            .comes((entry, sender, wants), self.watch.tells(), reading.as_ref());
+            .arrives((entry, sender, wants), self.watch.tells(), reading.as_ref());
     }
 
     /// Where a job that has not begun fits best. The place is promised to it for a while.
@@ -167,7 +167,7 @@ impl Desk {
     /// A client is gone, or waits no more.
     pub fn gone(&self, client: u64) {
         let mut book = self.book();
-        if book.turns_round(client) {
+        if book.arrivals.remove(client) {
             return;
         }
         book.grows_no_more(client);
@@ -190,7 +190,7 @@ impl Desk {
             left = runs_on.map(|device| (device, member.process));
         }
         if let Some((device, process)) = left {
-            book.departs(device, process);
+            book.observer.exits(device, process);
         }
         book.leaves(job);
         book.carry_out();
@@ -223,34 +223,31 @@ impl Desk {
     pub fn tick(&self) {
         let mut book = self.book();
         book.look_for_the_absent();
-        book.look_after_the_departed();
+        book.observer.look_after_the_exited();
         book.look_for_the_suspended();
         book.look_at_the_growing();
-        let waited_for = book.machine.count().0 > 0 || !book.growers.is_empty();
-        let looks = waited_for || !book.door.is_empty() || !book.unseen.is_empty();
+        let waited_for = book.machine.count().0 > 0 || !book.growth.is_empty();
+        let looks = waited_for || !book.arrivals.is_empty() || book.observer.asks();
         if looks && let Some(reading) = self.watch.last(book.read) {
             book.reads(&reading);
         }
-        if !book.door.is_empty() {
-            book.open_the_door(self.watch.tells());
-            if !book.door.is_empty() {
+        if !book.arrivals.is_empty() {
+            book.let_on(self.watch.tells());
+            if !book.arrivals.is_empty() {
                 self.watch.ask();
             }
         }
         let now = clock::now();
         if looks && now.saturating_sub(book.watched) >= LOOKS {
             book.watched = now;
-            book.unseen.retain(|_, tries| {
-                *tries = tries.saturating_sub(1);
-                *tries > 0
-            });
+            book.observer.asked();
             self.watch.ask();
             if waited_for {
                 book.look_at_the_unseen(self.watch.tells());
                 book.tells_positions();
             }
         }
-        if book.machine.count().0 == 0 && book.growers.is_empty() {
+        if book.machine.count().0 == 0 && book.growth.is_empty() {
             return;
         }
         book.untie();
@@ -265,8 +262,8 @@ impl Desk {
         let book = self.book();
         let now = clock::now();
         let seconds = |since: Ns| now.saturating_sub(since) as f64 / 1e9;
-        let door = book.door.iter().map(newcomers::Newcomer::waits);
-        let growers = book.growers.iter().map(|grower| (grower.client, grower.since));
+        let arrivals = book.arrivals.waits();
+        let growers = book.growth.iter().map(|grower| (grower.client(), grower.since()));
         let queued = book.machine.view().waiting;
         let queued = queued.iter().flat_map(|row| {
             let members = book
@@ -276,7 +273,8 @@ impl Desk {
                 .flat_map(|gang| gang.members.keys());
             members.map(|client| (*client, row.came))
         });
-        door.chain(growers)
+        arrivals
+            .chain(growers)
             .chain(queued)
             .map(|(client, since)| (client, seconds(since)))
             .collect()

@@ -76,7 +76,7 @@ pub struct Place {
 
 /// A place that was promised.
 #[derive(Debug)]
-pub struct Promise {
+struct Promise {
     gang: String,
     process: Process,
     until: Ns,
@@ -85,17 +85,46 @@ pub struct Promise {
     device: String,
 }
 
+/// The places that are promised, the oldest first.
+#[derive(Debug, Default)]
+pub struct Promises(Vec<Promise>);
+
+impl Promises {
+    /// Forgets those that are over, and what this seeker was promised before. `came`: whether a job of
+    /// this name is here.
+    fn prune(&mut self, now: Ns, seeker: &Seeker, came: impl Fn(&str) -> bool) {
+        self.0.retain(|promise| {
+            let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
+            !came(&promise.gang) && now < promise.until && promise.process.runs() != Some(false) && !same
+        });
+    }
+
+    /// What was promised where, by the devices' numbers.
+    fn asks(&self, number: impl Fn(&str) -> Option<DeviceId>) -> Vec<(Ask, DeviceId)> {
+        let known = |promise: &Promise| Some((promise.ask.clone(), number(&promise.device)?));
+        self.0.iter().filter_map(known).collect()
+    }
+
+    /// One more. Where there are too many, the same user's oldest goes; where he has none, this one.
+    fn push(&mut self, promise: Promise) {
+        let user = promise.ask.user;
+        let own = self.0.iter().filter(|it| it.ask.user == user).count();
+        if own >= EACH || self.0.len() >= MOST {
+            let oldest = self.0.iter().position(|it| it.ask.user == user);
+            oldest.map(|at| self.0.remove(at));
+        }
+        self.0.push(promise);
+        self.0.truncate(MOST);
+    }
+}
+
 impl Book {
     /// Where a job fits best.
     pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
         let now = clock::now();
-        let (gangs, mut promised) = (&self.gangs, std::mem::take(&mut self.promised));
-        promised.retain(|promise| {
-            let came = gangs.values().any(|gang| gang.name == promise.gang);
-            let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
-            !came && now < promise.until && promise.process.runs() != Some(false) && !same
-        });
-        self.promised = promised;
+        let gangs = &self.gangs;
+        let came = |name: &str| gangs.values().any(|gang| gang.name == name);
+        self.promises.prune(now, seeker, came);
         // What is not known is as large as is said, for this answer alone.
         let mut machine = self.machine.clone();
         let mut numbers: Vec<(String, DeviceId)> = self.devices.iter().cloned().zip((0..).map(DeviceId)).collect();
@@ -144,11 +173,7 @@ impl Book {
             Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)
         });
         let strangers: Vec<(DeviceId, u64)> = strangers.collect();
-        let promises: Vec<(Ask, DeviceId)> = self
-            .promised
-            .iter()
-            .filter_map(|it| Some((it.ask.clone(), number(&it.device)?)))
-            .collect();
+        let promises = self.promises.asks(number);
         let candidate = Candidate {
             ask,
             stated: seeker.memory.is_some(),
@@ -159,17 +184,7 @@ impl Book {
             .find(|(_, id)| *id == placed.device)
             .map(|(uuid, _)| uuid);
         let uuid = uuid.unwrap_or_default();
-        let own = self
-            .promised
-            .iter()
-            .filter(|it| it.ask.user == candidate.ask.user)
-            .count();
-        if own >= EACH || self.promised.len() >= MOST {
-            // His oldest promise goes; where that is none of his, he has none.
-            let oldest = self.promised.iter().position(|it| it.ask.user == candidate.ask.user);
-            oldest.map(|at| self.promised.remove(at));
-        }
-        self.promised.push(Promise {
+        self.promises.push(Promise {
             gang: seeker.gang.clone(),
             process: match seeker.unseen {
                 true => Process::unseen(seeker.pid),
@@ -179,7 +194,6 @@ impl Book {
             ask: candidate.ask,
             device: uuid.clone(),
         });
-        self.promised.truncate(MOST);
         let wait = placed.begin.map(|begin| begin.saturating_sub(now) as f64 / 1e9);
         Ok(Place {
             uuid,

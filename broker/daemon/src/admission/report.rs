@@ -64,12 +64,7 @@ impl Book {
                 share: row.share,
                 memory: Book::memory_of(row.ask.need.backing).to_string(),
                 held,
-                waits_for: self
-                    .growers
-                    .iter()
-                    .filter(|grower| grower.job == row.ask.job)
-                    .map(|grower| grower.lacks)
-                    .sum(),
+                waits_for: self.growth.lacks(row.ask.job),
                 since_s: seconds(now.saturating_sub(row.since)),
             }
         });

@@ -4,10 +4,11 @@
 //! contexts are together no more than the job's share, but for what a process is just about to take when a part of its own is taken back; it asks for that at its next allocation.
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::book::{Book, Gang, Member};
-use weft_admission::Job;
+use weft_admission::{Admission, Job};
 
 impl Member {
     /// What it may have, without its context. 0: it was not let in.
@@ -40,12 +41,7 @@ impl Gang {
 impl Book {
     /// An equal part of an admitted job's share, contexts left out.
     pub fn part(&self, job: Job) -> Option<u64> {
-        let (device, share) = self.machine.share(job)?;
-        let gang = self.gangs.get(&job)?;
-        let context = self.about(device).map_or(0, |it| it.context);
-        let there = gang.members.len() + gang.absent.len();
-        let processes = u64::from(gang.processes.max(there as u32)).max(1);
-        Some((share / processes).saturating_sub(context))
+        part(&self.machine, &self.gangs, job)
     }
 
     /// Puts a process of a known job where the job is.
@@ -92,4 +88,15 @@ impl Book {
         }
         gathered
     }
+}
+
+/// What each process of a running job may have, its context left out.
+pub fn part(machine: &Admission, gangs: &HashMap<Job, Gang>, job: Job) -> Option<u64> {
+    let (device, share) = machine.share(job)?;
+    let gang = gangs.get(&job)?;
+    let about = machine.devices().find(|about| about.id == device);
+    let context = about.map_or(0, |it| it.context);
+    let there = gang.members.len() + gang.absent.len();
+    let processes = u64::from(gang.processes.max(there as u32)).max(1);
+    Some((share / processes).saturating_sub(context))
 }

@@ -39,9 +39,9 @@ impl Drop for Somebody {
     }
 }
 
-/// A broker's desk, and the numbers of its clients.
+/// A broker's admission, and the numbers of its clients.
 struct Broker {
-    desk: Desk,
+    handle: AdmissionHandle,
     clients: u64,
 }
 
@@ -49,7 +49,7 @@ impl Broker {
     /// On this file, if any.
     fn begin(file: Option<&Path>) -> Broker {
         Broker {
-            desk: Desk::new(Policy::Weft, file.map(Path::to_path_buf)),
+            handle: AdmissionHandle::new(Policy::Weft, file.map(Path::to_path_buf)),
             clients: 0,
         }
     }
@@ -57,7 +57,7 @@ impl Broker {
     /// On devices of which nobody knows what a context takes, and without NVML.
     fn cold() -> Broker {
         let broker = Broker::begin(None);
-        broker.desk.book().measures = true;
+        broker.handle.book().measures = true;
         broker
     }
 
@@ -79,7 +79,7 @@ impl Broker {
 
     /// A client has looked, at a time that may be to come.
     fn sees(&self, client: u64, look: Look) {
-        self.desk.book().context(client, look, false);
+        self.handle.book().context(client, look, false);
     }
 
     /// A client of this process wants (or has: `runs`) so much of a device of 8 GiB.
@@ -112,7 +112,7 @@ impl Broker {
             user: uid.to_string(),
             ..Wants::default()
         };
-        self.desk.wants(&entry, &ToTheClient::nobody(), wants);
+        self.handle.wants(&entry, &ToTheClient::nobody(), wants);
         entry
     }
 
@@ -128,7 +128,7 @@ impl Broker {
             runs,
             ..Wants::default()
         };
-        self.desk.wants(&entry, &ToTheClient::nobody(), wants);
+        self.handle.wants(&entry, &ToTheClient::nobody(), wants);
         entry
     }
 }
@@ -152,7 +152,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     let mut second = Broker::begin(Some(&file));
     let newcomer = second.comes(late.pid(), "c", 4 * GB, None);
     assert_eq!(standing(&newcomer), Standing::Waits);
-    let queue = second.desk.queue();
+    let queue = second.handle.queue();
     assert_eq!(
         queue.running.iter().map(|row| (row.pid, row.share)).collect::<Vec<_>>(),
         [(holder.pid(), 5 * GB)]
@@ -167,17 +167,17 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     assert_eq!(back.lane.seat.share.load(Ordering::Relaxed), 5 * GB + 7);
     let queued = second.comes(waiter.pid(), "b", 4 * GB, None);
     assert_eq!(standing(&queued), Standing::Waits);
-    let queue = second.desk.queue();
+    let queue = second.handle.queue();
     assert_eq!(
         (queue.running.len(), queue.running[0].share, queue.waiting.len()),
         (1, 5 * GB + 7, 2)
     );
-    second.desk.gone(2);
+    second.handle.gone(2);
     assert_eq!(
         (standing(&queued), standing(&newcomer)),
         (Standing::Admitted, Standing::Admitted)
     );
-    let sums = second.desk.queue();
+    let sums = second.handle.queue();
     assert_eq!((sums.admitted, sums.waited), (3, 2));
 }
 
@@ -211,7 +211,7 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
     // The waiter was let in before it is back; it learns that when it is.
     assert_eq!(
         second
-            .desk
+            .handle
             .queue()
             .running
             .iter()
@@ -221,11 +221,11 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
     );
     assert_eq!(standing(&second.comes(late.pid(), "c", 5 * GB, None)), Standing::Waits);
     assert_eq!(standing(&second.comes(waiting, "b", 4 * GB, None)), Standing::Admitted);
-    second.desk.gone(2);
-    assert_eq!(second.desk.queue().running.len(), 1);
+    second.handle.gone(2);
+    assert_eq!(second.handle.queue().running.len(), 1);
     // The last one leaves, and there is nothing to keep.
-    second.desk.gone(1);
-    second.desk.close();
+    second.handle.gone(1);
+    second.handle.close();
     assert!(!file.exists());
 }
 
@@ -237,8 +237,8 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
     Broker::begin(Some(&file)).comes(holder.pid(), "a", 5 * GB, None);
     // One broker after another, and it never comes.
     let mut second = Broker::begin(Some(&file));
-    assert_eq!(second.desk.queue().running.len(), 1);
-    second.desk.close();
+    assert_eq!(second.handle.queue().running.len(), 1);
+    second.handle.close();
     let mut third = Broker::begin(Some(&file));
     let newcomer = third.comes(late.pid(), "c", 4 * GB, None);
     assert_eq!(standing(&newcomer), Standing::Waits);
@@ -250,12 +250,12 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
             std::time::Instant::now() < deadline,
             "process {pid} is gone and still has its place"
         );
-        third.desk.tick();
+        third.handle.tick();
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     // Another process under a known one's number is another process; nobody is let in on its place.
     let _ = second.comes(pid, "d", GB, None);
-    assert_eq!(third.desk.queue().running.len(), 1);
+    assert_eq!(third.handle.queue().running.len(), 1);
 }
 
 #[test]
@@ -271,12 +271,12 @@ fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
     let waiter = broker.comes_to("gpu 2", 4, "d", 6 * GB, None);
     assert_eq!(standing(&waiter), Standing::Waits);
     // What is free elsewhere is no use to it: it chose its device itself.
-    broker.desk.gone(1);
-    broker.desk.gone(3);
+    broker.handle.gone(1);
+    broker.handle.gone(3);
     assert_eq!(standing(&waiter), Standing::Waits);
-    broker.desk.gone(2);
+    broker.handle.gone(2);
     assert_eq!(standing(&waiter), Standing::Admitted);
-    assert_eq!(broker.desk.queue().devices.len(), 3);
+    assert_eq!(broker.handle.queue().devices.len(), 3);
 }
 
 #[test]
@@ -284,11 +284,11 @@ fn a_run_teaches_and_a_weight_stays() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");
     let mut broker = Broker::begin(Some(&file));
-    broker.desk.weigh("ann", 3);
+    broker.handle.weigh("ann", 3);
     let said = broker.comes(1, "a", GB, None);
     said.lane.counters.memory_peak.store(GB, Ordering::Relaxed);
-    broker.desk.gone(1);
-    assert!(broker.desk.learnt(None, None).is_none(), "it had said what it takes");
+    broker.handle.gone(1);
+    assert!(broker.handle.learnt(None, None).is_none(), "it had said what it takes");
     let silent = Wants {
         uuid: "gpu".into(),
         total: 8 * GB,
@@ -307,22 +307,22 @@ fn a_run_teaches_and_a_weight_stays() {
         priority: 5,
         lane: Arc::new(SharedLane::lane().expect("a lane")),
     }));
-    broker.desk.wants(&entry, &ToTheClient::nobody(), silent);
+    broker.handle.wants(&entry, &ToTheClient::nobody(), silent);
     entry.lane.counters.memory_peak.store(3 * GB, Ordering::Relaxed);
-    broker.desk.more(entry.client, 20 * GB, 0);
-    broker.desk.gone(entry.client);
-    let took = broker.desk.learnt(Some(77), None).expect("it taught");
+    broker.handle.more(entry.client, 20 * GB, 0);
+    broker.handle.gone(entry.client);
+    let took = broker.handle.learnt(Some(77), None).expect("it taught");
     assert_eq!(
         (took.peak, took.denied, took.command.as_str()),
         (3 * GB, true, "python train.py")
     );
-    assert!(broker.desk.learnt(Some(78), None).is_none());
-    let freed = broker.desk.queue().freed;
+    assert!(broker.handle.learnt(Some(78), None).is_none());
+    let freed = broker.handle.queue().freed;
     assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
     assert_eq!((freed[0].share, freed[1].share), (8 * GB / book::UNKNOWN, GB));
     assert!(freed[1].at <= freed[0].at && freed[0].at <= clock::now());
-    broker.desk.close();
-    let weights = Broker::begin(Some(&file)).desk.queue().weights;
+    broker.handle.close();
+    let weights = Broker::begin(Some(&file)).handle.queue().weights;
     assert_eq!(
         weights
             .iter()
@@ -343,7 +343,7 @@ fn look(free: u64, held: u64) -> Look {
 fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     let mut broker = Broker::begin(None);
     let share = |entry: &Entry| entry.lane.seat.share.load(Ordering::Relaxed);
-    let job = |broker: &Broker| broker.desk.queue().running[0].share;
+    let job = |broker: &Broker| broker.handle.queue().running[0].share;
     let first = broker.comes(1, "a", 6 * GB, None);
     assert_eq!(share(&first), 6 * GB, "nobody said that there would be more of them");
     first.lane.counters.memory.store(4 * GB, Ordering::Relaxed);
@@ -351,19 +351,19 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     let second = broker.comes(2, "a", 6 * GB, None);
     assert_eq!((share(&first), share(&second), job(&broker)), (4 * GB, 2 * GB, 6 * GB));
     // Its sibling has nothing to spare, the device has.
-    broker.desk.more(second.client, GB, 0);
+    broker.handle.more(second.client, GB, 0);
     assert_eq!((share(&second), job(&broker)), (3 * GB, 7 * GB));
     // What the sibling does not hold any more, but not while it is just taking some.
     first.lane.counters.memory.store(GB, Ordering::Relaxed);
     first.lane.moves.begun(1);
-    broker.desk.more(second.client, 2 * GB, 0);
-    assert_eq!((share(&second), broker.desk.queue().denied), (3 * GB, 1));
+    broker.handle.more(second.client, 2 * GB, 0);
+    assert_eq!((share(&second), broker.handle.queue().denied), (3 * GB, 1));
     first.lane.moves.done(1, clock::now());
-    broker.desk.more(second.client, 2 * GB, 0);
+    broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&first), share(&second), job(&broker)), (2 * GB, 5 * GB, 7 * GB));
     // Of one that is gone, all.
-    broker.desk.gone(first.client);
-    broker.desk.more(second.client, 2 * GB, 0);
+    broker.handle.gone(first.client);
+    broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
     assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), Standing::Waits);
 }
@@ -378,13 +378,13 @@ fn wants_on(broker: &mut Broker, uuid: &str, pid: u32, about: Wants) -> Arc<Entr
         devices: 2,
         ..about
     };
-    broker.desk.wants(&entry, &ToTheClient::nobody(), wants);
+    broker.handle.wants(&entry, &ToTheClient::nobody(), wants);
     entry
 }
 
 /// Devices, shares and processes of those who run.
 fn running(broker: &Broker) -> Vec<(String, u64, usize)> {
-    let mut rows: Vec<_> = broker.desk.queue().running;
+    let mut rows: Vec<_> = broker.handle.queue().running;
     rows.sort_by(|a, b| (&a.device, a.pid).cmp(&(&b.device, b.pid)));
     rows.into_iter()
         .map(|row| (row.device, row.share, row.clients.len()))
@@ -425,7 +425,7 @@ fn a_rank_that_comes_to_another_device_takes_its_part_there() {
     );
     let waiter = broker.comes_to("b", 4, "y", 6 * GB, None);
     assert_eq!(standing(&waiter), Standing::Waits);
-    broker.desk.gone(waiter.client);
+    broker.handle.gone(waiter.client);
     // A broker that follows knows both, and each comes back to its own.
     let mut after = Broker::begin(Some(&file));
     let back = |memory| Wants {
@@ -444,7 +444,7 @@ fn a_rank_that_comes_to_another_device_takes_its_part_there() {
         "{:?}",
         running(&after)
     );
-    after.desk.gone(second.client);
+    after.handle.gone(second.client);
     assert_eq!(running(&after).iter().filter(|(device, ..)| device == "b").count(), 0);
 }
 
@@ -485,7 +485,7 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
         0,
         "of that device nothing was said"
     );
-    broker.desk.more(second.client, 3 * GB, 0);
+    broker.handle.more(second.client, 3 * GB, 0);
     assert_eq!(
         running(&broker),
         [("a".into(), 6 * GB, 1), ("b".into(), 3 * GB + GB / 8, 1)]
@@ -496,8 +496,8 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
     let second = wants_on(&mut broker, "b", 8, said(12 * GB, 1));
     assert_eq!((share(&first), share(&second)), (8 * GB, 4 * GB));
     assert_eq!(standing(&broker.comes_to("b", 9, "x", 5 * GB, None)), Standing::Waits);
-    broker.desk.gone(first.client);
-    broker.desk.gone(second.client);
+    broker.handle.gone(first.client);
+    broker.handle.gone(second.client);
     assert_eq!(running(&broker), [("b".into(), 5 * GB, 1)]);
 }
 
@@ -514,7 +514,7 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
     let second = wants_on(&mut broker, "b", 8, said(12 * GB, 0));
     let third = broker.comes_to("b", 9, "plain", GB, None);
     let goes_on = wants_on(&mut broker, "b", 7, said(12 * GB, 1));
-    broker.desk.tick();
+    broker.handle.tick();
     assert_eq!(
         standing(&goes_on),
         Standing::Waits,
@@ -522,15 +522,15 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
     );
     let closes = wants_on(&mut broker, "a", 8, said(12 * GB, 1));
     assert_eq!(standing(&closes), Standing::Waits);
-    broker.desk.tick();
+    broker.handle.tick();
     assert_eq!(
         (standing(&goes_on), standing(&closes)),
         (Standing::Waits, Standing::Refused)
     );
     assert_eq!(standing(&third), Standing::Waits, "nobody else is turned away");
     // The other one runs when this one ends.
-    broker.desk.gone(closes.client);
-    broker.desk.gone(second.client);
+    broker.handle.gone(closes.client);
+    broker.handle.gone(second.client);
     assert_eq!(
         (standing(&first), standing(&goes_on)),
         (Standing::Admitted, Standing::Admitted)
@@ -549,7 +549,7 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
     };
     // Two jobs, each with a process on both devices, which is all that these have.
     let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
-    broker.desk.gone(first.client);
+    broker.handle.gone(first.client);
     let first = wants_on(&mut broker, "a", 7, said(6 * GB, 0));
     let other = wants_on(&mut broker, "b", 7, said(6 * GB, 1));
     let second = wants_on(&mut broker, "b", 8, said(6 * GB, 0));
@@ -559,17 +559,17 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
     }
     const LONG: u64 = 600_000_000_000;
     // The first grows where the second one holds, and is to wait.
-    broker.desk.more(other.client, 5 * GB, LONG);
-    broker.desk.tick();
+    broker.handle.more(other.client, 5 * GB, LONG);
+    broker.handle.tick();
     assert!(waits(&other), "the second one waits for nothing and may end");
-    broker.desk.more(there.client, 5 * GB, LONG);
-    broker.desk.tick();
+    broker.handle.more(there.client, 5 * GB, LONG);
+    broker.handle.tick();
     assert_eq!(
         (waits(&other), waits(&there), answers(&there)),
         (true, false, 1),
         "the last one hears that there is none"
     );
-    broker.desk.gone(second.client);
+    broker.handle.gone(second.client);
     assert_eq!(
         (waits(&other), answers(&other), share(&other)),
         (false, 1, 5 * GB + GB / 8)
@@ -583,31 +583,37 @@ fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
     let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
     let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 3 * GB, None));
     const LONG: u64 = 60_000_000_000;
-    broker.desk.more(first.client, 3 * GB, LONG);
+    broker.handle.more(first.client, 3 * GB, LONG);
     assert!(waits(&first) && answers(&first) == 0);
     assert_eq!(
-        broker.desk.queue().running.iter().map(|row| row.waits_for).sum::<u64>(),
+        broker
+            .handle
+            .queue()
+            .running
+            .iter()
+            .map(|row| row.waits_for)
+            .sum::<u64>(),
         3 * GB
     );
     // Both would wait for each other: the second one hears at once that there is none.
-    broker.desk.more(second.client, 3 * GB, LONG);
+    broker.handle.more(second.client, 3 * GB, LONG);
     assert_eq!((waits(&second), answers(&second), share(&second)), (false, 1, 3 * GB));
-    broker.desk.gone(second.client);
+    broker.handle.gone(second.client);
     assert_eq!((waits(&first), answers(&first), share(&first)), (false, 1, 7 * GB));
     // Nobody ends, and the time is over.
     let third = broker.comes(3, "c", GB, None);
-    broker.desk.more(third.client, 2 * GB, 1);
+    broker.handle.more(third.client, 2 * GB, 1);
     std::thread::sleep(std::time::Duration::from_millis(1));
-    broker.desk.tick();
+    broker.handle.tick();
     assert_eq!((waits(&third), answers(&third), share(&third)), (false, 1, GB));
     // Given up, or gone: in nobody's way any more.
-    broker.desk.more(third.client, 2 * GB, LONG);
-    broker.desk.no_more(third.client);
+    broker.handle.more(third.client, 2 * GB, LONG);
+    broker.handle.no_more(third.client);
     assert_eq!((waits(&third), answers(&third)), (false, 2));
-    broker.desk.more(third.client, 2 * GB, LONG);
-    broker.desk.gone(third.client);
+    broker.handle.more(third.client, 2 * GB, LONG);
+    broker.handle.gone(third.client);
     assert_eq!(standing(&broker.comes(4, "d", GB, None)), Standing::Admitted);
-    assert_eq!(broker.desk.queue().denied, 2);
+    assert_eq!(broker.handle.queue().denied, 2);
 }
 
 #[test]
@@ -620,8 +626,8 @@ fn a_managed_job_may_be_larger_than_the_device() {
     };
     let first = wants_on(&mut broker, "gpu", 1, managed(GB));
     broker.sees(first.client, look(8 * GB - (400 << 20), 0));
-    assert_eq!(broker.desk.queue().devices[0].context, 400 << 20);
-    broker.desk.gone(first.client);
+    assert_eq!(broker.handle.queue().devices[0].context, 400 << 20);
+    broker.handle.gone(first.client);
     for (pid, memory) in [(2, 8 * GB), (3, 11 * GB)] {
         let large = broker.newcomer(pid, "large".into());
         let wants = Wants {
@@ -631,8 +637,8 @@ fn a_managed_job_may_be_larger_than_the_device() {
             devices: 1,
             ..managed(memory)
         };
-        broker.desk.wants(&large, &ToTheClient::nobody(), wants);
+        broker.handle.wants(&large, &ToTheClient::nobody(), wants);
         assert_eq!(standing(&large), Standing::Admitted, "{memory}");
-        broker.desk.gone(large.client);
+        broker.handle.gone(large.client);
     }
 }

@@ -40,7 +40,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use self::thread::Thread;
-use super::mailbox::Desk;
+use super::mailbox::SchedulerHandle;
 use super::options::Options;
 use super::registry::Entry;
 use super::trace::Trace;
@@ -49,9 +49,9 @@ use weft_protocol::control::GranuleUse;
 
 /// What the thread is told.
 #[derive(Debug)]
-pub enum Tell {
+pub enum MemoryMessage {
     /// The way to the scheduler, which hears whose memory finds no room.
-    Desk(Desk),
+    Scheduler(SchedulerHandle),
     /// A client attached.
     Joined(Arc<Entry>),
     /// A client ended.
@@ -83,7 +83,7 @@ pub enum Tell {
 /// The way to the thread.
 #[derive(Debug, Clone)]
 pub struct Memory {
-    tells: Sender<Tell>,
+    tells: Sender<MemoryMessage>,
 }
 
 impl Memory {
@@ -93,7 +93,7 @@ impl Memory {
     }
 
     /// Tells it something. Never waits.
-    pub fn tell(&self, tell: Tell) {
+    pub fn tell(&self, tell: MemoryMessage) {
         // Should it have died, memory moves on demand and nothing else is lost.
         let _ = self.tells.send(tell);
     }

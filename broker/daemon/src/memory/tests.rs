@@ -49,8 +49,8 @@ impl Scene {
         let mut thread = Thread::new(settings, Trace::none());
         let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
         for (entry, _) in &clients {
-            thread.take(Tell::Joined(Arc::clone(entry)));
-            thread.take(Tell::Device(entry.client, "gpu".into(), device));
+            thread.take(MemoryMessage::Joined(Arc::clone(entry)));
+            thread.take(MemoryMessage::Device(entry.client, "gpu".into(), device));
         }
         Scene { thread, clients }
     }
@@ -94,13 +94,13 @@ fn sum(seen: &[(u64, Errand)], client: u64, inward: bool) -> u64 {
 fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
     let mut scene = Scene::new(256 * MB, 2);
     let base = 1 << 40;
-    scene.thread.take(Tell::Backed(1, base, 100 * MB));
-    scene.thread.take(Tell::Backed(2, base, 100 * MB));
+    scene.thread.take(MemoryMessage::Backed(1, base, 100 * MB));
+    scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
     scene.settle(errands::Outcome::Done);
     assert_eq!(scene.resident(1), 100 * MB);
     let there = scene.resident(2);
     assert!(there <= 24 * MB, "{there}");
-    scene.thread.take(Tell::Runs(2));
+    scene.thread.take(MemoryMessage::Runs(2));
     let seen = scene.settle(errands::Outcome::Done);
     assert_eq!(scene.resident(2), 100 * MB);
     assert_eq!(sum(&seen, 2, true), 100 * MB - there);
@@ -116,11 +116,11 @@ fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
 fn clients_that_fit_together_are_left_where_they_are() {
     let mut scene = Scene::new(512 * MB, 2);
     for client in [1, 2] {
-        scene.thread.take(Tell::Backed(client, 1 << 40, 100 * MB));
+        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 100 * MB));
     }
     scene.settle(errands::Outcome::Done);
     for turn in 0..6 {
-        scene.thread.take(Tell::Runs(1 + turn % 2));
+        scene.thread.take(MemoryMessage::Runs(1 + turn % 2));
         assert_eq!(scene.settle(errands::Outcome::Done), []);
     }
     assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
@@ -130,13 +130,13 @@ fn clients_that_fit_together_are_left_where_they_are() {
 fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
     let mut scene = Scene::new(256 * MB, 2);
     scene.clients[0].0.lane.errands.served.store(0, Ordering::Relaxed);
-    scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
-    scene.thread.take(Tell::Backed(2, 1 << 40, 100 * MB));
-    scene.thread.take(Tell::Runs(2));
+    scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
+    scene.thread.take(MemoryMessage::Backed(2, 1 << 40, 100 * MB));
+    scene.thread.take(MemoryMessage::Runs(2));
     let seen = scene.settle(errands::Outcome::Done);
     assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
     assert_eq!(scene.resident(2), 100 * MB);
-    scene.thread.take(Tell::Runs(1));
+    scene.thread.take(MemoryMessage::Runs(1));
     scene.settle(errands::Outcome::Refused);
     assert_eq!(scene.resident(1), 0);
 }
@@ -146,17 +146,17 @@ fn shared_granules_go_with_the_last_of_them() {
     let mut scene = Scene::new(128 * MB, 1);
     let base = 1 << 40;
     for part in 0..4 {
-        scene.thread.take(Tell::Backed(1, base + part * MB, MB));
+        scene.thread.take(MemoryMessage::Backed(1, base + part * MB, MB));
     }
     scene.settle(errands::Outcome::Done);
     assert_eq!(scene.resident(1), 4 * MB);
-    scene.thread.take(Tell::Unbacked(1, base));
+    scene.thread.take(MemoryMessage::Unbacked(1, base));
     scene.settle(errands::Outcome::Done);
     assert_eq!(scene.resident(1), 4 * MB);
-    scene.thread.take(Tell::Unbacked(1, base + MB));
+    scene.thread.take(MemoryMessage::Unbacked(1, base + MB));
     scene.settle(errands::Outcome::Done);
     assert_eq!(scene.resident(1), 2 * MB);
-    scene.thread.take(Tell::Left(1));
+    scene.thread.take(MemoryMessage::Left(1));
     assert!(scene.thread.planner.is_none());
 }
 
@@ -164,17 +164,17 @@ fn shared_granules_go_with_the_last_of_them() {
 fn what_is_not_named_any_more_does_not_come_in() {
     let mut scene = Scene::new(256 * MB, 2);
     let base = 1 << 40;
-    scene.thread.take(Tell::Backed(1, base, 60 * MB));
-    scene.thread.take(Tell::Backed(1, base + 64 * MB, 60 * MB));
-    scene.thread.take(Tell::Backed(2, base, 100 * MB));
+    scene.thread.take(MemoryMessage::Backed(1, base, 60 * MB));
+    scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 60 * MB));
+    scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
     scene.settle(errands::Outcome::Done);
     for _ in 0..=ROUNDS {
-        scene.thread.take(Tell::Touched(1, Some(vec![base, 77])));
-        scene.thread.take(Tell::Touched(1, Some(Vec::new())));
+        scene.thread.take(MemoryMessage::Touched(1, Some(vec![base, 77])));
+        scene.thread.take(MemoryMessage::Touched(1, Some(Vec::new())));
     }
-    scene.thread.take(Tell::Runs(2));
+    scene.thread.take(MemoryMessage::Runs(2));
     scene.settle(errands::Outcome::Done);
-    scene.thread.take(Tell::Runs(1));
+    scene.thread.take(MemoryMessage::Runs(1));
     let seen = scene.settle(errands::Outcome::Done);
     assert!(sum(&seen, 1, true) > 0);
     let inward = |(client, errand): &&(u64, Errand)| *client == 1 && errand.what.is_inward();
@@ -185,7 +185,7 @@ fn what_is_not_named_any_more_does_not_come_in() {
         "{seen:?}"
     );
     // A graph: all may be touched.
-    scene.thread.take(Tell::Touched(1, None));
+    scene.thread.take(MemoryMessage::Touched(1, None));
     let seen = scene.settle(errands::Outcome::Done);
     assert!(
         seen.iter()
@@ -198,12 +198,12 @@ fn what_is_not_named_any_more_does_not_come_in() {
 #[test]
 fn nonsense_about_memory_is_not_believed() {
     let mut scene = Scene::new(128 * MB, 1);
-    scene.thread.take(Tell::Backed(1, u64::MAX - 5, 100));
-    scene.thread.take(Tell::Backed(1, 0, u64::MAX));
-    scene.thread.take(Tell::Backed(1, 1 << 30, 0));
-    scene.thread.take(Tell::Backed(7, 1 << 30, MB));
-    scene.thread.take(Tell::Unbacked(1, 5));
-    scene.thread.take(Tell::Runs(9));
+    scene.thread.take(MemoryMessage::Backed(1, u64::MAX - 5, 100));
+    scene.thread.take(MemoryMessage::Backed(1, 0, u64::MAX));
+    scene.thread.take(MemoryMessage::Backed(1, 1 << 30, 0));
+    scene.thread.take(MemoryMessage::Backed(7, 1 << 30, MB));
+    scene.thread.take(MemoryMessage::Unbacked(1, 5));
+    scene.thread.take(MemoryMessage::Runs(9));
     assert_eq!(scene.settle(errands::Outcome::Done), []);
 }
 
@@ -218,7 +218,7 @@ fn works(scene: &mut Scene, client: u64, now: Instant) {
 fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
     let (mut scene, begin) = (Scene::new(256 * MB, 3), Instant::now());
     for client in [1, 2, 3] {
-        scene.thread.take(Tell::Backed(client, 1 << 40, 40 * MB));
+        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 40 * MB));
     }
     scene.settle(errands::Outcome::Done);
     let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
@@ -237,8 +237,8 @@ fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
     scene.clients[2].0.lane.reports.waiting.store(1, Ordering::Relaxed);
     scene.thread.share(later + IDLE / 4);
     assert_eq!(turns(&scene), [true; 3]);
-    scene.thread.take(Tell::Left(3));
-    scene.thread.take(Tell::Left(2));
+    scene.thread.take(MemoryMessage::Left(3));
+    scene.thread.take(MemoryMessage::Left(2));
     works(&mut scene, 1, later);
     assert_eq!(turns(&scene)[1..], [false; 2]);
 }
@@ -247,14 +247,14 @@ fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
 fn room_that_has_just_come_is_believed_after_a_while() {
     let (mut scene, mut now) = (Scene::new(256 * MB, 2), Instant::now());
     let base = 1 << 40;
-    scene.thread.take(Tell::Backed(1, base, 60 * MB));
-    scene.thread.take(Tell::Backed(2, base, 60 * MB));
-    scene.thread.take(Tell::Backed(2, base + 64 * MB, 60 * MB));
+    scene.thread.take(MemoryMessage::Backed(1, base, 60 * MB));
+    scene.thread.take(MemoryMessage::Backed(2, base, 60 * MB));
+    scene.thread.take(MemoryMessage::Backed(2, base + 64 * MB, 60 * MB));
     scene.settle(errands::Outcome::Done);
     works(&mut scene, 1, now);
     works(&mut scene, 2, now);
     assert!(scene.thread.turns.of(1).is_some());
-    scene.thread.take(Tell::Unbacked(2, base));
+    scene.thread.take(MemoryMessage::Unbacked(2, base));
     scene.settle(errands::Outcome::Done);
     for (after, still) in [(0, true), (500, true), (1_100, false)] {
         now += Duration::from_millis(after);
@@ -272,7 +272,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
     for (device, jobs, moved) in [(9 * GB / 4, 2, 1), (11 * GB / 4, 3, 1), (64 * GB, 2, 0)] {
         let (mut scene, now) = (Scene::new(device, jobs), Instant::now());
         for client in 1..=jobs {
-            scene.thread.take(Tell::Backed(client, 1 << 40, GB));
+            scene.thread.take(MemoryMessage::Backed(client, 1 << 40, GB));
         }
         scene.thread.learn();
         for client in 1..=jobs {
@@ -297,7 +297,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
 #[test]
 fn what_the_host_has_to_spare_is_seen_anew() {
     let mut scene = Scene::new(512 * MB, 1);
-    scene.thread.take(Tell::Backed(1, 1 << 40, 100 * MB));
+    scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
     scene.settle(errands::Outcome::Done);
     let limit = |scene: &Scene| scene.thread.planner.as_ref().expect("a plan").config().host_limit;
     let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").host_may_take(7);
@@ -322,16 +322,18 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
     let base = 1u64 << 40;
     let granules = |thread: &Thread, client: u64| thread.clients[&client].granules;
     // More than there is on the device and on the host is left to demand paging.
-    scene.thread.take(Tell::Backed(1, base, 1 << 42));
+    scene.thread.take(MemoryMessage::Backed(1, base, 1 << 42));
     assert_eq!(granules(&scene.thread, 1), 0);
     for range in 0..20 {
-        scene.thread.take(Tell::Backed(1, base + range * 64 * MB, 64 * MB));
+        scene
+            .thread
+            .take(MemoryMessage::Backed(1, base + range * 64 * MB, 64 * MB));
     }
     assert_eq!(granules(&scene.thread, 1), 256);
-    scene.thread.take(Tell::Unbacked(1, base));
+    scene.thread.take(MemoryMessage::Unbacked(1, base));
     assert_eq!(granules(&scene.thread, 1), 256 - 32);
     // The same range once more, and shorter.
-    scene.thread.take(Tell::Backed(1, base + 64 * MB, 2 * MB));
+    scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 2 * MB));
     assert_eq!(granules(&scene.thread, 1), 256 - 32 - 31);
     // Who has no range forecasts nothing.
     assert_eq!((scene.thread.uses_left(2), scene.thread.uses_left(9)), (0, 0));
@@ -342,8 +344,8 @@ fn a_device_is_as_large_as_most_users_say() {
     let mut scene = Scene::new(256 * MB, 0);
     let says = |thread: &mut Thread, client, uid, bytes| {
         let entry = Arc::into_inner(entry(client)).expect("its own").of(uid, None);
-        thread.take(Tell::Joined(Arc::new(entry)));
-        thread.take(Tell::Device(client, "gpu".into(), bytes));
+        thread.take(MemoryMessage::Joined(Arc::new(entry)));
+        thread.take(MemoryMessage::Device(client, "gpu".into(), bytes));
     };
     for client in 1..=3 {
         says(&mut scene.thread, client, 7, MB);
@@ -360,7 +362,7 @@ fn a_device_is_as_large_as_most_users_say() {
     says(&mut scene.thread, 6, 10, u64::MAX);
     assert_eq!(scene.thread.sizes()["gpu"], 80 << 30);
     for client in 1..=6 {
-        scene.thread.take(Tell::Left(client));
+        scene.thread.take(MemoryMessage::Left(client));
     }
     assert!(scene.thread.sizes().is_empty(), "nothing is kept of who left");
 }

@@ -15,8 +15,8 @@ use super::limits::count;
 use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
-use super::{Settings, Tell};
-use crate::mailbox::{Desk, Notice};
+use super::{MemoryMessage, Settings};
+use crate::mailbox::{Notice, SchedulerHandle};
 use crate::trace::Trace;
 use weft_paging::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
 use weft_protocol::Ns;
@@ -48,7 +48,7 @@ pub(super) struct Thread {
     pub trace: Trace,
     /// When memory was written down last.
     pub traced: Instant,
-    pub desk: Option<Desk>,
+    pub to_scheduler: Option<SchedulerHandle>,
     pub turns: Turns,
     pub planner: Option<Planner>,
     /// The device that is planned: the first that a managed client uses.
@@ -76,7 +76,7 @@ impl Thread {
             settings,
             trace,
             traced: Instant::now(),
-            desk: None,
+            to_scheduler: None,
             turns: Turns::new(settings.away),
             switched: Instant::now(),
             planner: None,
@@ -92,18 +92,18 @@ impl Thread {
         }
     }
 
-    pub(super) fn run(mut self, incoming: &Receiver<Tell>) {
+    pub(super) fn run(mut self, incoming: &Receiver<MemoryMessage>) {
         loop {
             let busy = self.clients.values().any(|known| !known.out.is_empty());
             let watch = self.planner.as_ref().is_some_and(Planner::is_short);
             let rest = if watch { WATCH } else { REST };
             match incoming.recv_timeout(if busy { LOOK } else { rest }) {
-                Ok(Tell::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(MemoryMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(tell) => {
                     self.take(tell);
                     // All that is there already is one change.
                     while let Ok(tell) = incoming.try_recv() {
-                        if matches!(tell, Tell::Stop) {
+                        if matches!(tell, MemoryMessage::Stop) {
                             return;
                         }
                         self.take(tell);
@@ -125,16 +125,16 @@ impl Thread {
         }
     }
 
-    pub(super) fn take(&mut self, tell: Tell) {
+    pub(super) fn take(&mut self, tell: MemoryMessage) {
         match tell {
-            Tell::Desk(desk) => self.desk = Some(desk),
-            Tell::Joined(entry) => {
+            MemoryMessage::Scheduler(to_scheduler) => self.to_scheduler = Some(to_scheduler),
+            MemoryMessage::Joined(entry) => {
                 self.clients.insert(entry.client, Known::new(entry));
             }
-            Tell::Left(client) => self.left(client),
-            Tell::Device(client, uuid, bytes) => self.uses_device(client, uuid, bytes),
-            Tell::Backed(client, start, bytes) => self.backed(client, start, bytes),
-            Tell::Forecast {
+            MemoryMessage::Left(client) => self.left(client),
+            MemoryMessage::Device(client, uuid, bytes) => self.uses_device(client, uuid, bytes),
+            MemoryMessage::Backed(client, start, bytes) => self.backed(client, start, bytes),
+            MemoryMessage::Forecast {
                 client,
                 number,
                 period,
@@ -146,14 +146,14 @@ impl Thread {
                     known.dirty |= known.forecast.take(number, period, uses, ends);
                 }
             }
-            Tell::Touched(client, starts) => {
+            MemoryMessage::Touched(client, starts) => {
                 if let Some(known) = self.clients.get_mut(&client) {
                     known.touched(starts);
                 }
             }
-            Tell::Unbacked(client, start) => self.unbacked(client, start),
-            Tell::Runs(client) => self.runs(client),
-            Tell::Holds(client, holds) => {
+            MemoryMessage::Unbacked(client, start) => self.unbacked(client, start),
+            MemoryMessage::Runs(client) => self.runs(client),
+            MemoryMessage::Holds(client, holds) => {
                 if let Some(known) = self.clients.get_mut(&client) {
                     known.pinned = holds;
                     if holds {
@@ -167,7 +167,7 @@ impl Thread {
                     self.runs(client);
                 }
             }
-            Tell::Stop => {}
+            MemoryMessage::Stop => {}
         }
     }
 
@@ -324,8 +324,8 @@ impl Thread {
         let tell = self.turns.look(self.planner.as_ref(), &active, now);
         let members = !tell.is_empty();
         for (client, turn) in tell {
-            if let Some(desk) = &self.desk {
-                desk.tell(Notice::Crowded(client, turn));
+            if let Some(to_scheduler) = &self.to_scheduler {
+                to_scheduler.tell(Notice::Crowded(client, turn));
             }
         }
         let over = self

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use super::callers::Connection;
 use super::messages::Source;
 use super::receive::receive_plain;
-use super::{Door, FromClient, Host, House, ToTheClient};
+use super::{Door, FromClient, Host, ToTheClient, UserPage};
 use weft_protocol::Ns;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::lane::Lane;
@@ -46,7 +46,7 @@ pub struct Attached {
     /// Its user, as the kernel says.
     pub uid: u32,
     /// Its user's house; `None` in a private broker.
-    pub house: Option<Arc<House>>,
+    pub house: Option<Arc<UserPage>>,
     /// Its lane.
     pub lane: SharedLane,
     /// Its messages.

@@ -22,7 +22,7 @@
 //!
 //! A broker that serves many users ([`Door::Shared`]) trusts no more of a client than the kernel says of it. What its clients could hurt one another by is not shared between users:
 //! * control messages come by the socket of the rendezvous, a packet each: no length is believed and nobody waits for a second half;
-//! * each user has a [`House`] of his own, with a board and a doorbell: its clients can write to both, and no one else's read them;
+//! * each user has a [`UserPage`] of his own, with a board and a doorbell: its clients can write to both, and no one else's read them;
 //! * a profile comes in pieces by that socket: no file is opened for anybody, and no descriptor is taken from anybody.
 #![deny(unsafe_code)]
 
@@ -32,7 +32,6 @@ mod callers;
 mod claim;
 #[doc(hidden)]
 pub mod fuzzed;
-mod house;
 mod listener;
 mod messages;
 mod process;
@@ -40,12 +39,13 @@ mod question;
 mod receive;
 #[cfg(test)]
 mod tests;
+mod user_page;
 
 pub use account::{Accounts, thread_time};
 pub use attach::{Attached, Life, Pending};
 pub use callers::Connection;
 pub use claim::{Claim, Who};
-pub use house::{Host, House};
 pub use listener::{CONNECTIONS_OF_A_GUEST, Door, Incoming, Listener};
 pub use messages::{FromClient, Inbox, News, ToTheClient};
 pub use question::{Asker, Question};
+pub use user_page::{Host, UserPage};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weft_daemon::by_hand::{Scene, Wait, Waiting};
+use weft_daemon::test_driver::{Scene, Wait, Waiting};
 use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 
 use super::gate::Bell;

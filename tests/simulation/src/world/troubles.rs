@@ -10,7 +10,7 @@ impl World {
         };
         let job = self.arrivals.remove(found);
         let Some(visitors) = &self.visitors else { return };
-        let guest = Guest {
+        let guest = FakeClient {
             priority: job.priority,
             profile: job.profile.clone(),
             profiling: job.profiling,

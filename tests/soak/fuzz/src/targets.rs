@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weft_scheduler::{Client, Config};
 use weft_daemon::admission::fuzzed::{self as admission, Room};
-use weft_daemon::by_hand::{ByHand, Ending, Guest, Visitors};
+use weft_daemon::test_driver::{TestDriver, Ending, FakeClient, FakeClients};
 use weft_protocol::lane::{Lane, RECORDS, Reader};
 use weft_daemon::server::fuzzed::{self as transport, Read};
 use weft_protocol::transport::map::SharedLane;
@@ -162,14 +162,14 @@ fn clock() -> u64 {
 }
 
 struct World {
-    scheduler: ByHand,
-    visitors: Visitors,
+    scheduler: TestDriver,
+    visitors: FakeClients,
     guests: u32,
 }
 
 impl World {
     fn open() -> Option<World> {
-        let (scheduler, visitors) = ByHand::new(Config::default(), false, clock, Box::new(|_| {})).ok()?;
+        let (scheduler, visitors) = TestDriver::new(Config::default(), false, clock, Box::new(|_| {})).ok()?;
         Some(World {
             scheduler,
             visitors,
@@ -185,11 +185,11 @@ fn turn(data: &[u8]) {
         let Some(world) = place else { return };
         let Some((&how, data)) = data.split_first() else { return };
         let come = |priority| -> Option<(Client, Arc<SharedLane>)> {
-            let guest = Guest {
+            let guest = FakeClient {
                 priority,
                 profiling: how & 1 != 0,
                 longest_wait: Duration::from_secs(1),
-                ..Guest::default()
+                ..FakeClient::default()
             };
             world.visitors.attach(guest).ok()
         };

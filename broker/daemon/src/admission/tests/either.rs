@@ -4,7 +4,7 @@ use super::*;
 
 fn open(broker: &mut Broker, pid: u32, gang: &str, memory: u64) -> Arc<Entry> {
     let entry = broker.newcomer(pid, format!("job {gang}"));
-    broker.desk.wants(&entry, &ToTheClient::nobody(), wants(gang, memory));
+    broker.handle.wants(&entry, &ToTheClient::nobody(), wants(gang, memory));
     entry
 }
 
@@ -27,7 +27,7 @@ fn seat(entry: &Entry) -> (Standing, bool, u64) {
 }
 
 fn memory_of(broker: &Broker, pid: u32) -> String {
-    let running = broker.desk.queue().running;
+    let running = broker.handle.queue().running;
     let row = running.iter().find(|row| row.pid == pid);
     row.map(|row| row.memory.clone()).unwrap_or_default()
 }
@@ -48,7 +48,7 @@ fn the_seat_says_what_was_decided_and_weft_queue_why() {
     assert!(seat(&open(&mut broker, 4, "b", 6 * GB)).1);
     assert!(!seat(&open(&mut broker, 5, "a", 6 * GB)).1);
     // Nothing moves when there is room.
-    broker.desk.gone(first.client);
+    broker.handle.gone(first.client);
     assert!(seat(&second).1);
 }
 
@@ -68,7 +68,7 @@ fn after_a_restart_each_is_what_it_was() {
         runs: Some(0),
         ..wants("b", 6 * GB)
     };
-    second.desk.wants(&back, &ToTheClient::nobody(), runs);
+    second.handle.wants(&back, &ToTheClient::nobody(), runs);
     assert_eq!(seat(&back), (Standing::Admitted, true, 0));
     assert_eq!(memory_of(&second, two.pid()), "managed: did not fit");
     // One that the first broker had let in on managed memory and that did not hear it.
@@ -79,7 +79,7 @@ fn after_a_restart_each_is_what_it_was() {
         runs: Some(GB),
         ..wants("b", 6 * GB)
     };
-    third.desk.wants(&deaf, &ToTheClient::nobody(), runs);
+    third.handle.wants(&deaf, &ToTheClient::nobody(), runs);
     assert!(!seat(&deaf).1);
     assert_eq!(memory_of(&third, two.pid()), "device");
 }
@@ -89,15 +89,15 @@ fn who_began_before_it_heard_has_device_memory() {
     let mut broker = Broker::begin(None);
     open(&mut broker, 1, "a", 6 * GB);
     let second = open(&mut broker, 2, "b", 6 * GB);
-    broker.desk.on_device(second.client);
+    broker.handle.on_device(second.client);
     assert_eq!(seat(&second), (Standing::Admitted, false, 6 * GB));
     assert_eq!(memory_of(&broker, 2), "device");
     // At the door, where nobody has seen the device yet: no reading, though NVML tells of devices.
     let late = broker.newcomer(3, "late".into());
     let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
-    broker.desk.book().comes(newcomer, true, None);
-    broker.desk.on_device(late.client);
-    broker.desk.book().open_the_door(false);
+    broker.handle.book().arrives(newcomer, true, None);
+    broker.handle.on_device(late.client);
+    broker.handle.book().let_on(false);
     assert_eq!((standing(&late), late.lane.seat.is_managed()), (Standing::Waits, false));
 }
 
@@ -107,7 +107,7 @@ fn who_waits_is_told_with_its_admission() {
     let full = broker.comes(1, "a", 8 * GB, None);
     let open = open(&mut broker, 2, "b", 6 * GB);
     assert_eq!((standing(&open), open.lane.seat.is_managed()), (Standing::Waits, false));
-    broker.desk.gone(full.client);
+    broker.handle.gone(full.client);
     assert_eq!(seat(&open), (Standing::Admitted, false, 6 * GB));
 }
 
@@ -121,7 +121,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
             host: Some(host),
             ..wants(gang, memory)
         };
-        broker.desk.wants(&entry, &ToTheClient::nobody(), said);
+        broker.handle.wants(&entry, &ToTheClient::nobody(), said);
         entry
     };
     let roomy = grouped(&mut broker, 2, "b", 4 * GB, 4 * GB);
@@ -132,7 +132,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
     );
     let cramped = grouped(&mut broker, 3, "c", 4 * GB, 4 * GB - 1);
     assert_eq!(standing(&cramped), Standing::Waits);
-    let [row] = &broker.desk.queue().waiting[..] else {
+    let [row] = &broker.handle.queue().waiting[..] else {
         panic!("one waits")
     };
     assert!(
@@ -141,7 +141,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
         row.reason
     );
     // As a job on device memory it begins when there is room.
-    broker.desk.gone(first.client);
+    broker.handle.gone(first.client);
     assert_eq!(seat(&cramped), (Standing::Admitted, false, 4 * GB));
     // Whoever asks for managed memory has it, and is warned.
     let entry = broker.newcomer(4, "job d".into());
@@ -151,6 +151,6 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
         either: false,
         ..wants("d", 4 * GB)
     };
-    broker.desk.wants(&entry, &ToTheClient::nobody(), asked);
+    broker.handle.wants(&entry, &ToTheClient::nobody(), asked);
     assert!(seat(&entry).1);
 }

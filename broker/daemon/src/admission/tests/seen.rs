@@ -12,7 +12,7 @@ fn memory_on_its_way_to_somebody_is_no_context() {
     let mut broker = Broker::begin(None);
     let (first, second) = (broker.comes(1, "a", GB, None), broker.comes(2, "b", GB, None));
     let about = |broker: &Broker| {
-        let devices = broker.desk.queue().devices;
+        let devices = broker.handle.queue().devices;
         (devices[0].context, devices[0].foreign)
     };
     let asked_again = || first.lane.seat.looks.load(Ordering::Relaxed);
@@ -36,7 +36,7 @@ fn memory_on_its_way_to_somebody_is_no_context() {
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 3));
     // It left, and its memory may not be the driver's yet: no stranger's.
-    broker.desk.gone(second.client);
+    broker.handle.gone(second.client);
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 4));
     broker.sees(first.client, look(8 * GB - CONTEXT - GB - 7, GB));
@@ -51,7 +51,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     // It looked when it held 1 GiB, and has taken another before anybody heard of that.
     first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
     broker.sees(1, look(7 * GB - CONTEXT, GB));
-    let seen = broker.desk.queue();
+    let seen = broker.handle.queue();
     assert_eq!(
         (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
         (CONTEXT, 0, 2 * GB + CONTEXT)
@@ -59,17 +59,17 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     // Its share without its context is what it asked for, and a job that wants what is left must leave room for its own.
     let large = broker.comes(2, "b", 6 * GB - 2 * CONTEXT + 1, None);
     assert_eq!(standing(&large), Standing::Waits);
-    broker.desk.gone(2);
+    broker.handle.gone(2);
     assert_eq!(
         standing(&broker.comes(3, "c", 6 * GB - 2 * CONTEXT, None)),
         Standing::Admitted
     );
     // Others than weft's jobs hold the rest.
-    broker.desk.gone(3);
+    broker.handle.gone(3);
     let late = broker.comes(4, "d", GB, None);
     assert_eq!(standing(&late), Standing::Admitted);
     broker.sees(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
-    assert_eq!(broker.desk.queue().devices[0].foreign, GB);
+    assert_eq!(broker.handle.queue().devices[0].foreign, GB);
 }
 
 #[test]
@@ -86,18 +86,18 @@ fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
     assert_eq!(standing(&second), Standing::Waits);
     let small = broker.comes(3, "c", 3 * GB, None);
     assert_eq!(standing(&small), Standing::Admitted);
-    broker.desk.gone(first.client);
-    broker.desk.gone(small.client);
+    broker.handle.gone(first.client);
+    broker.handle.gone(small.client);
     assert_eq!(standing(&second), Standing::Admitted);
 }
 
 #[test]
 fn strangers_are_what_they_are_now() {
     let mut broker = Broker::begin(None);
-    let seen = |broker: &Broker, free| broker.desk.book().sees("gpu", free, clock::now() + 3_000_000_000);
+    let seen = |broker: &Broker, free| broker.handle.book().sees("gpu", free, clock::now() + 3_000_000_000);
     let first = broker.comes(1, "a", GB, None);
     seen(&broker, 4 * GB);
-    broker.desk.gone(first.client);
+    broker.handle.gone(first.client);
     let waiter = broker.comes(2, "b", 6 * GB, None);
     assert_eq!(standing(&waiter), Standing::Waits);
     // One of them left while nobody of ours ran, and nobody could look.
@@ -127,15 +127,15 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
             ..Wants::default()
         };
         let newcomer = (&entry, &ToTheClient::nobody(), wants);
-        broker.desk.book().comes(newcomer, true, reading);
+        broker.handle.book().arrives(newcomer, true, reading);
         entry
     };
     // No time goes by, or as much as somebody stays there.
-    let open_at = |broker: &Broker, now| broker.desk.book().open_the_door_at(now, true);
+    let open_at = |broker: &Broker, now| broker.handle.book().let_on_at(now, true);
     let open = |broker: &Broker| open_at(broker, 0);
     // One has left, and nobody knows whether the driver has its memory again; a stranger came meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
-    broker.desk.gone(left.client);
+    broker.handle.gone(left.client);
     let blurred = reading(1, "gpu", 3 * GB, clock::now());
     let (first, second) = (comes(&mut broker, Some(&blurred)), comes(&mut broker, None));
     open(&broker);
@@ -143,9 +143,9 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         (standing(&first), standing(&second)),
         (Standing::Unknown, Standing::Unknown)
     );
-    broker.desk.gone(second.client);
+    broker.handle.gone(second.client);
     broker
-        .desk
+        .handle
         .book()
         .reads(&reading(2, "gpu", 3 * GB, clock::now() + 3_000_000_000));
     open(&broker);
@@ -153,33 +153,33 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         (standing(&first), standing(&second)),
         (Standing::Waits, Standing::Unknown)
     );
-    assert_eq!(broker.desk.queue().waiting.len(), 1, "who turned round is nowhere");
+    assert_eq!(broker.handle.queue().waiting.len(), 1, "who turned round is nowhere");
     broker
-        .desk
+        .handle
         .book()
         .reads(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&first), Standing::Admitted);
     // Nobody sees it for long: then the last look counts, and a better one later.
-    broker.desk.gone(first.client);
+    broker.handle.gone(first.client);
     // The looks above were taken some seconds from now.
-    broker.desk.book().seen.clear();
+    broker.handle.book().observer.forget_when();
     let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
     assert_eq!(standing(&late), Standing::Unknown);
-    open_at(&broker, clock::now() + newcomers::HOLDS);
+    open_at(&broker, clock::now() + arrivals::HOLDS);
     assert_eq!(standing(&late), Standing::Waits);
     broker
-        .desk
+        .handle
         .book()
         .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&late), Standing::Admitted);
-    broker.desk.book().seen.clear();
+    broker.handle.book().observer.forget_when();
     // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody stays.
-    broker.desk.gone(late.client);
+    broker.handle.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
     assert_eq!(standing(&comes(&mut broker, Some(&other))), Standing::Admitted);
-    broker.desk.book().reads(&reading(7, "gpu", 0, clock::now()));
+    broker.handle.book().reads(&reading(7, "gpu", 0, clock::now()));
     let last = comes(&mut broker, None);
     assert_eq!(standing(&last), Standing::Unknown);
-    broker.desk.book().open_the_door(false);
+    broker.handle.book().let_on(false);
     assert_ne!(standing(&last), Standing::Unknown);
 }

@@ -9,18 +9,18 @@ const CID: u32 = 61003;
 
 fn shared(file: Option<&Path>) -> Broker {
     let mut broker = Broker::begin(file);
-    broker.desk = broker.desk.shared(true);
-    broker.desk.book().owner = 61000;
+    broker.handle = broker.handle.shared(true);
+    broker.handle.book().owner = 61000;
     broker
 }
 
 fn memory(broker: &Broker) -> Vec<(String, u64)> {
-    let devices = broker.desk.queue().devices;
+    let devices = broker.handle.queue().devices;
     devices.into_iter().map(|row| (row.uuid, row.memory)).collect()
 }
 
 fn foreign(broker: &Broker) -> u64 {
-    broker.desk.queue().devices[0].foreign
+    broker.handle.queue().devices[0].foreign
 }
 
 fn reading(number: u64, free: u64) -> watch::Reading {
@@ -53,7 +53,7 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
         memory: 4096,
         free: None,
     };
-    broker.desk.place(&seeker(ANN, vec![offer])).expect("a place");
+    broker.handle.place(&seeker(ANN, vec![offer])).expect("a place");
     assert_eq!(memory(&broker), []);
     let liar = broker.of_user(ANN, "gpu", 4096, 1024);
     assert_eq!(memory(&broker), [("gpu".into(), 4096)]);
@@ -91,7 +91,7 @@ fn a_lie_about_a_device_ends_with_its_broker() {
 fn where_nvml_tells_a_job_says_no_more_than_how_much_of_it_cuda_has() {
     let mut broker = shared(None);
     broker.of_user(ANN, "gpu", 4096, 1024);
-    broker.desk.book().reads(&reading(1, 8 * GB));
+    broker.handle.book().reads(&reading(1, 8 * GB));
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
     broker.of_user(BEA, "gpu", 1 << 50, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
@@ -114,11 +114,11 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
         }
     }
     assert_eq!(memory(&broker).len(), 64);
-    assert_eq!(broker.desk.queue().running.len(), 64);
+    assert_eq!(broker.handle.queue().running.len(), 64);
     // A user without one, and no room; when one ends there is.
     let entry = broker.of_user(CID, "another", 8 * GB, GB);
     assert_eq!((standing(&entry), share(&entry)), (Standing::Admitted, 0));
-    broker.desk.gone(2);
+    broker.handle.gone(2);
     let entry = broker.of_user(CID, "another", 4 * GB, GB);
     assert_eq!((standing(&entry), share(&entry)), (Standing::Admitted, GB));
     assert!(memory(&broker).contains(&("another".into(), 4 * GB)));
@@ -129,7 +129,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
         memory: GB,
         free: None,
     });
-    let _ = broker.desk.place(&seeker(ANN, offers.collect()));
+    let _ = broker.handle.place(&seeker(ANN, offers.collect()));
     assert_eq!(memory(&broker).len(), 64);
 }
 
@@ -142,13 +142,13 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     assert!(foreign(&broker) > all - GB, "nobody else is there to say anything");
     let waiter = broker.of_user(BEA, "gpu", 8 * GB, GB);
     assert_eq!(standing(&waiter), Standing::Waits);
-    broker.desk.tick();
+    broker.handle.tick();
     assert_eq!(standing(&waiter), Standing::Waits);
     // Nobody says the same while she waits, and so she finds out for herself.
     let now = clock::now();
-    broker.desk.book().watched = 0;
-    broker.desk.tick();
-    broker.desk.book().look_at_the_unseen_at(now + 6_000_000_000, false);
+    broker.handle.book().watched = 0;
+    broker.handle.tick();
+    broker.handle.book().look_at_the_unseen_at(now + 6_000_000_000, false);
     assert_eq!(standing(&waiter), Standing::Admitted);
     // From now on there is somebody who can look, and does.
     let asked = waiter.lane.seat.looks.load(Ordering::Relaxed);
@@ -165,18 +165,18 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
 #[test]
 fn where_nvml_tells_a_look_is_only_the_reason_to_ask_it() {
     let mut broker = shared(None);
-    broker.desk.book().reads(&reading(1, 8 * GB));
+    broker.handle.book().reads(&reading(1, 8 * GB));
     let liar = broker.of_user(ANN, "gpu", 8 * GB, 1 << 20);
-    broker.desk.book().context(liar.client, look(0, 0), true);
+    broker.handle.book().context(liar.client, look(0, 0), true);
     assert_eq!(foreign(&broker), 0);
-    assert!(broker.desk.book().unseen.contains_key(&DeviceId(0)), "NVML is asked");
+    assert!(broker.handle.book().observer.asks(), "NVML is asked");
     let later = watch::Reading {
         at: clock::now() + 3_000_000_000,
         ..reading(2, 5 * GB)
     };
-    broker.desk.book().reads(&later);
+    broker.handle.book().reads(&later);
     assert_eq!(foreign(&broker), 3 * GB);
-    assert!(broker.desk.book().unseen.is_empty());
+    assert!(!broker.handle.book().observer.asks());
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     stopped.lane.moves.begun(1);
     // Stopped in the driver, with one of its two GiB.
     stopped.lane.counters.memory.store(GB, Ordering::Relaxed);
-    let seen = |broker: &Broker, free| broker.desk.book().sees("gpu", free, clock::now());
+    let seen = |broker: &Broker, free| broker.handle.book().sees("gpu", free, clock::now());
     seen(&broker, 2 * GB);
     assert_eq!(foreign(&broker), 0, "a change is under way");
     std::thread::sleep(std::time::Duration::from_millis(1_010));
@@ -211,7 +211,7 @@ fn a_look_of_tomorrow_is_one_of_now() {
     let mut broker = Broker::begin(None);
     let first = broker.comes(1, "a", GB, None);
     let at = clock::now() + (1 << 60);
-    broker.desk.context(
+    broker.handle.context(
         first.client,
         Look {
             free: 4 * GB,
@@ -221,10 +221,10 @@ fn a_look_of_tomorrow_is_one_of_now() {
         },
     );
     let now = clock::now();
-    let seen = broker.desk.book().seen.get(&DeviceId(0)).copied();
+    let seen = broker.handle.book().observer.observed_at(DeviceId(0));
     assert!(seen.is_some_and(|seen| seen <= now), "{seen:?}");
     // A look of a moment later counts.
-    broker.desk.book().sees("gpu", 8 * GB, clock::now());
+    broker.handle.book().sees("gpu", 8 * GB, clock::now());
     assert_eq!(foreign(&broker), 0);
 }
 
@@ -233,16 +233,16 @@ fn rows_say_whose_they_are_and_who_waited_is_counted_when_it_begins() {
     let mut broker = shared(None);
     let first = broker.of_user(ANN, "gpu", 8 * GB, 6 * GB);
     let second = broker.of_user(BEA, "gpu", 8 * GB, 6 * GB);
-    let seen = broker.desk.queue();
+    let seen = broker.handle.queue();
     assert_eq!((seen.running[0].uid, seen.waiting[0].uid), (ANN, BEA));
     assert!(seen.waiting[0].guess, "nobody said how long the first one runs");
     assert_eq!((seen.admitted, seen.waited), (1, 0));
-    let waiting = broker.desk.waiting();
+    let waiting = broker.handle.waiting();
     assert_eq!(waiting.keys().copied().collect::<Vec<u64>>(), [second.client]);
-    broker.desk.gone(first.client);
-    let seen = broker.desk.queue();
+    broker.handle.gone(first.client);
+    let seen = broker.handle.queue();
     assert_eq!((seen.admitted, seen.waited), (2, 1));
-    assert!(broker.desk.waiting().is_empty());
+    assert!(broker.handle.waiting().is_empty());
 }
 
 #[test]
@@ -259,9 +259,9 @@ fn what_is_written_is_never_more_than_what_is_read() {
             processes: 1,
             ..Wants::default()
         };
-        broker.desk.book().wants(&entry, &ToTheClient::nobody(), wants);
+        broker.handle.book().wants(&entry, &ToTheClient::nobody(), wants);
     }
-    broker.desk.close();
+    broker.handle.close();
     let length = std::fs::metadata(&file).expect("it was written").len();
     assert!(length < 2 << 20, "{length}");
     assert!(ledger::Page::read(&file).is_some());

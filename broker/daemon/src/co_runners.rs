@@ -9,17 +9,17 @@ use weft_protocol::lane::Mode;
 
 /// Who is there, and since when nobody came, went or became something else.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Company {
+pub(super) struct CoRunners {
     since: Ns,
     holders: usize,
     fillers: usize,
 }
 
-impl Company {
+impl CoRunners {
     /// Of these, among whom nothing has changed `since`.
-    pub(super) fn of(lanes: &[LaneWatch], since: Ns) -> Company {
+    pub(super) fn of(lanes: &[LaneWatch], since: Ns) -> CoRunners {
         let count = |mode| lanes.iter().filter(|lane| lane.mode() == mode).count();
-        Company {
+        CoRunners {
             since,
             holders: count(Mode::Holder),
             fillers: count(Mode::Filler),
@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn a_sample_counts_for_whom_it_met() {
-        let company = |holders, fillers| Company {
+        let company = |holders, fillers| CoRunners {
             since: 100,
             holders,
             fillers,
         };
-        let said = |company: Company, mode, at| {
+        let said = |company: CoRunners, mode, at| {
             let timed = Timed {
                 kernel: 1,
                 time: 2,

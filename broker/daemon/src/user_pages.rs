@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::server::{Host, House};
+use crate::server::{Host, UserPage};
 use weft_protocol::PRIORITIES;
 use weft_protocol::board::{self, Board};
 
@@ -16,16 +16,16 @@ type Rows = Vec<[u64; PRIORITIES]>;
 
 /// All boards, and what they said when they were read last.
 #[derive(Debug)]
-pub struct Houses {
+pub struct UserPages {
     host: Arc<Host>,
     own: Rows,
-    guests: Vec<(Arc<House>, Rows)>,
+    guests: Vec<(Arc<UserPage>, Rows)>,
 }
 
-impl Houses {
+impl UserPages {
     /// With no guest.
-    pub fn new(host: Arc<Host>) -> Houses {
-        Houses {
+    pub fn new(host: Arc<Host>) -> UserPages {
+        UserPages {
             host,
             own: Rows::new(),
             guests: Vec::new(),
@@ -33,7 +33,7 @@ impl Houses {
     }
 
     /// A client is there.
-    pub fn comes(&mut self, house: Option<&Arc<House>>, rows: usize) {
+    pub fn comes(&mut self, house: Option<&Arc<UserPage>>, rows: usize) {
         let Some(house) = house else { return };
         if !self.guests.iter().any(|(known, _)| Arc::ptr_eq(known, house)) {
             let mut read = Rows::new();
@@ -43,7 +43,7 @@ impl Houses {
     }
 
     /// Only those stay of which `lives` says so.
-    pub fn stay(&mut self, lives: impl Fn(&Arc<House>) -> bool) {
+    pub fn stay(&mut self, lives: impl Fn(&Arc<UserPage>) -> bool) {
         self.guests.retain(|(house, _)| lives(house));
     }
 
@@ -63,7 +63,7 @@ impl Houses {
     }
 
     /// The sum above a priority that a client saw when the turn began.
-    pub fn above(&self, house: Option<&Arc<House>>, row: usize, priority: usize) -> u64 {
+    pub fn above(&self, house: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
         let rows = match house {
             None => Some(&self.own),
             Some(house) => {
@@ -79,7 +79,7 @@ impl Houses {
 
     /// A holder of this house has launched: the others' fillers are told. What is decided in this turn is decided with knowledge of that launch, so the sign counts as read: credit bound to
     /// the sums from before would be void when it is given.
-    pub fn relay(&mut self, house: Option<&Arc<House>>, sign: usize) {
+    pub fn relay(&mut self, house: Option<&Arc<UserPage>>, sign: usize) {
         let Some(house) = house else { return };
         for (other, read) in &mut self.guests {
             if Arc::ptr_eq(other, house) {
@@ -116,7 +116,7 @@ mod tests {
         let house = |uid| host.house_of(uid).expect("made").expect("a shared broker");
         let (ann, bea) = (house(1), house(2));
         assert!(Arc::ptr_eq(&ann, &house(1)), "one house a user");
-        let mut houses = Houses::new(Arc::clone(&host));
+        let mut houses = UserPages::new(Arc::clone(&host));
         houses.comes(Some(&ann), 1);
         houses.comes(Some(&bea), 1);
         assert!(houses.many());

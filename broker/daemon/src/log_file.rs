@@ -18,7 +18,7 @@ const WAITING: usize = 1024;
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// Begins to log, by `WEFT_LOG` or at the level `info`. Keep what is returned until the end.
-pub fn begin() -> Journal {
+pub fn begin() -> LogFile {
     let (lines, incoming) = sync_channel::<Vec<u8>>(WAITING);
     let (done, ended) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
@@ -56,17 +56,17 @@ pub fn begin() -> Journal {
     if let Some(unknown) = unknown {
         log::warn!("WEFT_LOG={unknown} is none of off, error, warn, info, debug, trace; taken as info");
     }
-    Journal { lines, ended }
+    LogFile { lines, ended }
 }
 
 /// The last lines are written when it is dropped.
 #[derive(Debug)]
-pub struct Journal {
+pub struct LogFile {
     lines: SyncSender<Vec<u8>>,
     ended: Receiver<()>,
 }
 
-impl Drop for Journal {
+impl Drop for LogFile {
     fn drop(&mut self) {
         // An empty line is the end: the logger keeps its own way to the thread for ever.
         let _ = self.lines.try_send(Vec::new());

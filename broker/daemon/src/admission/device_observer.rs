@@ -15,12 +15,14 @@
 //! kept over brokers ([`super::known`]).
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::book::Book;
+use super::book::{Book, Gang};
 use super::process::Process;
+use super::shares;
 use crate::clock;
-use weft_admission::{Device, DeviceId, Event};
+use weft_admission::{Admission, Device, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::seat::Moves;
 
@@ -76,9 +78,9 @@ pub struct Look {
     pub at: Ns,
 }
 
-/// Somebody who left a device.
+/// A process that left a device, and whose memory may not be the driver's again.
 #[derive(Debug)]
-pub struct Departed {
+struct Exited {
     device: DeviceId,
     process: Process,
     /// When its memory is the driver's again at the latest.
@@ -171,7 +173,7 @@ impl Blur {
 
 /// What several users' jobs saw of a device.
 #[derive(Debug, Default)]
-pub struct Believed {
+struct Believed {
     /// What strangers held by the last look of a user's jobs, the latest last.
     looks: Vec<Seeing>,
     /// What one user alone says, and what was known before.
@@ -195,9 +197,9 @@ struct Alone {
     waited_for: Option<Ns>,
 }
 
-/// A picture of a device.
+/// What was free of a device at one moment, against what was known of it.
 #[derive(Debug, Clone, Copy)]
-pub struct Picture {
+struct MemorySample {
     /// Bytes that nobody was known to hold.
     unknown: u64,
     /// Clients that had a context.
@@ -206,70 +208,141 @@ pub struct Picture {
     at: Ns,
 }
 
-impl Book {
+/// A client that looked, and what it saw.
+#[derive(Debug)]
+struct Own {
+    client: u64,
+    look: Look,
+    /// Its user, if that user's word alone is not to keep others out.
+    uid: Option<u32>,
+}
+
+/// The jobs whose memory is on the devices, as far as an observer looks at them.
+#[derive(Debug)]
+struct Jobs<'a> {
+    machine: &'a Admission,
+    gangs: &'a HashMap<Job, Gang>,
+}
+
+impl Jobs<'_> {
+    fn about(&self, device: DeviceId) -> Option<Device> {
+        self.machine.devices().find(|about| about.id == device).copied()
+    }
+
+    fn part(&self, job: Job) -> Option<u64> {
+        shares::part(self.machine, self.gangs, job)
+    }
+
+    /// Has other users' jobs on a device look at it. False where there are none.
+    fn ask_others(&self, device: DeviceId, uid: u32) -> bool {
+        let others = self
+            .gangs
+            .values()
+            .filter(|gang| gang.device == device && gang.uid != uid);
+        let seated = others
+            .flat_map(|gang| gang.members.values())
+            .filter(|it| it.seated.since() > 0);
+        let asked = seated.map(|member| member.entry.lane.seat.looks.fetch_add(1, Ordering::Release));
+        asked.count() > 0
+    }
+
+    /// Whether a job of another user waits for this device.
+    fn any_waits(&self, device: DeviceId, uid: u32) -> bool {
+        let others = self
+            .gangs
+            .iter()
+            .filter(|(_, gang)| gang.device == device && gang.uid != uid);
+        others.into_iter().any(|(job, _)| self.machine.waits(*job))
+    }
+}
+
+/// What is known of each device's memory by looks at what is free of it.
+#[derive(Debug, Default)]
+pub struct DeviceObserver {
+    /// The last sample of each device.
+    samples: HashMap<DeviceId, MemorySample>,
+    /// When all of a device was last seen.
+    observed: HashMap<DeviceId, Ns>,
+    /// What was free at the last look, whether that made a sample or not.
+    last_free: HashMap<DeviceId, u64>,
+    /// What jobs of several users saw of a device, where NVML does not tell.
+    believed: HashMap<DeviceId, Believed>,
+    /// Devices that NVML is to be asked of since something changed there, and how often still.
+    to_ask: BTreeMap<DeviceId, u32>,
+    /// Processes that left a little while ago.
+    exited: Vec<Exited>,
+}
+
+impl DeviceObserver {
+    /// A number is another device's from now on.
+    pub fn forget(&mut self, device: DeviceId) {
+        self.samples.remove(&device);
+        self.observed.remove(&device);
+        self.last_free.remove(&device);
+        self.believed.remove(&device);
+    }
+
+    /// Whether all of a device was seen since then.
+    pub fn saw(&self, device: DeviceId, since: Ns) -> bool {
+        self.observed.get(&device).is_some_and(|at| *at >= since)
+    }
+
+    /// Whether NVML is to be asked of any device.
+    pub fn asks(&self) -> bool {
+        !self.to_ask.is_empty()
+    }
+
+    /// NVML is asked once more.
+    pub fn asked(&mut self) {
+        self.to_ask.retain(|_, tries| {
+            *tries = tries.saturating_sub(1);
+            *tries > 0
+        });
+    }
+
     /// A client with memory on this device is gone.
-    pub fn departs(&mut self, device: DeviceId, process: Process) {
+    pub fn exits(&mut self, device: DeviceId, process: Process) {
         let settled = clock::now().saturating_add(SETTLES);
-        self.departed.push(Departed {
+        self.exited.push(Exited {
             device,
             process,
             settled,
         });
     }
 
-    /// Looks which of those who left have ended.
-    pub fn look_after_the_departed(&mut self) {
-        if self.departed.is_empty() {
+    /// Looks which of the processes that left have ended.
+    pub fn look_after_the_exited(&mut self) {
+        if self.exited.is_empty() {
             return;
         }
         let now = clock::now();
-        for one in &mut self.departed {
+        for one in &mut self.exited {
             if now.saturating_add(GRACE) < one.settled && one.process.runs() == Some(false) {
                 one.settled = now.saturating_add(GRACE);
             }
         }
         // A look that is under way is from a moment ago at most.
-        self.departed.retain(|one| now < one.settled.saturating_add(SETTLES));
+        self.exited.retain(|one| now < one.settled.saturating_add(SETTLES));
     }
 
-    /// A client has looked at the device that it runs on. `told`: NVML tells of devices.
-    pub fn context(&mut self, client: u64, look: Look, told: bool) {
-        let Some(job) = self.clients.get(&client).copied() else {
-            return;
-        };
-        let Some((device, _)) = self.machine.share(job) else {
-            return;
-        };
-        let named = self.devices.get(device.0 as usize);
-        if self.shared && told && named.is_some_and(|uuid| self.listed.contains_key(uuid)) {
-            self.unseen.insert(device, TRIES);
-            return;
-        }
-        if !self.reckon(device, look.free, look.at, Some((client, look))) {
-            let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
-            if let Some(member) = member {
-                member.entry.lane.seat.looks.fetch_add(1, Ordering::Release);
-            }
-        }
+    /// When a device was last seen.
+    #[cfg(test)]
+    pub fn observed_at(&self, device: DeviceId) -> Option<Ns> {
+        self.observed.get(&device).copied()
     }
 
-    /// So much was free of a device then.
-    pub fn sees(&mut self, uuid: &str, free: u64, at: Ns) {
-        if let Some(device) = self.devices.iter().position(|known| known == uuid) {
-            let device = DeviceId(device as u32);
-            self.glimpsed.insert(device, free);
-            self.reckon(device, free, at, None);
-        }
+    /// As if no device had been seen yet.
+    #[cfg(test)]
+    pub fn forget_when(&mut self) {
+        self.observed.clear();
     }
 
     /// What strangers may hold of a device that nobody could see for long: no less than was known, and as much as the last look leaves room for, those who left and what is on its way counted among them.
-    pub fn guess(&mut self, device: DeviceId) {
-        let Some(free) = self.glimpsed.get(&device) else { return };
-        let Some(before) = self.about(device).copied() else {
-            return;
-        };
-        let on = |gang: &&super::book::Gang| gang.device == device;
-        let members = self.gangs.values().filter(on).flat_map(|gang| gang.members.values());
+    fn guess(&self, jobs: &Jobs<'_>, device: DeviceId) -> Option<(Device, Device)> {
+        let free = self.last_free.get(&device)?;
+        let before = jobs.about(device)?;
+        let on = |gang: &&Gang| gang.device == device;
+        let members = jobs.gangs.values().filter(on).flat_map(|gang| gang.members.values());
         let (mut held, mut contexts) = (0u64, 0u64);
         for member in members {
             let counters = &member.entry.lane.counters;
@@ -280,52 +353,55 @@ impl Book {
         let known = held.saturating_add(before.context.saturating_mul(contexts));
         let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
         let foreign = before.foreign.max(unknown);
-        self.change(before, Device { foreign, ..before });
+        Some((before, Device { foreign, ..before }))
     }
 
-    /// Takes in what was free; `own`: who looked, and what it saw. False if that makes no picture.
-    fn reckon(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<(u64, Look)>) -> bool {
-        let Some(Held {
+    /// Takes in what was free; `own`: the client that looked, and what it saw.
+    ///
+    /// The device as it was, and as it is taken to be now; `None`: that makes no sample.
+    fn observe(
+        &mut self,
+        jobs: &Jobs<'_>,
+        device: DeviceId,
+        free: u64,
+        at: Ns,
+        own: Option<&Own>,
+    ) -> Option<(Device, Device)> {
+        let Held {
             bytes: held,
             contexts,
             unclear: managed,
-        }) = self.held(device, at, own)
-        else {
-            return false;
-        };
-        let Some(before) = self.about(device).copied() else {
-            return false;
-        };
+        } = self.held(jobs, device, at, own)?;
+        let before = jobs.about(device)?;
         let unknown = before.memory.saturating_sub(free).saturating_sub(held);
-        let picture = Picture { unknown, contexts, at };
+        let sample = MemorySample { unknown, contexts, at };
         let mut about = before;
         // What of managed memory lies on the device is not known here.
         if !managed {
-            let last = self.pictures.insert(device, picture);
-            if let Some(each) = context_of(&about, picture, last) {
+            let last = self.samples.insert(device, sample);
+            if let Some(each) = context_of(&about, sample, last) {
                 about.context = each;
                 about.measured = true;
             }
         }
         about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
         match own {
-            Some((client, _)) => about.foreign = self.believes(client, before, about.foreign, at),
+            Some(own) => {
+                if let Some(uid) = own.uid {
+                    about.foreign = self.believes(jobs, uid, before, about.foreign, at);
+                }
+            }
             None => {
-                self.unseen.remove(&device);
+                self.to_ask.remove(&device);
                 self.believed.remove(&device);
             }
         }
-        self.seen.insert(device, at);
-        self.change(before, about);
-        true
+        self.observed.insert(device, at);
+        Some((before, about))
     }
 
     /// What strangers hold, where a client saw so much of theirs.
-    fn believes(&mut self, client: u64, before: Device, says: u64, at: Ns) -> u64 {
-        let gang = self.clients.get(&client).and_then(|job| self.gangs.get(job));
-        let Some(uid) = gang.map(|gang| gang.uid).filter(|uid| !self.is_owner(*uid)) else {
-            return says;
-        };
+    fn believes(&mut self, jobs: &Jobs<'_>, uid: u32, before: Device, says: u64, at: Ns) -> u64 {
         let mut believed = self.believed.remove(&before.id).unwrap_or_default();
         believed.looks.retain(|look| look.uid != uid);
         let recent = believed
@@ -343,8 +419,7 @@ impl Book {
                 believed.doubted.retain(|doubted| *doubted != uid);
             }
             believed.alone = believed.alone.filter(|alone| says > alone.before);
-        } else if self.asks_others(before.id, uid) || believed.doubted.contains(&uid) && self.waits_for(before.id, uid)
-        {
+        } else if jobs.ask_others(before.id, uid) || believed.doubted.contains(&uid) && jobs.any_waits(before.id, uid) {
             foreign = before.foreign.max(confirmed);
         } else {
             believed.alone.get_or_insert(Alone {
@@ -357,34 +432,12 @@ impl Book {
         foreign
     }
 
-    /// Has other users' jobs on a device look at it. False where there are none.
-    fn asks_others(&self, device: DeviceId, uid: u32) -> bool {
-        let others = self
-            .gangs
-            .values()
-            .filter(|gang| gang.device == device && gang.uid != uid);
-        let seated = others
-            .flat_map(|gang| gang.members.values())
-            .filter(|it| it.seated.since() > 0);
-        let asked = seated.map(|member| member.entry.lane.seat.looks.fetch_add(1, Ordering::Release));
-        asked.count() > 0
-    }
-
-    /// Whether a job of another user waits for this device.
-    fn waits_for(&self, device: DeviceId, uid: u32) -> bool {
-        let others = self
-            .gangs
-            .iter()
-            .filter(|(_, gang)| gang.device == device && gang.uid != uid);
-        others.into_iter().any(|(job, _)| self.machine.waits(*job))
-    }
-
     /// Whoever says alone that strangers hold a device is believed for so long while others wait for it.
-    fn doubts(&mut self, before: &Device, now: Ns) -> u64 {
+    fn doubts(&mut self, jobs: &Jobs<'_>, before: &Device, now: Ns) -> u64 {
         let Some(alone) = self.believed.get(&before.id).and_then(|it| it.alone) else {
             return before.foreign;
         };
-        let waited_for = self.waits_for(before.id, alone.uid);
+        let waited_for = jobs.any_waits(before.id, alone.uid);
         let Some(believed) = self.believed.get_mut(&before.id) else {
             return before.foreign;
         };
@@ -407,62 +460,38 @@ impl Book {
         before.foreign.min(alone.before)
     }
 
-    fn change(&mut self, before: Device, about: Device) {
-        if before == about {
-            return;
+    /// What is taken for so of a device of which nothing better is known at this time: what its first job's
+    /// context takes, and that strangers whom nobody has seen for long are gone.
+    fn without_looks(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
+        let mut about = before;
+        about.foreign = self.doubts(jobs, &before, now);
+        let on = |gang: &&Gang| gang.device == before.id;
+        let members = jobs.gangs.values().filter(on).flat_map(|gang| gang.members.values());
+        let since = members
+            .map(|member| member.seated.since())
+            .filter(|since| *since > 0)
+            .min();
+        if !about.measured && since.is_some_and(|since| since.saturating_add(MEASURES) <= now) {
+            about.context = (about.memory / CAUTIOUS_PART).min(CAUTIOUS);
+            about.measured = true;
         }
-        if (before.context, before.measured) != (about.context, about.measured)
-            && let Some(uuid) = self.devices.get(about.id.0 as usize)
-        {
-            log::info!("a context on {uuid} takes {} bytes", about.context);
-            self.known.context(uuid, about.context, &self.devices);
+        let seen = self.samples.get(&before.id).map_or(0, |sample| sample.at);
+        if !told && about.foreign > 0 && since.is_none() && seen.saturating_add(FORGOTTEN) <= now {
+            about.foreign = 0;
         }
-        self.tell(Event::Device(about));
-        self.carry_out();
-    }
-
-    /// Whom nobody can tell any better: a device whose first job does not show what its context takes, and strangers whom nobody has seen for long.
-    pub fn look_at_the_unseen(&mut self, told: bool) {
-        self.look_at_the_unseen_at(clock::now(), told);
-    }
-
-    /// The same at this time.
-    pub fn look_at_the_unseen_at(&mut self, now: Ns, told: bool) {
-        let devices: Vec<Device> = self.machine.devices().copied().collect();
-        for member in self.gangs.values().flat_map(|gang| gang.members.values()) {
-            member.blur.watches(&member.entry.lane.moves, now);
-        }
-        for before in devices {
-            let mut about = before;
-            about.foreign = self.doubts(&before, now);
-            let on = |gang: &&super::book::Gang| gang.device == before.id;
-            let members = self.gangs.values().filter(on).flat_map(|gang| gang.members.values());
-            let since = members
-                .map(|member| member.seated.since())
-                .filter(|since| *since > 0)
-                .min();
-            if !about.measured && since.is_some_and(|since| since.saturating_add(MEASURES) <= now) {
-                about.context = (about.memory / CAUTIOUS_PART).min(CAUTIOUS);
-                about.measured = true;
-            }
-            let seen = self.pictures.get(&before.id).map_or(0, |picture| picture.at);
-            if !told && about.foreign > 0 && since.is_none() && seen.saturating_add(FORGOTTEN) <= now {
-                about.foreign = 0;
-            }
-            self.change(before, about);
-        }
+        about
     }
 
     /// What all clients on a device held when somebody looked; `None` where that is not known.
-    fn held(&self, device: DeviceId, at: Ns, own: Option<(u64, Look)>) -> Option<Held> {
-        let left = |one: &Departed| one.device == device && one.settled > at;
-        if self.departed.iter().any(left) {
+    fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&Own>) -> Option<Held> {
+        let left = |one: &Exited| one.device == device && one.settled > at;
+        if self.exited.iter().any(left) {
             return None;
         }
         let now = clock::now();
         let mut all = Held::default();
-        for (job, gang) in &self.gangs {
-            let Some((_, share)) = self.machine.share(*job).filter(|(on, _)| *on == device) else {
+        for (job, gang) in jobs.gangs {
+            let Some((_, share)) = jobs.machine.share(*job).filter(|(on, _)| *on == device) else {
                 continue;
             };
             // Who has not come back holds nobody knows how much.
@@ -479,11 +508,11 @@ impl Book {
                 // Before the last word on whether it was still.
                 let says = lane.counters.memory.load(Ordering::Acquire);
                 let by_itself = match own {
-                    Some((client, look)) if client == *other => look.own,
+                    Some(own) if own.client == *other => own.look.own,
                     _ => lane.counters.managed_own.load(Ordering::Acquire),
                 };
                 let held = match own {
-                    Some((client, look)) if client == *other => Some(look.held),
+                    Some(own) if own.client == *other => Some(own.look.held),
                     _ => match member.blur.sees(&lane.moves, at, now) {
                         Seen::Still => Some(says),
                         // Not even a context, unless it says so.
@@ -495,7 +524,7 @@ impl Book {
                         }
                         Seen::Stands => {
                             all.unclear = true;
-                            Some(self.part(*job).unwrap_or(says).max(1))
+                            Some(jobs.part(*job).unwrap_or(says).max(1))
                         }
                     },
                 };
@@ -513,6 +542,103 @@ impl Book {
     }
 }
 
+impl Book {
+    /// A client has looked at the device that it runs on. `told`: NVML tells of devices.
+    pub fn context(&mut self, client: u64, look: Look, told: bool) {
+        let Some(job) = self.clients.get(&client).copied() else {
+            return;
+        };
+        let Some((device, _)) = self.machine.share(job) else {
+            return;
+        };
+        let named = self.devices.get(device.0 as usize);
+        if self.shared && told && named.is_some_and(|uuid| self.listed.contains_key(uuid)) {
+            self.observer.to_ask.insert(device, TRIES);
+            return;
+        }
+        let uid = self.gangs.get(&job).map(|gang| gang.uid);
+        let own = Own {
+            client,
+            look,
+            uid: uid.filter(|uid| !self.is_owner(*uid)),
+        };
+        if !self.observes(device, look.free, look.at, Some(&own)) {
+            let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
+            if let Some(member) = member {
+                member.entry.lane.seat.looks.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// So much was free of a device then.
+    pub fn sees(&mut self, uuid: &str, free: u64, at: Ns) {
+        if let Some(device) = self.devices.iter().position(|known| known == uuid) {
+            let device = DeviceId(device as u32);
+            self.observer.last_free.insert(device, free);
+            self.observes(device, free, at, None);
+        }
+    }
+
+    /// Enters what was free. False if that makes no sample.
+    fn observes(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<&Own>) -> bool {
+        let jobs = Jobs {
+            machine: &self.machine,
+            gangs: &self.gangs,
+        };
+        let Some((before, about)) = self.observer.observe(&jobs, device, free, at, own) else {
+            return false;
+        };
+        self.change(before, about);
+        true
+    }
+
+    /// Enters what strangers may hold of a device that nobody could see for long.
+    pub fn guess(&mut self, device: DeviceId) {
+        let jobs = Jobs {
+            machine: &self.machine,
+            gangs: &self.gangs,
+        };
+        if let Some((before, about)) = self.observer.guess(&jobs, device) {
+            self.change(before, about);
+        }
+    }
+
+    fn change(&mut self, before: Device, about: Device) {
+        if before == about {
+            return;
+        }
+        if (before.context, before.measured) != (about.context, about.measured)
+            && let Some(uuid) = self.devices.get(about.id.0 as usize)
+        {
+            log::info!("a context on {uuid} takes {} bytes", about.context);
+            self.known.context(uuid, about.context, &self.devices);
+        }
+        self.tell(Event::Device(about));
+        self.carry_out();
+    }
+
+    /// Enters what is taken for so of devices of which nothing better is known.
+    pub fn look_at_the_unseen(&mut self, told: bool) {
+        self.look_at_the_unseen_at(clock::now(), told);
+    }
+
+    /// [`Book::look_at_the_unseen`] at this time.
+    pub fn look_at_the_unseen_at(&mut self, now: Ns, told: bool) {
+        let devices: Vec<Device> = self.machine.devices().copied().collect();
+        for member in self.gangs.values().flat_map(|gang| gang.members.values()) {
+            member.blur.watches(&member.entry.lane.moves, now);
+        }
+        for before in devices {
+            let jobs = Jobs {
+                machine: &self.machine,
+                gangs: &self.gangs,
+            };
+            let about = self.observer.without_looks(&jobs, before, now, told);
+            self.change(before, about);
+        }
+    }
+}
+
 /// What all clients on a device held.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
@@ -525,7 +651,7 @@ struct Held {
 }
 
 /// What a context takes, if this picture tells anything new of that; `last`: the one before it.
-fn context_of(about: &Device, now: Picture, last: Option<Picture>) -> Option<u64> {
+fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> Option<u64> {
     if now.contexts == 0 || now.unknown == 0 {
         return None;
     }
@@ -552,8 +678,8 @@ mod tests {
 
     const MB: u64 = 1 << 20;
 
-    fn picture(unknown: u64, contexts: u64, at: Ns) -> Picture {
-        Picture { unknown, contexts, at }
+    fn sample(unknown: u64, contexts: u64, at: Ns) -> MemorySample {
+        MemorySample { unknown, contexts, at }
     }
 
     #[test]
@@ -568,30 +694,30 @@ mod tests {
             ..cold
         };
         // A stranger of 1 GiB was there before the first job, and was seen or not.
-        let before = Some(picture(1024 * MB, 0, 5));
-        assert_eq!(context_of(&cold, picture(1424 * MB, 1, 9), before), Some(400 * MB));
-        assert_eq!(context_of(&cold, picture(1424 * MB, 1, 9), None), Some(1424 * MB));
+        let before = Some(sample(1024 * MB, 0, 5));
+        assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), before), Some(400 * MB));
+        assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), None), Some(1424 * MB));
         // Unseen it counts as context until a second one comes, beside which it cannot have been one.
         assert_eq!(
-            context_of(&warm(1424 * MB), picture(1824 * MB, 2, TOGETHER * 9), before),
+            context_of(&warm(1424 * MB), sample(1824 * MB, 2, TOGETHER * 9), before),
             Some(912 * MB)
         );
-        let last = Some(picture(1424 * MB, 1, 9));
+        let last = Some(sample(1424 * MB, 1, 9));
         assert_eq!(
-            context_of(&warm(1424 * MB), picture(1824 * MB, 2, 10), last),
+            context_of(&warm(1424 * MB), sample(1824 * MB, 2, 10), last),
             Some(912 * MB),
             "by a quarter of the way, and its part at most"
         );
         assert_eq!(
-            context_of(&warm(300 * MB), picture(1824 * MB, 2, 10), last),
+            context_of(&warm(300 * MB), sample(1824 * MB, 2, 10), last),
             Some(400 * MB)
         );
         // What is far too large is no context's, and an old picture tells nothing of who came since.
-        assert_eq!(context_of(&cold, picture(9 << 30, 1, 9), None), Some(CAUTIOUS));
+        assert_eq!(context_of(&cold, sample(9 << 30, 1, 9), None), Some(CAUTIOUS));
         assert_eq!(
-            context_of(&warm(300 * MB), picture(1824 * MB, 2, 9 + 2 * TOGETHER), last),
+            context_of(&warm(300 * MB), sample(1824 * MB, 2, 9 + 2 * TOGETHER), last),
             None
         );
-        assert_eq!(context_of(&cold, picture(1824 * MB, 0, 9), last), None);
+        assert_eq!(context_of(&cold, sample(1824 * MB, 0, 9), last), None);
     }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use weft_profiles::Profile;
 
-use super::door::first_orders;
-use super::keeper::Keeper;
-use super::mailbox::{Desk, Notice};
+use super::acceptor::first_orders;
+use super::mailbox::{Notice, SchedulerHandle};
 use super::memory::Memory;
+use super::profile_writer::ProfileWriter;
 use super::registry::{Entry, Newcomer, Registry};
 use super::scheduler::{Scheduler, Setup};
 use super::trace::Trace;
@@ -29,12 +29,12 @@ pub use super::status::Ending;
 pub use super::waiting::{Scene, Wait, Waiting};
 
 /// A scheduler in somebody's hands.
-pub struct ByHand(Scheduler);
+pub struct TestDriver(Scheduler);
 
 /// The way in to it. Its clients come, go and are changed here; it hears of them in its next turn.
 #[derive(Clone)]
-pub struct Visitors {
-    desk: Desk,
+pub struct FakeClients {
+    to_scheduler: SchedulerHandle,
     /// The board, and the bell that clients ring.
     pub host: Arc<Host>,
     registry: Arc<Registry>,
@@ -43,7 +43,7 @@ pub struct Visitors {
 
 /// A client to be let in.
 #[derive(Debug, Default)]
-pub struct Guest {
+pub struct FakeClient {
     /// 0 to 9.
     pub priority: u8,
     /// What is known of it.
@@ -54,34 +54,39 @@ pub struct Guest {
     pub longest_wait: Duration,
 }
 
-impl ByHand {
+impl TestDriver {
     /// With no client. `spin` as the daemon's own setting; `watcher` is shown whatever happens to the core.
-    pub fn new(config: Config, spin: bool, clock: fn() -> Ns, watcher: Watcher) -> Result<(ByHand, Visitors), Error> {
+    pub fn new(
+        config: Config,
+        spin: bool,
+        clock: fn() -> Ns,
+        watcher: Watcher,
+    ) -> Result<(TestDriver, FakeClients), Error> {
         let host = Arc::new(Host::make()?);
         let registry = Arc::new(Registry::default());
         let (notices, incoming) = channel();
         let unknown_cost = config.unknown_cost;
-        let desk = Desk::to(notices, Arc::clone(&host));
+        let to_scheduler = SchedulerHandle::to(notices, Arc::clone(&host));
         let setup = Setup {
             config,
             listens: false,
             spin,
             host: Arc::clone(&host),
             registry: Arc::clone(&registry),
-            keeper: Keeper::deaf(),
+            profile_writer: ProfileWriter::deaf(),
             trace: Trace::none(),
             memory: Memory::deaf(),
             clock,
         };
-        let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&desk.gauges));
+        let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&to_scheduler.gauges));
         scheduler.watch(watcher);
-        let visitors = Visitors {
-            desk,
+        let visitors = FakeClients {
+            to_scheduler,
             host,
             registry,
             unknown_cost,
         };
-        Ok((ByHand(scheduler), visitors))
+        Ok((TestDriver(scheduler), visitors))
     }
 
     /// One turn, and how the daemon would wait after it.
@@ -107,9 +112,9 @@ impl ByHand {
     }
 }
 
-impl Visitors {
+impl FakeClients {
     /// Lets a client in, as the door does. The scheduler hears of it in its next turn.
-    pub fn attach(&self, guest: Guest) -> Result<(Client, Arc<SharedLane>), Error> {
+    pub fn attach(&self, guest: FakeClient) -> Result<(Client, Arc<SharedLane>), Error> {
         let lane = Arc::new(SharedLane::lane()?);
         let typical = guest.profile.as_ref().and_then(|profile| profile.typical_cost());
         let unknown_cost = typical.unwrap_or(self.unknown_cost);
@@ -131,27 +136,27 @@ impl Visitors {
             .mode
             .store(Mode::Alone as u64, std::sync::atomic::Ordering::Relaxed);
         self.registry.add(Arc::clone(&entry));
-        self.desk.tell(Notice::Attached(entry));
+        self.to_scheduler.tell(Notice::Attached(entry));
         Ok((Client(client), lane))
     }
 
     /// A client ended.
     pub fn gone(&self, client: Client, ending: Ending) {
-        self.desk.tell(Notice::Gone(client.0, ending));
+        self.to_scheduler.tell(Notice::Gone(client.0, ending));
     }
 
     /// `weft set`.
     pub fn set_priority(&self, client: Client, priority: u8) {
-        self.desk.tell(Notice::Priority(client.0, priority));
+        self.to_scheduler.tell(Notice::Priority(client.0, priority));
     }
 
     /// The memory of a client finds no room beside that of others, or does again.
     pub fn crowded(&self, client: Client, turn: Option<Ns>) {
-        self.desk.tell(Notice::Crowded(client.0, turn));
+        self.to_scheduler.tell(Notice::Crowded(client.0, turn));
     }
 
     /// A client's profile does not fit its device.
     pub fn unprofile(&self, client: Client) {
-        self.desk.tell(Notice::Unprofiled(client.0));
+        self.to_scheduler.tell(Notice::Unprofiled(client.0));
     }
 }

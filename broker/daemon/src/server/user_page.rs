@@ -14,19 +14,19 @@ use weft_protocol::transport::{Error, fds};
 
 /// What clients share with a broker besides their lanes: all of them with a private one, those of a user with a shared one.
 #[derive(Debug)]
-pub struct House {
+pub struct UserPage {
     /// The board.
     pub board: SharedBoard,
     /// The doorbell that clients ring: an eventfd, not blocking.
     pub bell: OwnedFd,
 }
 
-impl House {
+impl UserPage {
     /// Makes a board and a doorbell.
-    pub fn make() -> Result<House, Error> {
+    pub fn make() -> Result<UserPage, Error> {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
-        Ok(House {
+        Ok(UserPage {
             board: SharedBoard::board()?,
             bell,
         })
@@ -36,14 +36,14 @@ impl House {
 /// What a broker shares with its clients. Of a shared broker this is its own house, where no client is, and the others are its guests'.
 #[derive(Debug)]
 pub struct Host {
-    own: House,
+    own: UserPage,
     guests: Option<Guests>,
 }
 
 /// The houses of a shared broker's users.
 #[derive(Debug)]
 struct Guests {
-    houses: Mutex<BTreeMap<u32, Weak<House>>>,
+    houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
     /// Who rang how often of late.
     rang: Mutex<BTreeMap<u32, Rang>>,
     /// All their bells. Edge-triggered: each ring is told once and no bell is ever read, since whoever else has it could have made a read of it wait.
@@ -73,7 +73,7 @@ impl Guests {
         epoll::modify(&self.rings, bell, epoll::EventData::new_u64(u64::from(uid)), flags)
     }
 
-    fn house(&self, uid: u32) -> Option<Arc<House>> {
+    fn house(&self, uid: u32) -> Option<Arc<UserPage>> {
         let houses = self.houses.lock().unwrap_or_else(PoisonError::into_inner);
         houses.get(&uid).and_then(Weak::upgrade)
     }
@@ -122,9 +122,9 @@ impl Guests {
 }
 
 impl std::ops::Deref for Host {
-    type Target = House;
+    type Target = UserPage;
 
-    fn deref(&self) -> &House {
+    fn deref(&self) -> &UserPage {
         &self.own
     }
 }
@@ -133,7 +133,7 @@ impl Host {
     /// Of a private broker.
     pub fn make() -> Result<Host, Error> {
         Ok(Host {
-            own: House::make()?,
+            own: UserPage::make()?,
             guests: None,
         })
     }
@@ -143,7 +143,7 @@ impl Host {
         let rings =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("making the list of doorbells"))?;
         Ok(Host {
-            own: House::make()?,
+            own: UserPage::make()?,
             guests: Some(Guests {
                 houses: Mutex::default(),
                 rang: Mutex::default(),
@@ -153,14 +153,14 @@ impl Host {
     }
 
     /// The house of a user. It stands as long as somebody holds it. `None` in a private broker, where all are in the one.
-    pub fn house_of(&self, uid: u32) -> Result<Option<Arc<House>>, Error> {
+    pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(house) = houses.get(&uid).and_then(Weak::upgrade) {
             return Ok(Some(house));
         }
         houses.retain(|_, house| house.strong_count() > 0);
-        let house = Arc::new(House::make()?);
+        let house = Arc::new(UserPage::make()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(
             &guests.rings,
@@ -228,7 +228,7 @@ mod tests {
         let host = Host::shared().expect("a host");
         let house = |uid| host.house_of(uid).expect("made").expect("a shared broker");
         let (ann, bea) = (house(ANN), house(BEA));
-        let ring = |house: &House| rustix::io::write(&house.bell, &1u64.to_ne_bytes()).expect("rung");
+        let ring = |house: &UserPage| rustix::io::write(&house.bell, &1u64.to_ne_bytes()).expect("rung");
         let guests = host.guests.as_ref().expect("a shared broker");
         let now = Instant::now();
         for _ in 0..=RINGS {

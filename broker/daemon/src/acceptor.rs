@@ -16,9 +16,9 @@ use super::beside::{Beside, Most};
 use super::brought::Brought;
 use super::control::{Arrival, SETS_TOLD};
 use super::elsewhere::Elsewhere;
-use super::keeper::{Keeper, Tell};
-use super::mailbox::{Desk, Notice};
+use super::mailbox::{Notice, SchedulerHandle};
 use super::options::Options;
+use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, Newcomer, Registry};
 use super::said::clean;
 use super::status::Ending;
@@ -74,15 +74,15 @@ const LONGEST_COMMAND: usize = 1024;
 
 /// What the door needs.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct Acceptor {
     /// Board and doorbell.
     pub host: Arc<Host>,
     /// Who is attached.
     pub registry: Arc<Registry>,
     /// The scheduler.
-    pub desk: Desk,
-    /// The keeper.
-    pub keeper: Keeper,
+    pub to_scheduler: SchedulerHandle,
+    /// The profile writer.
+    pub profile_writer: ProfileWriter,
     /// The control thread.
     pub control: Sender<Arrival>,
     /// Who answers.
@@ -110,7 +110,7 @@ pub fn most() -> usize {
     usize::try_from(most).unwrap_or(MOST).clamp(GUESTS_PART, MOST)
 }
 
-impl Door {
+impl Acceptor {
     /// Stands at the door until it is time to end. Says why it was.
     pub fn keep(&self, listener: &mut Listener) -> &'static str {
         let mut alone_since = Instant::now();
@@ -308,9 +308,9 @@ impl Door {
         );
         self.registry.add(Arc::clone(&entry));
         if entry.is_kept() {
-            self.keeper.tell(Tell::Attached(Arc::clone(&entry)));
+            self.profile_writer.tell(ProfileMessage::Attached(Arc::clone(&entry)));
         }
-        self.desk.tell(Notice::Attached(Arc::clone(&entry)));
+        self.to_scheduler.tell(Notice::Attached(Arc::clone(&entry)));
         let arrival = Arrival {
             entry,
             receiver: attached.receiver,
@@ -318,7 +318,7 @@ impl Door {
             life: attached.life,
         };
         if self.control.send(arrival).is_err() {
-            self.desk.tell(Notice::Gone(client, Ending::Vanished));
+            self.to_scheduler.tell(Notice::Gone(client, Ending::Vanished));
         }
     }
 

@@ -1,4 +1,4 @@
-//! The keeper: turns stage-1 samples into profiles and writes them.
+//! The profile writer: turns stage-1 samples into profiles and writes them.
 //!
 //! A thread of its own, because disks are slow. A profile is written every few seconds while samples come, whenever one of its clients ends,
 //! and when `weft profile` asks: a job that is killed loses the last seconds at most. What is sampled while a job is served goes into its profile when it has ended (`refining`). A write that fails changes no file and is told in `weft status`.
@@ -28,7 +28,7 @@ const FLUSH: Duration = Duration::from_secs(3);
 
 /// What the keeper is told.
 #[derive(Debug)]
-pub enum Tell {
+pub enum ProfileMessage {
     /// A client attached that profiles, or whose profile follows it.
     Attached(Arc<Entry>),
     /// A client named a kernel.
@@ -51,24 +51,24 @@ pub enum Tell {
     Stop,
 }
 
-/// The way to the keeper.
+/// The way to the profile writer.
 #[derive(Debug, Clone)]
-pub struct Keeper {
-    tells: Sender<Tell>,
+pub struct ProfileWriter {
+    tells: Sender<ProfileMessage>,
     failures: Arc<AtomicU64>,
 }
 
-impl Keeper {
+impl ProfileWriter {
     /// One that keeps nothing.
-    pub fn deaf() -> Keeper {
-        Keeper {
+    pub fn deaf() -> ProfileWriter {
+        ProfileWriter {
             tells: channel().0,
             failures: Arc::default(),
         }
     }
 
     /// Tells it something. Never waits.
-    pub fn tell(&self, tell: Tell) {
+    pub fn tell(&self, tell: ProfileMessage) {
         // It ends last; should it have died, profiles are lost and nothing else.
         let _ = self.tells.send(tell);
     }
@@ -76,12 +76,12 @@ impl Keeper {
     /// Hands samples over.
     pub fn seen(&self, client: u64, seen: Vec<Seen>) {
         if !seen.is_empty() {
-            self.tell(Tell::Seen(client, seen));
+            self.tell(ProfileMessage::Seen(client, seen));
         }
     }
 
     /// Asks and waits for the disk.
-    pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> Tell) -> Option<Sampled> {
+    pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> ProfileMessage) -> Option<Sampled> {
         const PATIENCE: Duration = Duration::from_secs(8);
         let (way, answer) = channel();
         self.tell(question(way));
@@ -95,10 +95,10 @@ impl Keeper {
 }
 
 /// Starts the thread.
-pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Keeper, JoinHandle<()>)> {
+pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(ProfileWriter, JoinHandle<()>)> {
     let (tells, incoming) = channel();
     let failures = Arc::new(AtomicU64::new(0));
-    let keeper = Keeper {
+    let profile_writer = ProfileWriter {
         tells,
         failures: Arc::clone(&failures),
     };
@@ -112,7 +112,7 @@ pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Keepe
         }
         .run(&incoming);
     })?;
-    Ok((keeper, thread))
+    Ok((profile_writer, thread))
 }
 
 /// One profile that is being taken.
@@ -195,10 +195,10 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, incoming: &Receiver<Tell>) {
+    fn run(mut self, incoming: &Receiver<ProfileMessage>) {
         loop {
             match incoming.recv_timeout(FLUSH) {
-                Ok(Tell::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(ProfileMessage::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(tell) => self.take(tell),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -217,17 +217,17 @@ impl Thread {
         }
     }
 
-    fn take(&mut self, tell: Tell) {
+    fn take(&mut self, tell: ProfileMessage) {
         match tell {
-            Tell::Attached(entry) if entry.refines => self.refining.attached(entry),
-            Tell::Attached(entry) => {
+            ProfileMessage::Attached(entry) if entry.refines => self.refining.attached(entry),
+            ProfileMessage::Attached(entry) => {
                 let Some(called) = entry.profile.clone() else { return };
                 let job = self.jobs.entry(called.clone()).or_insert_with(|| Job::new(false));
                 job.clients += 1;
                 job.active.insert(entry.client, Arc::clone(&entry));
                 self.of.insert(entry.client, called);
             }
-            Tell::Named(client, hash, id) => {
+            ProfileMessage::Named(client, hash, id) => {
                 self.refining.named(client, hash, &id);
                 if let Some(job) = self.job(client)
                     && job.names.len() < weft_profiles::MAX_KERNELS
@@ -237,19 +237,19 @@ impl Thread {
                     job.dirty = job.samples > 0;
                 }
             }
-            Tell::WorkingSet(client, set) => {
+            ProfileMessage::WorkingSet(client, set) => {
                 if let Some(job) = self.job(client) {
                     job.aggregator.working_set(set);
                     job.dirty = true;
                 }
             }
-            Tell::Device(client, gpu) => {
+            ProfileMessage::Device(client, gpu) => {
                 self.refining.device(client, &gpu);
                 if let Some(job) = self.job(client) {
                     job.aggregator.device(gpu);
                 }
             }
-            Tell::Seen(client, seen) => {
+            ProfileMessage::Seen(client, seen) => {
                 for one in &seen {
                     if let Seen::Served(timed, _) = one {
                         self.refining.timed(client, timed);
@@ -272,8 +272,8 @@ impl Thread {
                     }
                 }
             }
-            Tell::Gone(entry) => self.gone(&entry),
-            Tell::Begin(called) => {
+            ProfileMessage::Gone(entry) => self.gone(&entry),
+            ProfileMessage::Begin(called) => {
                 let mut job = Job::new(true);
                 if let Some(old) = self.jobs.remove(&called) {
                     job.active = old.active;
@@ -281,11 +281,11 @@ impl Thread {
                 }
                 self.jobs.insert(called, job);
             }
-            Tell::Flush(called, answer) => {
+            ProfileMessage::Flush(called, answer) => {
                 self.write(&called);
                 let _ = answer.send(self.jobs.get(&called).map(Job::sampled).unwrap_or_default());
             }
-            Tell::End(called, answer) => {
+            ProfileMessage::End(called, answer) => {
                 self.write(&called);
                 let sampled = match self.jobs.get_mut(&called) {
                     Some(job) if !job.active.is_empty() => {
@@ -296,7 +296,7 @@ impl Thread {
                 };
                 let _ = answer.send(sampled);
             }
-            Tell::Stop => {}
+            ProfileMessage::Stop => {}
         }
     }
 
@@ -421,20 +421,20 @@ mod tests {
             let job = thread.jobs.get("gang").expect("it was asked for");
             job.aggregator.clone().finish("gang", 0).memory_peak
         };
-        thread.take(Tell::Begin("gang".into()));
+        thread.take(ProfileMessage::Begin("gang".into()));
         let (first, second) = (process(1, 3_000), process(2, 2_000));
         for entry in [&first, &second] {
-            thread.take(Tell::Attached(Arc::clone(entry)));
+            thread.take(ProfileMessage::Attached(Arc::clone(entry)));
         }
-        thread.take(Tell::Gone(first));
+        thread.take(ProfileMessage::Gone(first));
         assert_eq!(taken(&thread), 5_000);
         // What the second takes when the first has gone does not add to what that had.
         second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
-        thread.take(Tell::Gone(second));
+        thread.take(ProfileMessage::Gone(second));
         assert_eq!(taken(&thread), 5_000);
         let third = process(3, 4_900);
-        thread.take(Tell::Attached(Arc::clone(&third)));
-        thread.take(Tell::Gone(third));
+        thread.take(ProfileMessage::Attached(Arc::clone(&third)));
+        thread.take(ProfileMessage::Gone(third));
         assert_eq!(taken(&thread), 5_000, "it came after them");
     }
 }
