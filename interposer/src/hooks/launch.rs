@@ -5,9 +5,11 @@
 
 use std::ffi::c_void;
 
-use super::{capture, graph, hooks, per_thread, written};
-use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
-use crate::names;
+use super::declare::{hooks, per_thread, written};
+use super::graph;
+use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
+use crate::driver::capture;
+use crate::kernels;
 use crate::queue::Launch;
 use crate::session::{self, LaunchInfo, LaunchKind};
 
@@ -35,7 +37,7 @@ impl Way for Straight {
     }
 }
 
-/// The shape goes by single numbers: see [`names::identify`].
+/// The shape goes by single numbers: see [`kernels::identify`].
 #[inline(always)]
 fn info(
     function: CuFunction,
@@ -45,7 +47,7 @@ fn info(
     stream: CuStream,
 ) -> LaunchInfo {
     LaunchInfo {
-        kernel_hash: names::identify(function, gx, gy, gz, bx, by, bz, shared),
+        kernel_hash: kernels::identify(function, gx, gy, gz, bx, by, bz, shared),
         stream,
         kind: LaunchKind::Kernel,
         cost_hint: 0,

@@ -10,9 +10,10 @@ use weft_broker::protocol::amount;
 
 use super::ranges::{Origin, Range};
 use super::{advice, capacity, pool, ranges};
-use crate::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
-use crate::hooks::capture;
-use crate::{real, report, session};
+use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::{report, session};
 
 /// CU_MEM_ATTACH_GLOBAL: any stream on any device may use it.
 const ATTACH_GLOBAL: u32 = 1;
@@ -65,14 +66,14 @@ pub fn stays_plain(said: &AtomicBool, why: &str) {
 fn device() -> Option<i32> {
     let mut device = 0;
     // SAFETY: the out-parameter is valid.
-    unsafe { real::cuCtxGetDevice(&mut device) }.ok().then_some(device)
+    unsafe { calls::cuCtxGetDevice(&mut device) }.ok().then_some(device)
 }
 
 /// The device and the context that the calling thread uses.
 pub fn here() -> Option<(i32, CuContext)> {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
     if !asked.ok() || context == 0 {
         return None;
     }
@@ -94,9 +95,9 @@ pub fn supported(device: i32) -> bool {
     }
     let (mut concurrent, mut total) = (0, 0usize);
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuDeviceGetAttribute(&mut concurrent, CONCURRENT_MANAGED_ACCESS, device) };
+    let asked = unsafe { calls::cuDeviceGetAttribute(&mut concurrent, CONCURRENT_MANAGED_ACCESS, device) };
     // SAFETY: the out-parameter is valid.
-    let sized = unsafe { real::cuDeviceTotalMem_v2(&mut total, device) };
+    let sized = unsafe { calls::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
         // Said wrongly is said once, by the settings.
@@ -197,7 +198,7 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
     };
     let mut at = 0;
     // SAFETY: the out-parameter is valid.
-    let result = unsafe { real::cuMemAllocManaged(&mut at, bytes, ATTACH_GLOBAL) };
+    let result = unsafe { calls::cuMemAllocManaged(&mut at, bytes, ATTACH_GLOBAL) };
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
@@ -211,7 +212,7 @@ fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
 /// Advises the driver about managed memory.
 pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
     // SAFETY: a range that the job holds, or an error.
-    unsafe { real::cuMemAdvise(at, bytes as usize, advice, device) }
+    unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
 /// Gives back a range that starts here, if it is one of ours, by `free`: the driver's own call with the job's own arguments.
@@ -236,7 +237,7 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
 pub fn lives(at: CuDevicePtr) -> bool {
     let mut managed = 0u32;
     // SAFETY: the attribute is an int.
-    let asked = unsafe { real::cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, at) };
+    let asked = unsafe { calls::cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, at) };
     asked.ok() && managed == 1
 }
 
@@ -249,11 +250,11 @@ pub fn pitch(width: u64, element: u32) -> Option<u64> {
     if unit == 0 {
         let (mut at, mut pitch) = (0, 0usize);
         // SAFETY: the out-parameters are valid.
-        if !unsafe { real::cuMemAllocPitch_v2(&mut at, &mut pitch, 1, 1, element) }.ok() {
+        if !unsafe { calls::cuMemAllocPitch_v2(&mut at, &mut pitch, 1, 1, element) }.ok() {
             return None;
         }
         // SAFETY: just taken, never used.
-        let _ = unsafe { real::cuMemFree_v2(at) };
+        let _ = unsafe { calls::cuMemFree_v2(at) };
         unit = pitch as u64;
         if !unit.is_power_of_two() {
             return None;

@@ -5,9 +5,8 @@
 //!
 //! While it is open the hooks that only managed jobs need stand ready. When it is decided for device memory they are gone again: no call is looked at that would not be in a job that never asked.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
-
-use crate::{hooks, table};
 
 /// What says what a job's device memory is.
 pub const VARIABLE: &str = "WEFT_BACKING";
@@ -43,6 +42,14 @@ const UNREAD: u8 = 0;
 const DEVICE: u8 = 1;
 const MANAGED: u8 = 2;
 const OPEN: u8 = 3;
+
+/// What is to be done when open memory is decided for device memory.
+static WHEN_DEVICE_MEMORY: OnceLock<fn()> = OnceLock::new();
+
+/// Has `tell` called when open memory is decided for device memory. The first caller's counts.
+pub fn when_device_memory(tell: fn()) {
+    let _ = WHEN_DEVICE_MEMORY.set(tell);
+}
 
 #[inline]
 fn state() -> u8 {
@@ -87,8 +94,8 @@ pub fn decide(managed: bool) -> bool {
     let chosen = if managed { MANAGED } else { DEVICE };
     let decided = STATE.compare_exchange(OPEN, chosen, Ordering::AcqRel, Ordering::Acquire);
     if decided.is_ok() && !managed {
-        for at in (0..table::ENTRIES.len()).filter(|at| hooks::is_for_managed(*at)) {
-            table::choose_anew(at);
+        if let Some(tell) = WHEN_DEVICE_MEMORY.get() {
+            tell();
         }
     }
     self::managed()

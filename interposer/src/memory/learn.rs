@@ -22,8 +22,9 @@ use weft_profiles::working_set::{
 
 use super::observe;
 
-use crate::abi::{CuFunction, CuResult};
-use crate::{loader, names};
+use crate::driver::abi::{CuFunction, CuResult};
+use crate::driver::loader;
+use crate::kernels;
 
 /// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
 const PIECES: usize = 4096;
@@ -186,7 +187,7 @@ impl Notes {
             self.version = Some(version);
         }
         if self.named.insert(launch.kernel)
-            && let Some(named) = names::named(function)
+            && let Some(named) = kernels::named(function)
         {
             recording::write_name(&mut self.records, launch.kernel, &named.symbol);
         }

@@ -18,8 +18,6 @@
 //! | `ranges` | what was handed out |
 //! | `pool` | stream-ordered allocation |
 //! | `answers` | what the job is told about its memory |
-//! | `layout` | where kernels' parameters stand |
-//! | `images` | the same from kernels' images, where the driver does not say it |
 //! | `touch` | what launches use of it |
 //! | `sequence` | in which order, and when it repeats |
 //! | `learn` | stage 1: from what launches touched to templates |
@@ -36,8 +34,6 @@ pub mod away;
 pub mod backing;
 pub mod capacity;
 mod choice;
-pub mod images;
-pub mod layout;
 pub mod learn;
 pub mod mover;
 pub mod observe;
@@ -46,10 +42,10 @@ pub mod ranges;
 pub mod sequence;
 pub mod touch;
 
-use crate::abi::CuContext;
+use crate::driver::abi::CuContext;
 use crate::session;
 
-pub use choice::{Backing, VARIABLE, decide, is_open, managed, may_be_managed, settled};
+pub use choice::{Backing, VARIABLE, decide, is_open, managed, may_be_managed, settled, when_device_memory};
 
 /// In a forked child.
 pub fn forget() {
@@ -82,7 +78,7 @@ pub fn context_ended(ended: Option<CuContext>) {
     let Some(context) = ended else { return };
     observe::context_ended();
     pool::context_ended(context);
-    if !crate::hooks::capture::any() {
+    if !crate::driver::capture::any() {
         pool::forget_gone();
         for gone in ranges::all().into_iter().filter(|(start, _)| !backing::lives(*start)) {
             ranges::remove(gone.0);

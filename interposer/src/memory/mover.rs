@@ -21,10 +21,11 @@ use super::advice::{self, Again, HOST};
 use super::learn::Learner;
 use super::pool::Spare;
 use super::{away, observe, pool, ranges, touch};
-use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
-use crate::hooks::capture;
+use crate::driver::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::internal_error;
 use crate::session::MemorySession;
-use crate::{real, trouble};
 
 /// Errands under way at most. The broker gives no more than the link carries; this bounds one that does not.
 const MOST: usize = 64;
@@ -80,7 +81,7 @@ pub fn start(session: MemorySession) {
     }
     let spawned = session.spawn("weft-memory", STACK, move || {
         let errands = session.errands();
-        let worked = trouble::guarded(|| Mover::new(session).run());
+        let worked = internal_error::guarded(|| Mover::new(session).run());
         // Without it memory moves on demand, as without a broker.
         errands.served.store(0, Ordering::Release);
         // Nobody brings back what was moved out.
@@ -220,7 +221,7 @@ impl Mover {
     fn run(&mut self) {
         let mut mode = RELAXED;
         // SAFETY: the mode is an int that the call exchanges.
-        let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        let _ = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
         if self.session.is_profiling() {
             self.learner = Some(Learner::begin());
         }
@@ -436,7 +437,7 @@ impl Mover {
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
             // SAFETY: the lists have as many entries as said; the driver reads them before it returns.
             let result = unsafe {
-                real::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
+                calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
             let event = result.ok().then(|| self.mark(context, streams.outward)).flatten();
             event.map(|event| (event, streams.outward)).ok_or(Outcome::Refused)
@@ -468,7 +469,7 @@ impl Mover {
     fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
         if self.current != context {
             // SAFETY: a context that memory of the job was taken in; should it be gone, the driver says so.
-            if !unsafe { real::cuCtxSetCurrent(context) }.ok() {
+            if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
                 return Err(Outcome::Gone);
             }
             self.current = context;
@@ -479,7 +480,7 @@ impl Mover {
         let mut made = [0; 2];
         for stream in &mut made {
             // SAFETY: the out-parameter is valid.
-            if !unsafe { real::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
+            if !unsafe { calls::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
                 return Err(Outcome::Refused);
             }
         }
@@ -499,12 +500,12 @@ impl Mover {
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
         if event == 0 {
             // SAFETY: the out-parameter is valid.
-            if !unsafe { real::cuEventCreate(&mut event, WITH_TIME) }.ok() {
+            if !unsafe { calls::cuEventCreate(&mut event, WITH_TIME) }.ok() {
                 return None;
             }
         }
         // SAFETY: our event, our stream.
-        if unsafe { real::cuEventRecord(event, stream) }.ok() {
+        if unsafe { calls::cuEventRecord(event, stream) }.ok() {
             return Some(event);
         }
         self.events.push((context, event));
@@ -515,7 +516,7 @@ impl Mover {
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
         let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
-        if unsafe { real::cuEventQuery(last.event) } != CuResult::NOT_READY {
+        if unsafe { calls::cuEventQuery(last.event) } != CuResult::NOT_READY {
             return None;
         }
         last.followed = true;
@@ -528,7 +529,7 @@ impl Mover {
         let mut going = Vec::new();
         for mut out in std::mem::take(&mut self.out) {
             // SAFETY: our event.
-            let outcome = match unsafe { real::cuEventQuery(out.event) } {
+            let outcome = match unsafe { calls::cuEventQuery(out.event) } {
                 CuResult::SUCCESS => Some(Outcome::Done),
                 CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
                 _ => Some(Outcome::Refused),
@@ -588,7 +589,7 @@ fn timed(out: &Out) -> Ns {
     };
     let mut milliseconds: f32 = 0.0;
     // SAFETY: our events, both reached; the out-parameter is valid.
-    if !unsafe { real::cuEventElapsedTime(&mut milliseconds, before, out.event) }.ok() {
+    if !unsafe { calls::cuEventElapsedTime(&mut milliseconds, before, out.event) }.ok() {
         return 0;
     }
     (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
@@ -598,10 +599,10 @@ fn timed(out: &Out) -> Ns {
 pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
     let to = device.map_or(Location::HOST, Location::device);
     // SAFETY: a range that the job holds, or an error.
-    match unsafe { real::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
+    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
         // SAFETY: as above.
         CuResult::NOT_FOUND => unsafe {
-            real::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
+            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
         },
         result => result,
     }

@@ -14,9 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::backing::{self, Taken};
 use super::ranges::{Origin, Range};
 use super::{capacity, ranges};
-use crate::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
-use crate::hooks::capture;
-use crate::{real, session};
+use crate::driver::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::session;
 
 /// Blocks kept; CTranslate2 has some thirty on their way at a time (28 pairs a token).
 const MOST: usize = 1024;
@@ -119,7 +120,7 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
             return Taken::At(spare.at);
         }
         // SAFETY: nobody holds the block but we.
-        let _ = unsafe { real::cuMemFree_v2(spare.at) };
+        let _ = unsafe { calls::cuMemFree_v2(spare.at) };
         session::unbacked(spare.at);
         return Taken::Refused(CuResult::OUT_OF_MEMORY);
     }
@@ -164,7 +165,7 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     let spare = inside(other)?;
     // A capture may begin meanwhile.
     // SAFETY: an event of our own.
-    if capture::relaxed(|| unsafe { real::cuEventQuery(spare.event) }).ok() {
+    if capture::relaxed(|| unsafe { calls::cuEventQuery(spare.event) }).ok() {
         return Some(spare);
     }
     inside(|inside| inside.spare.push(spare));
@@ -217,19 +218,19 @@ fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
     let mut event = inside(kept).unwrap_or(0);
     if event == 0 {
         // SAFETY: the out-parameter is valid.
-        if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+        if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
             return Ok((0, context));
         }
     }
     // SAFETY: our event, the job's stream.
-    let result = capture::relaxed(|| unsafe { real::cuEventRecord(event, stream) });
+    let result = capture::relaxed(|| unsafe { calls::cuEventRecord(event, stream) });
     if result.ok() {
         return Ok((event, context));
     }
     keep_event(context, event);
     // Another context's stream is no error of the job's.
     // SAFETY: as above.
-    let known = capture::relaxed(|| unsafe { real::cuStreamQuery(stream) });
+    let known = capture::relaxed(|| unsafe { calls::cuStreamQuery(stream) });
     match known {
         CuResult::SUCCESS | CuResult::NOT_READY => Ok((0, context)),
         _ => Err(result),
@@ -262,7 +263,7 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         }
         // The driver waits for what still uses it.
         // SAFETY: nobody holds the block but we.
-        let _ = capture::relaxed(|| unsafe { real::cuMemFree_v2(block.at) });
+        let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
         session::unbacked(block.at);
     }
     !blocks.is_empty()
@@ -354,7 +355,7 @@ pub fn default_of_here() -> Option<usize> {
     let (device, _) = backing::here()?;
     let mut pool = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuDeviceGetMemPool(&mut pool, device) };
+    let asked = unsafe { calls::cuDeviceGetMemPool(&mut pool, device) };
     (!asked.ok() || !is_foreign(pool)).then_some(0)
 }
 

@@ -21,11 +21,12 @@ use weft_profiles::working_set::{
 
 use super::observe::{self, Windows};
 use super::sequence::{Forecast, Sequence};
-use super::{away, layout, learn, ranges};
-use crate::abi::{CuFunction, CuResult, CuStream};
-use crate::hooks::capture;
-use crate::trouble::guarded;
-use crate::{names, session};
+use super::{away, learn, ranges};
+use crate::driver::abi::{CuFunction, CuResult, CuStream};
+use crate::driver::capture;
+use crate::internal_error::guarded;
+use crate::kernels::{self, layouts};
+use crate::session;
 
 /// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond that are the exception.
 const UNKNOWN: u64 = 64 << 20;
@@ -190,18 +191,18 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
         // It runs with its graph, which counts as touching all.
         return Noted::default();
     }
-    let Some(layout) = layout::of(kernel.function) else {
+    let Some(layout) = layouts::of(kernel.function) else {
         mark_unseen();
         return Noted::default();
     };
     let (gx, gy, gz) = kernel.grid;
     let (bx, by, bz) = kernel.block;
-    let hash = names::identify(kernel.function, gx, gy, gz, bx, by, bz, kernel.shared);
-    let word = names::symbol(kernel.function);
+    let hash = kernels::identify(kernel.function, gx, gy, gz, bx, by, bz, kernel.shared);
+    let word = kernels::symbol(kernel.function);
     let mut guard = tracker();
     let tracker = guard.get_or_insert_default();
     // SAFETY: the caller's promise.
-    unsafe { layout::pack(layout, arguments, extra, &mut tracker.block) };
+    unsafe { layouts::pack(layout, arguments, extra, &mut tracker.block) };
     tracker.refresh();
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
         tracker.sequence.forget();

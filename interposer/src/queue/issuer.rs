@@ -13,11 +13,12 @@ use weft_broker::protocol::Ns;
 use super::left::Left;
 use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
-use crate::abi::{CuContext, CuEvent, CuResult, CuStream};
-use crate::hooks::capture;
+use crate::driver::abi::{CuContext, CuEvent, CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::internal_error::guarded;
 use crate::lock::lock;
-use crate::trouble::guarded;
-use crate::{real, session};
+use crate::{session, thread};
 
 /// The issuing thread's stack: a launch and the gate, no more.
 const STACK: usize = 256 << 10;
@@ -63,7 +64,7 @@ static HURRIES: Mutex<Vec<Ns>> = Mutex::new(Vec::new());
 /// The process that has the thread; 0: none.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// The thread that issues ([`session::mark`]); 0: none.
+/// The thread that issues ([`thread::mark`]); 0: none.
 static ISSUER: AtomicU32 = AtomicU32::new(0);
 
 /// The process ends: the gate is open.
@@ -192,7 +193,7 @@ struct This;
 
 impl This {
     fn new() -> This {
-        ISSUER.store(session::mark(), Ordering::Release);
+        ISSUER.store(thread::mark(), Ordering::Release);
         This
     }
 }
@@ -216,7 +217,7 @@ impl Own {
         }
         self.leave();
         // SAFETY: the context lives: whatever ends it waits for the queue.
-        if unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+        if unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
             self.pushed = Some(context);
         }
     }
@@ -225,7 +226,7 @@ impl Own {
         if self.pushed.take().is_some() {
             let mut context = 0;
             // SAFETY: the out-parameter is valid; what was pushed is popped once.
-            let _ = unsafe { real::cuCtxPopCurrent_v2(&mut context) };
+            let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut context) };
         }
     }
 }
@@ -252,7 +253,7 @@ pub fn empty_at_once() {
 /// this, nobody can, and nothing waits. Nor does a child that shares the parent's memory: the launches are the parent's.
 pub fn leave_at_once() {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-    if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == session::mark() {
+    if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
         return;
     }
     stop();
@@ -377,31 +378,31 @@ pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     }
     let mut event = 0;
     // SAFETY: the out-parameter is valid.
-    if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+    if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
         return false;
     }
     let done = capture::relaxed(|| behind(event, stream, longest / SERVED));
     // SAFETY: an event of our own, given back once.
-    let _ = unsafe { real::cuEventDestroy_v2(event) };
+    let _ = unsafe { calls::cuEventDestroy_v2(event) };
     done
 }
 
 /// Whether what is on a stream by now has ended after so long.
 fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     // SAFETY: our event; the client is just asking about this stream itself.
-    if !unsafe { real::cuEventRecord(event, stream) }.ok() {
+    if !unsafe { calls::cuEventRecord(event, stream) }.ok() {
         return false;
     }
     let begin = session::time();
     loop {
         // SAFETY: our event.
-        if unsafe { real::cuEventQuery(event) }.ok() {
+        if unsafe { calls::cuEventQuery(event) }.ok() {
             return true;
         }
         if session::time().saturating_sub(begin) >= within {
             return false;
         }
-        session::rest(BETWEEN);
+        thread::rest(BETWEEN);
     }
 }
 

@@ -39,10 +39,10 @@ pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
 pub use self::known::Named;
-use crate::abi::{CuContext, CuFunction, CuResult, CuStream};
+use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
+use crate::driver::symbols::{ENTRIES, real_bound};
+use crate::internal_error::guarded;
 use crate::session::{self, LaunchInfo};
-use crate::table::{ENTRIES, real_bound};
-use crate::trouble::guarded;
 
 /// How many launches are in the queue, the one that is just being issued included; and whether one of them has failed. Looked at by every call.
 pub static STATE: AtomicU32 = AtomicU32::new(0);
@@ -328,7 +328,7 @@ extern "C" fn answer() -> u32 {
 }
 
 /// Where a call without a hook goes when the queue may have to be emptied first: to the driver, or to the error of a launch that was left behind. Called by
-/// `table::queue_gate`.
+/// `symbols::queue_gate`.
 pub extern "C" fn gate(at: u32) -> *const c_void {
     let at = at as usize;
     match before(at) {
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn everything_waits_but_what_is_harmless_and_what_sees_to_it_itself() {
-        let waiting = |name: &std::ffi::CStr| waits(crate::table::find(name).unwrap());
+        let waiting = |name: &std::ffi::CStr| waits(crate::driver::symbols::find(name).unwrap());
         for name in [
             c"cuMemFree_v2",
             c"cuMemcpyHtoDAsync_v2",
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_by_a_call_that_can_be_refused_and_ends_with_its_context() {
-        let at = |name: &std::ffi::CStr| crate::table::find(name).unwrap();
+        let at = |name: &std::ffi::CStr| crate::driver::symbols::find(name).unwrap();
         let (gives_back, may_fail, harmless) =
             (at(c"cuMemFree_v2"), at(c"cuMemcpyHtoDAsync_v2"), at(c"cuCtxGetCurrent"));
         let (here, elsewhere) = (0x1000, 0x2000);
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn what_ends_something_is_told_from_what_does_not() {
-        let ends = |name: &std::ffi::CStr| ends_something(ENTRIES[crate::table::find(name).unwrap()].base);
+        let ends = |name: &std::ffi::CStr| ends_something(ENTRIES[crate::driver::symbols::find(name).unwrap()].base);
         for name in [
             c"cuMemFree_v2",
             c"cuMemFreeAsync_ptsz",

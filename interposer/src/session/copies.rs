@@ -8,7 +8,7 @@ use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 use super::gate::Want;
 use super::state::{Session, own_stream};
 use super::{Event, Stream, StreamOp, clock};
-use crate::trouble::{guarded, trip};
+use crate::internal_error::{failpoint, guarded};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
 const SMALL_TRANSFER: u64 = 64 * 1024;
@@ -51,7 +51,7 @@ impl Session {
     }
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
-        trip("transfer");
+        failpoint("transfer");
         let (kernel, bandwidth) = match op {
             StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
             StreamOp::CopyOnDevice

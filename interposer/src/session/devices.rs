@@ -21,8 +21,10 @@ use super::settings::Settings;
 use super::state::Session;
 use super::step::Step;
 use super::{Event, LaunchInfo, LaunchKind, PER_THREAD_STREAM, SESSION, Stream, StreamOp, Synced, clock, helper};
-use crate::hooks::capture;
-use crate::{memory, real};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::memory;
+use crate::thread;
 
 /// Devices of one process that have a session. The largest machines that are sold have sixteen.
 const MOST: usize = 16;
@@ -195,7 +197,7 @@ fn of_stream_among_several(stream: Stream) -> Where {
     }
     let mut context = 0;
     // SAFETY: the out-parameter is valid; the client vouches for the stream, which it is about to give the driver.
-    if !unsafe { real::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
+    if !unsafe { calls::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
         return of_current();
     }
     remembered(context).unwrap_or_else(|| learn(context, true))
@@ -217,16 +219,16 @@ fn learn(context: usize, elsewhere: bool) -> Where {
     let mut device = NONE;
     if elsewhere {
         // SAFETY: the driver just named this context as that of a living stream.
-        if !unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+        if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
             return Where::NOWHERE;
         }
     }
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetDevice(&mut device) };
+    let asked = unsafe { calls::cuCtxGetDevice(&mut device) };
     if elsewhere {
         let mut popped = 0;
         // SAFETY: the out-parameter is valid; the context was pushed above.
-        let _ = unsafe { real::cuCtxPopCurrent_v2(&mut popped) };
+        let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
     }
     let Some(place) = place_of(device).filter(|_| asked.ok()) else {
         return Where::NOWHERE;
@@ -263,7 +265,7 @@ pub fn of_new(device: i32) -> Option<&'static Session> {
         if clock::now().saturating_sub(begun) > PATIENCE {
             return None;
         }
-        super::thread::rest(Duration::from_millis(1));
+        thread::rest(Duration::from_millis(1));
     }
     let _turn = Turn;
     match place_of(device) {

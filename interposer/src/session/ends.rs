@@ -9,7 +9,7 @@ use weft_broker::protocol::lane::Mode;
 use super::busy::{Ended, Left};
 use super::state::{Session, own_stream};
 use super::{Stream, Synced, clock};
-use crate::trouble::{caught, trip, trips};
+use crate::internal_error::{caught, failpoint, fails_at};
 
 /// Whether the process has just become idle, and whether that is certain.
 #[inline(always)]
@@ -40,7 +40,7 @@ impl Session {
     #[inline(never)]
     fn holder_synced(&self, stream: Stream) {
         let own = own_stream(stream);
-        if self.sampling() || trips("sync") || !self.busy.is_all(own) {
+        if self.sampling() || fails_at("sync") || !self.busy.is_all(own) {
             return self.synced_in_company(Synced::Stream(stream));
         }
         self.busy.end_all();
@@ -70,7 +70,7 @@ impl Session {
     /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
-        trip("sync");
+        failpoint("sync");
         if self.sampling() {
             self.sampler.synced(self);
         }

@@ -9,8 +9,8 @@
 use std::ffi::{CStr, c_int};
 use std::sync::Once;
 
+use crate::driver::linker::elf;
 use crate::queue;
-use crate::resolve::elf;
 
 unsafe extern "C" {
     fn at_quick_exit(at_end: extern "C" fn()) -> c_int;

@@ -24,6 +24,7 @@ use super::state::Session;
 use super::streams::Place;
 use super::turn::nap;
 use super::{Stream, clock, peers};
+use crate::thread;
 
 /// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every 100 ms while anybody waits.
 const STANDSTILL: Ns = 300_000_000;
@@ -148,7 +149,7 @@ impl Session {
     /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
-        let _whole = super::uncancelled();
+        let _whole = thread::uncancelled();
         let ticket = self.turn.take();
         let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == Leave::Now && self.take_credit(want.cost);
         let passed = if self.turn.come(ticket) && goes_on(clock::now()) {
@@ -307,7 +308,7 @@ impl Session {
             std::hint::spin_loop();
         } else {
             // Nobody wakes this sleep; the last of it is spun.
-            super::thread::rest(std::time::Duration::from_nanos(
+            thread::rest(std::time::Duration::from_nanos(
                 wait.saturating_sub(spin).clamp(ASK, SHORTEST_NAP),
             ));
         }

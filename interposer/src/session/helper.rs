@@ -55,7 +55,7 @@ pub fn start(session: &'static Session, path: PathBuf) {
     TRIED.store(0, Ordering::Relaxed);
     let thread = Builder::new().name("weft".into()).stack_size(STACK);
     let spawned = spawn(thread, move || {
-        if crate::trouble::guarded(|| Helper::new(session, path).run()).is_none() {
+        if crate::internal_error::guarded(|| Helper::new(session, path).run()).is_none() {
             // Without it nobody would notice the broker's death: let go.
             let_go(session);
         }

@@ -35,7 +35,6 @@ mod clock;
 mod copies;
 mod costs;
 mod devices;
-mod driver;
 mod ends;
 mod farewell;
 mod fork;
@@ -55,7 +54,6 @@ mod step;
 mod streams;
 #[cfg(test)]
 mod tests;
-mod thread;
 pub mod trace;
 mod tuning;
 mod turn;
@@ -75,10 +73,13 @@ use weft_profiles::working_set::KernelWorkingSet;
 use self::settings::{Purpose, Settings};
 use self::state::Session;
 use self::step::Step;
-use crate::abi::CuResult;
+use crate::driver::abi::CuResult;
+use crate::driver::events::EventCalls;
+use crate::driver::{capture, symbols};
+use crate::internal_error::{failpoint, guarded};
 use crate::memory::away::{self, How};
 use crate::memory::sequence::Forecast;
-use crate::trouble::{guarded, trip};
+use crate::{internal_error, kernels, thread};
 
 /// An event handle.
 pub type Event = usize;
@@ -130,25 +131,6 @@ impl Ticket {
     pub fn is_nothing(self) -> bool {
         self.0.is_nothing()
     }
-}
-
-/// A stream-ordered call that is no launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamOp {
-    /// Copy from host to device.
-    CopyToDevice,
-    /// Copy from device to host.
-    CopyToHost,
-    /// Copy within or between devices, or of unknown direction.
-    CopyOnDevice,
-    /// Memset.
-    Memset,
-    /// Event record: what auto-tuners time kernels with.
-    EventRecord,
-    /// The stream waits for an event.
-    EventWait,
-    /// Everything else that has a place in a stream: host function, memory operation, asynchronous allocation.
-    Other,
 }
 
 /// What a synchronising call that returned without error had waited for.
@@ -209,13 +191,18 @@ fn forget_begun() {
     BEGUN.store(0, Ordering::Release);
 }
 
+/// From now on the rooms below tell the session what it has to know. Cheap after the first time.
+pub fn listen() {
+    internal_error::listen(trouble);
+    kernels::listen(kernel_seen);
+    capture::listen(|began| if began { capture_began() } else { capture_ended() });
+}
+
 #[cold]
 fn begin() {
-    trip("begin");
+    failpoint("begin");
     if trace::on() {
-        trace::begin(driver::Driver::find(|name| {
-            crate::table::find(name).and_then(crate::table::real)
-        }));
+        trace::begin(EventCalls::find(|name| symbols::find(name).and_then(symbols::real)));
         return;
     }
     let (settings, complaints) = Settings::of_process();
@@ -225,7 +212,7 @@ fn begin() {
     for complaint in complaints {
         log::warn!("{complaint}");
     }
-    let driver = driver::Driver::find(|name| crate::table::find(name).and_then(crate::table::real));
+    let driver = EventCalls::find(|name| symbols::find(name).and_then(symbols::real));
     match Session::make(driver, settings) {
         Ok(session) => {
             fork::watch(in_child);
@@ -415,6 +402,7 @@ pub fn own_managed_changed(at: Where, delta: i64) {
     }
 }
 
+pub use crate::driver::symbols::StreamOp;
 pub use behind::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
     pause, spawn, time,
@@ -422,7 +410,6 @@ pub use behind::{
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use look::{Looking, Moving};
 pub use seat::{Entry, Sight};
-pub use thread::{Uncancelled, mark, rest, uncancelled};
 
 /// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
@@ -711,15 +698,15 @@ pub fn module_loaded() {
     }
 }
 
-/// A capture began on `stream` (any mode). While any capture is on, the session makes no driver call of its own.
-pub fn capture_began(_stream: Stream) {
+/// A capture began. While any capture is on, the session makes no driver call of its own.
+fn capture_began() {
     for session in devices::all() {
         session.captures.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// A capture on `stream` ended or was invalidated.
-pub fn capture_ended(_stream: Stream) {
+/// A capture ended or was invalidated.
+fn capture_ended() {
     for session in devices::all() {
         // Never below zero: the session may have begun in the middle of a capture.
         let _ = session
@@ -751,7 +738,7 @@ pub fn stream_ending(stream: Stream) {
 }
 
 /// Counts an internal trouble that a hook answered by passing the call through.
-pub fn trouble() {
+fn trouble() {
     if let Some(session) = devices::first() {
         session.lane.counters.troubles.fetch_add(1, Ordering::Relaxed);
     }

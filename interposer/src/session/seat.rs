@@ -24,8 +24,9 @@ use weft_broker::protocol::{Ns, lane};
 use super::look::Changes;
 use super::state::Session;
 use super::turn::nap;
-use super::{clock, interrupt, thread};
+use super::{clock, interrupt};
 use crate::memory;
+use crate::thread;
 
 /// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
 /// as without weft: more than two beats.

@@ -14,7 +14,6 @@ use weft_broker::transport::{self, map::Place as Mapping};
 use super::bell::Bell;
 use super::busy::Busy;
 use super::costs::Costs;
-use super::driver::Driver;
 use super::gate::Want;
 use super::messages::Messages;
 use super::sampler::{Half, Look, Sampler};
@@ -24,9 +23,11 @@ use super::step::{Rest, Step};
 use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
-use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock, thread};
+use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock};
+use crate::driver::events::EventCalls;
+use crate::internal_error::{caught, failpoint, fails_at, guarded};
 use crate::memory;
-use crate::trouble::{caught, guarded, trip, trips};
+use crate::thread;
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -43,7 +44,7 @@ pub struct Session {
     /// Where the board is.
     pub board_place: Mapping<Board>,
     /// The driver's functions.
-    pub driver: Driver,
+    pub driver: EventCalls,
     /// What the environment asks for.
     pub settings: Settings,
     /// Predicted times.
@@ -97,7 +98,7 @@ pub struct Session {
 
 impl Session {
     /// A session without a broker.
-    pub fn make(driver: Driver, settings: Settings) -> Result<Session, transport::Error> {
+    pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::Error> {
         let lane_place = Mapping::reserve()?;
         let board_place = Mapping::reserve()?;
         Ok(Session {
@@ -293,7 +294,7 @@ impl Session {
             capturing: false,
         };
         guarded(|| {
-            trip("sample");
+            failpoint("sample");
             self.sampler.before(self, &launch, look)
         })
         .unwrap_or(Step::NOTHING)
@@ -311,7 +312,7 @@ impl Session {
         let Some(cost) = self.costs.at_once(kernel, unknown) else {
             return slowly();
         };
-        if trips("hold") {
+        if fails_at("hold") {
             return slowly();
         }
         // Last, because it changes something.
@@ -349,7 +350,7 @@ impl Session {
     ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
-        trip("hold");
+        failpoint("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
         let sign = self.lane.orders.sign.load(Ordering::Relaxed) as usize;
@@ -403,7 +404,7 @@ impl Session {
     /// fifth where it ends a silence, and one look at the clock.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
-        trip("fill");
+        failpoint("fill");
         // Early, as in `hold_now`; once more where the launch has waited.
         let mut now = clock::now();
         let cost = self.cost(kernel, kind, hint);
@@ -489,7 +490,7 @@ impl Session {
 
     /// `elsewhere`: the launch before was to another stream.
     fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
-        trip("mark");
+        failpoint("mark");
         let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
         if result != 0 {
             return;
@@ -500,7 +501,7 @@ impl Session {
             // Who waits puts a mark where he is about to launch. A job that goes from stream to stream has its work on others then, where nobody may put one any more, and work without a
             // mark counts as ended some ms later.
             if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
-                let _whole = super::uncancelled();
+                let _whole = thread::uncancelled();
                 self.settle.mark(&self.driver, &self.streams, place, stream);
             }
             return;
@@ -509,7 +510,7 @@ impl Session {
             return;
         }
         // Only here: in a burst with plenty of credit each launch comes as far as this, and the two changes of the thread's state take 15 ns.
-        let _whole = super::uncancelled();
+        let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, place, stream);
         }

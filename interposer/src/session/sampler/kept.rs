@@ -6,12 +6,12 @@
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::{Kind, RECORDS};
 
-use super::super::driver::{Context, Driver, Event, Reached};
 use super::super::state::Session;
 use super::super::{LaunchInfo, Stream};
 use super::budget::{Budget, Stride};
 use super::window::{self, Point, Scale};
 use super::{Half, WINDOW};
+use crate::driver::events::{Context, Event, EventCalls, Reached};
 
 /// Events kept: enough for eight full windows. A driver takes some hundred bytes for each.
 const EVENTS: usize = 8 * (2 * WINDOW + 2);
@@ -74,7 +74,7 @@ pub(super) struct Window {
 impl Window {
     /// Whether the device has passed all of it. The last launch first: while that is not done, it is the only question. What is before it on
     /// the same stream was passed as well, so most windows take one question.
-    pub(super) fn reached(&self, driver: &Driver) -> Reached {
+    pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
         let mut known: Option<Stream> = None;
         for taken in self.taken.iter().rev() {
             if known == Some(taken.stream) {
@@ -119,7 +119,7 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    pub(super) fn event(&mut self, driver: &Driver) -> Option<Event> {
+    pub(super) fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         if let Some(event) = self.spare.pop() {
             return Some(event);
         }
@@ -132,7 +132,7 @@ impl Inside {
     }
 
     /// The event before a launch, recorded, and the one for behind it if there is to be one.
-    pub(super) fn half(&mut self, driver: &Driver, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
+    pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
         // Events belong to the first context that was sampled; a process with several is sampled in that one.
         if *self.context.get_or_insert(context) != context {
@@ -172,7 +172,7 @@ impl Inside {
         place.take_if(|begun| begun.sequence == half.sequence)
     }
 
-    pub(super) fn measure_event(&mut self, driver: &Driver, stream: Stream) {
+    pub(super) fn measure_event(&mut self, driver: &EventCalls, stream: Stream) {
         let Some(event) = self.event(driver) else { return };
         if driver.relaxed(|| driver.record(event, stream)) {
             self.open.extra = Some(event);
@@ -182,7 +182,7 @@ impl Inside {
     }
 
     /// Fills in the device's times. False if the driver does not tell them.
-    pub(super) fn times(&mut self, driver: &Driver, window: &mut Window) -> bool {
+    pub(super) fn times(&mut self, driver: &EventCalls, window: &mut Window) -> bool {
         let Some(base) = window.taken.first().map(|taken| taken.start) else {
             return false;
         };
@@ -209,7 +209,7 @@ impl Inside {
     }
 
     /// Compares the device's clock with ours at launches onto an idle device: there an event is reached when it is recorded.
-    pub(super) fn set_rate(&mut self, driver: &Driver, window: &mut Window) {
+    pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut Window) {
         for taken in &mut window.taken {
             if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
                 continue;

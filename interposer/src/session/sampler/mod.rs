@@ -26,10 +26,10 @@ use self::budget::{Pause, Work};
 use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
 use self::tally::Tally;
 use self::window::Point;
-use super::driver::Reached;
 use super::state::Session;
 use super::step::Step;
 use super::{LaunchInfo, clock};
+use crate::driver::events::Reached;
 
 /// Launches of a full window.
 const WINDOW: usize = 32;

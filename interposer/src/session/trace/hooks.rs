@@ -9,14 +9,16 @@ use std::cell::Cell;
 use weft_profiles::trace::Direction;
 use weft_profiles::trace::raw::What;
 
-use super::super::{PER_THREAD_STREAM, Stream, StreamOp, clock, thread};
+use super::super::{PER_THREAD_STREAM, Stream, StreamOp, clock};
 use super::processor;
 use super::recorder::{Call, Recorder};
-use crate::abi::{CuResult, LaunchConfig};
-use crate::hooks::{self, capture, graph, ordered};
-use crate::names;
-use crate::table::{self, ENTRIES, Entry, NOWHERE};
-use crate::trouble::guarded;
+use crate::driver::abi::{CuResult, LaunchConfig};
+use crate::driver::capture;
+use crate::driver::symbols::{self, ENTRIES, Entry, NOWHERE};
+use crate::hooks::{self, graph, ordered};
+use crate::internal_error::guarded;
+use crate::kernels;
+use crate::thread;
 
 thread_local! {
     /// A recorded call is under way on this thread: a driver that calls itself by its exported names does not count twice.
@@ -56,19 +58,19 @@ macro_rules! around {
             #[allow(non_snake_case)]
             unsafe extern "C" fn $name($($argument: usize),*) -> CuResult {
                 type Inner = unsafe extern "C" fn($(around!(@word $argument)),*) -> CuResult;
-                let inner = inner(table::index::$name);
+                let inner = inner(symbols::index::$name);
                 // SAFETY: what the symbol leads to is a function of that many words.
                 let inner = unsafe { std::mem::transmute::<*const (), Inner>(inner) };
                 let words: &[usize] = &[$($argument),*];
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
-                told(table::index::$name, How::$how, words, || unsafe { inner($($argument),*) })
+                told(symbols::index::$name, How::$how, words, || unsafe { inner($($argument),*) })
             }
         )+)+
 
         /// The hook for a symbol, where it has one in trace mode.
         pub fn find(at: usize) -> Option<*const ()> {
             match at {
-                $($(table::index::$name => Some($name as *const ()),)+)+
+                $($(symbols::index::$name => Some($name as *const ()),)+)+
                 _ => None,
             }
         }
@@ -76,7 +78,7 @@ macro_rules! around {
         /// The symbols, how many words each takes, and how it is told.
         #[cfg(test)]
         const LISTED: &[(usize, usize, How)] = &[
-            $($((table::index::$name, { const WORDS: &[&str] = &[$(stringify!($argument)),*]; WORDS.len() }, How::$how),)+)+
+            $($((symbols::index::$name, { const WORDS: &[&str] = &[$(stringify!($argument)),*]; WORDS.len() }, How::$how),)+)+
         ];
     };
     (@word $argument:ident) => { usize };
@@ -128,7 +130,7 @@ around! {
 
 /// What the symbol leads to in any other mode.
 fn inner(at: usize) -> *const () {
-    hooks::usual(at).unwrap_or_else(|| table::real_bound(at).cast_const())
+    hooks::usual(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
 }
 
 /// Makes the call, and tells the recorder around it.
@@ -181,7 +183,7 @@ fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Optio
     match how {
         How::Kernel => {
             let number = |at: usize| word(at) as u32;
-            let hash = names::identify(
+            let hash = kernels::identify(
                 word(0),
                 number(1),
                 number(2),
@@ -196,7 +198,7 @@ fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Optio
         How::KernelEx => {
             // SAFETY: the client's promise to the driver: null or a launch configuration.
             let config = unsafe { (word(0) as *const LaunchConfig).as_ref() }?;
-            let hash = names::identify_shape(word(1), config.grid, config.block, config.shared);
+            let hash = kernels::identify_shape(word(1), config.grid, config.block, config.shared);
             launch(hash, stream_of(entry, config.stream))
         }
         How::Graph => launch(graph::identity(word(0)), stream_of(entry, word(1))),

@@ -27,8 +27,8 @@ use weft_kernel_id::KernelId;
 use weft_profiles::trace::raw::{MOST_NODES, Record};
 
 use self::recorder::Recorder;
-use super::driver::Driver;
 use super::{Device, farewell, fork};
+use crate::driver::events::EventCalls;
 
 /// The recorder of this process, once there is one. Never freed.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
@@ -52,7 +52,7 @@ fn recorder() -> Option<&'static Recorder> {
 
 /// The driver is initialised: records can come.
 #[cold]
-pub fn begin(driver: Driver) {
+pub fn begin(driver: EventCalls) {
     let Some(file) = FILE.as_ref() else { return };
     if !driver.has_times() {
         log::warn!("nothing is recorded: this driver has no events with times");

@@ -14,10 +14,11 @@ use weft_broker::protocol::Ns;
 use weft_profiles::trace::MAX_OPERATIONS;
 use weft_profiles::trace::raw::{Moment, Operation, Record, What};
 
-use super::super::driver::{Context, Driver, Event, Reached};
-use super::super::{Stream, clock, thread};
+use super::super::{Stream, clock};
 use super::writer::Writer;
-use crate::hooks::capture;
+use crate::driver::capture;
+use crate::driver::events::{Context, Event, EventCalls, Reached};
+use crate::thread;
 
 /// Calls whose times are not read yet, at most: two events each, some hundred bytes a piece in a driver.
 const MOST_PENDING: usize = 16 * 1024;
@@ -99,7 +100,7 @@ struct Inside {
 /// The recorder of a process.
 #[derive(Debug)]
 pub struct Recorder {
-    driver: Driver,
+    driver: EventCalls,
     inside: Mutex<Inside>,
     /// A first mark was set: calls are recorded.
     marked: AtomicBool,
@@ -107,7 +108,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// With this driver, to this writer.
-    pub fn new(driver: Driver, writer: Writer) -> Recorder {
+    pub fn new(driver: EventCalls, writer: Writer) -> Recorder {
         Recorder {
             driver,
             inside: Mutex::new(Inside {
@@ -275,7 +276,7 @@ impl Inside {
         self.pending.get_mut(at)
     }
 
-    fn event(&mut self, driver: &Driver, context: Context) -> Option<Event> {
+    fn event(&mut self, driver: &EventCalls, context: Context) -> Option<Event> {
         let spare = self.spare.entry(context).or_default().pop();
         spare.or_else(|| driver.create(true))
     }
@@ -285,7 +286,7 @@ impl Inside {
     }
 
     /// Two events, the first one recorded.
-    fn pair(&mut self, driver: &Driver, stream: Stream) -> Option<Pair> {
+    fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<Pair> {
         let context = driver.current()?;
         let start = self.event(driver, context)?;
         let end = self.event(driver, context);
@@ -306,7 +307,7 @@ impl Inside {
     }
 
     /// The second event recorded, now and then with one more behind it. `None` where that was not possible.
-    fn end(&mut self, driver: &Driver, mut pair: Pair, ok: bool) -> Option<Pair> {
+    fn end(&mut self, driver: &EventCalls, mut pair: Pair, ok: bool) -> Option<Pair> {
         // Its thread may have changed the context in the call, or somebody may have begun a capture meanwhile.
         let recorded = ok && !capture::any() && driver.relaxed(|| driver.record(pair.end, pair.stream));
         if !recorded {
@@ -327,7 +328,7 @@ impl Inside {
     }
 
     /// Reads and writes what the device has passed, oldest first.
-    fn drain(&mut self, driver: &Driver) {
+    fn drain(&mut self, driver: &EventCalls) {
         if capture::any() {
             return;
         }
@@ -352,7 +353,7 @@ impl Inside {
     }
 
     /// The times of a pair: start, end, and what an event took.
-    fn read(&mut self, driver: &Driver, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
+    fn read(&mut self, driver: &EventCalls, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
         let read = (reached == Reached::Yes).then(|| {
             // From the end of the work before it: event times are single-precision milliseconds, exact only over short times.
             let since = match self.last {
@@ -405,7 +406,7 @@ impl Inside {
     }
 
     /// Too many are unread: waits until the oldest can be.
-    fn wait(&mut self, driver: &Driver) {
+    fn wait(&mut self, driver: &EventCalls) {
         let begin = clock::now();
         while self.pending.len() >= MOST_PENDING {
             self.drain(driver);

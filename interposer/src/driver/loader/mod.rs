@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::resolve::{elf, next};
-use crate::{about, report, table};
+use crate::driver::linker::{elf, next, ourselves};
+use crate::report;
 
 /// The opened driver.
 #[derive(Debug)]
@@ -104,19 +104,10 @@ impl Library {
         self.handle as *mut c_void
     }
 
-    /// Driver functions (`cu...`) that it exports and weft does not know: calls of these pass weft by.
-    pub fn beyond_the_table(&self) -> Vec<String> {
+    /// The names of all functions that it exports.
+    pub fn functions(&self) -> Vec<String> {
         // SAFETY: the handle came from dlopen and is never closed.
-        let names = unsafe { elf::functions(self.handle()) };
-        let ours = |name: &String| CString::new(name.as_str()).is_ok_and(|name| table::find(&name).is_some());
-        let passed = |name: &String| {
-            let known = |(known, all): &(&str, bool)| if *all { name.starts_with(known) } else { name == known };
-            table::PASSED.iter().any(known)
-        };
-        let driver = |name: &String| name.starts_with("cu") && !passed(name);
-        let mut names: Vec<String> = names.into_iter().filter(|name| driver(name) && !ours(name)).collect();
-        names.sort();
-        names
+        unsafe { elf::functions(self.handle()) }
     }
 
     /// Where it lies.
@@ -126,7 +117,7 @@ impl Library {
 }
 
 fn open() -> Result<Library, Error> {
-    let ourselves = about::path().and_then(search::identity);
+    let ourselves = ourselves::path().and_then(search::identity);
     let (mut failed, mut us) = (None, None);
     for path in search::candidates() {
         let Some(identity) = search::identity(&path) else {
@@ -138,7 +129,7 @@ fn open() -> Result<Library, Error> {
         }
         match open_at(&path) {
             // A copy of us under another inode.
-            Ok(library) if library.symbol(about::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
+            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
             Ok(library) => return Ok(library),
             // The first reason is the one to tell: later candidates are fallbacks.
             Err(why) => failed = failed.or(Some(Error::NotOpened(path, why))),

@@ -10,11 +10,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::abi::{
+use crate::driver::abi::{
     CuContext, CuDevice, CuDevicePtr, CuEvent, CuFunction, CuGraph, CuGraphNode, CuKernel, CuLibrary, CuModule,
     CuResult, CuStream, KernelNode, LaunchConfig, Location,
 };
-use crate::table;
+use crate::driver::symbols;
 
 /// Declares typed functions; each name must be a symbol of the table.
 macro_rules! real {
@@ -27,7 +27,7 @@ macro_rules! real {
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name($($argument: $kind),*) -> CuResult {
                 type Real = unsafe extern "C" fn($($kind),*) -> CuResult;
-                let Some(found) = table::real(table::index::$name) else {
+                let Some(found) = symbols::real(symbols::index::$name) else {
                     return CuResult::NOT_FOUND;
                 };
                 // SAFETY: what the driver has under that symbol is a function of that type.

@@ -1,4 +1,4 @@
-//! The exported entry points, their slots, and what the real driver has for each.
+//! The exported entry points and their slots.
 //!
 //! A symbol's export is one instruction: a jump through its slot. A slot points
 //! 1. at the symbol's stub until its first call: the binder then opens the driver and looks the symbol up in it;
@@ -10,65 +10,16 @@
 //! Slots only ever change from 1 to one of the others, and back once where the hook depends on what was not decided yet ([`choose_anew`]). Arguments on the stack are never touched on the way, so a call with any
 //! signature passes. No function here may panic, and nothing runs before the first call of an entry point.
 
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use weft_symbols::Class;
 
-use crate::abi::CuResult;
-use crate::loader::{self, Driver};
-use crate::session::{self, StreamOp};
-use crate::{hooks, queue, trouble};
+use crate::driver::abi::CuResult;
+use crate::driver::loader::{self, Driver};
+use crate::driver::symbols::{self, COUNT, ENTRIES, Exported, REAL, absent, look_up};
+use crate::{hooks, internal_error, memory, queue, session, thread};
 
-include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
-
-/// One line of the symbol table.
-#[derive(Debug)]
-pub struct Entry {
-    /// Name as the dynamic linker knows it.
-    pub symbol: &'static CStr,
-    /// Name as `cuGetProcAddress` knows it.
-    pub base: &'static str,
-    /// CUDA version from which `cuGetProcAddress` hands this symbol out.
-    pub since: u32,
-    /// For callers with a per-thread default stream?
-    pub per_thread: bool,
-    /// What it does to the order of work.
-    pub class: Class,
-    /// Number of arguments.
-    pub args: u8,
-    /// Position of the stream argument; [`NOWHERE`] if it has none.
-    pub stream: u8,
-    /// Position of the argument that says how much; [`NOWHERE`] if it has none.
-    pub size: u8,
-    /// What a stream-ordered call of it is to the session.
-    pub op: StreamOp,
-    /// Where it stands how much it moves.
-    pub moves: Moves,
-}
-
-/// Where the amount stands that a copy or fill moves.
-#[derive(Debug, Clone, Copy)]
-pub enum Moves {
-    /// It moves nothing, or does not say it in a way we read.
-    Nothing,
-    /// An argument, times the bytes an element.
-    Bytes(u8, u8),
-    /// Two arguments multiplied, times the bytes an element.
-    Rows(u8, u8, u8),
-    /// A `CUDA_MEMCPY2D` behind the first argument.
-    Copy2d,
-    /// A `CUDA_MEMCPY3D` or its peer variant behind the first argument.
-    Copy3d,
-    /// An array of sizes and how many.
-    List(u8, u8),
-}
-
-/// No such argument.
-pub const NOWHERE: u8 = 255;
-
-/// The driver's function for each symbol; null until looked up, [`absent`] where the driver has none.
-static REAL: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
+include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
 /// Symbols bound so far: what `weft doctor` and the tests look at to see that a call really came through us.
 static BOUND: AtomicU64 = AtomicU64::new(0);
@@ -76,11 +27,6 @@ static BOUND: AtomicU64 = AtomicU64::new(0);
 /// Address of the stub of symbol `at`: stubs are 16 bytes each.
 const fn stub(run: unsafe extern "C" fn(), at: usize) -> AtomicPtr<()> {
     AtomicPtr::new((run as *const u8).wrapping_add(16 * at).cast::<()>().cast_mut())
-}
-
-/// What a symbol answers that the driver does not have.
-extern "C" fn absent() -> CuResult {
-    CuResult::NOT_FOUND
 }
 
 /// What every symbol answers where no driver was found.
@@ -108,103 +54,38 @@ pub fn is_bound(at: usize) -> bool {
     slot.is_some_and(|slot| slot != stub.wrapping_add(16 * at))
 }
 
-/// The number of a symbol.
-pub fn find(symbol: &CStr) -> Option<usize> {
-    ENTRIES.binary_search_by(|entry| entry.symbol.cmp(symbol)).ok()
+/// Tells the rooms below what they need of this one. Cheap after the first time.
+pub fn announce() {
+    symbols::set_exported(Exported {
+        entry_points: &EXPORTS,
+        slots: &SLOTS,
+    });
+    memory::when_device_memory(choose_managed_anew);
+    session::listen();
 }
 
-/// The numbers of the symbols with that base name, oldest first.
-pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
-    let named = |at: u16| ENTRIES.get(usize::from(at)).map_or("", |entry| entry.base);
-    let first = BY_BASE.partition_point(|at| named(*at) < base);
-    let rest = BY_BASE.get(first..).unwrap_or_default();
-    rest.iter()
-        .copied()
-        .take_while(move |at| named(*at) == base)
-        .map(usize::from)
-}
-
-/// Our entry point for a symbol.
-pub fn export(at: usize) -> Option<*mut ()> {
-    EXPORTS.get(at).map(|export| *export as *mut ())
-}
-
-/// The symbol whose entry point of ours this is.
-pub fn exported_as(address: *mut ()) -> Option<usize> {
-    EXPORTS.iter().position(|export| *export as *mut () == address)
-}
-
-/// The driver's function for a symbol, looked up if need be. `None` if the driver lacks it or there is no driver.
-pub fn real(at: usize) -> Option<*mut ()> {
-    let known = REAL.get(at)?.load(Ordering::Acquire);
-    if !known.is_null() {
-        return (known.cast_const() != absent as *const ()).then_some(known);
-    }
-    match loader::driver() {
-        Driver::Open(library) => look_up(at, library),
-        Driver::Missing | Driver::Opening => None,
-    }
-}
-
-/// The driver's function for a symbol that a hook runs for: it was looked up before the hook could be called.
-#[inline]
-pub fn real_bound(at: usize) -> *mut () {
-    let known = REAL
-        .get(at)
-        .map_or(std::ptr::null_mut(), |real| real.load(Ordering::Relaxed));
-    if known.is_null() { real_late(at) } else { known }
-}
-
-/// As above, in code of its own: no hook need carry it.
-#[cold]
-#[inline(never)]
-fn real_late(at: usize) -> *mut () {
-    real(at).unwrap_or(absent as *mut ())
-}
-
-/// A hook has done what it was for: from now on the symbol leads straight to the driver.
-pub fn unhook(at: usize) {
-    if let (Some(slot), Some(real)) = (SLOTS.get(at), real(at)) {
-        slot.store(real, Ordering::Release);
+/// The job's memory is device memory: the symbols that had hooks for managed jobs choose anew.
+fn choose_managed_anew() {
+    for at in (0..COUNT).filter(|at| hooks::is_for_managed(*at)) {
+        choose_anew(at);
     }
 }
 
 /// Which hook a symbol has depended on what is decided only now: it is chosen anew at the next call.
-pub fn choose_anew(at: usize) {
+fn choose_anew(at: usize) {
     if let Some(slot) = SLOTS.get(at) {
         slot.store(stub(bind_stubs::run, at).into_inner(), Ordering::Release);
-    }
-}
-
-/// The driver offers a symbol only through its own `cuGetProcAddress`: remember what it handed out.
-pub fn learn(at: usize, function: *mut ()) {
-    let Some(real) = REAL.get(at) else { return };
-    let nothing = real.load(Ordering::Acquire);
-    if nothing.is_null() || nothing.cast_const() == absent as *const () {
-        // A slot that answered "absent" stays so for callers that found it by name, as without weft; a slot not yet
-        // called binds to this function.
-        let _ = real.compare_exchange(nothing, function, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-fn look_up(at: usize, library: &loader::Library) -> Option<*mut ()> {
-    let entry = ENTRIES.get(at)?;
-    let found = library.symbol(entry.symbol);
-    let kept = REAL.get(at)?;
-    let value = found.unwrap_or(absent as *mut ());
-    match kept.compare_exchange(std::ptr::null_mut(), value, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => found,
-        Err(other) => (other.cast_const() != absent as *const ()).then_some(other),
     }
 }
 
 /// Binds a symbol at its first call and says where to go on. Called by [`binder`] with the caller's arguments saved.
 extern "C" fn bind(at: u32) -> *const () {
     // The driver is opened here, and files are read for that.
-    let _whole = session::uncancelled();
+    let _whole = thread::uncancelled();
+    announce();
     let at = at as usize;
     let (Some(slot), Some(entry)) = (SLOTS.get(at), ENTRIES.get(at)) else {
-        trouble::count();
+        internal_error::count();
         return absent as *const ();
     };
     let target = match loader::driver() {
@@ -362,17 +243,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found() {
-        for (at, entry) in ENTRIES.iter().enumerate() {
-            assert_eq!(find(entry.symbol), Some(at));
-            assert!(of_base(entry.base).any(|other| other == at), "{:?}", entry.symbol);
-        }
-        assert_eq!(find(c"cuNoSuchThing"), None);
-        assert_eq!(of_base("").count(), 0);
-        assert_eq!(of_base("cuMemcpyHtoD").count(), 3);
-    }
-
-    #[test]
     fn the_stubs_are_16_bytes_apart_and_carry_their_number() {
         for run in [
             bind_stubs::run as *const u8,
@@ -393,7 +263,7 @@ mod tests {
     #[test]
     fn every_slot_starts_at_its_stub() {
         // The slot of a symbol that no test calls.
-        let at = index::cuEGLStreamProducerDisconnect;
+        let at = symbols::index::cuEGLStreamProducerDisconnect;
         assert!(!is_bound(at));
         let expected = stub(bind_stubs::run, at).into_inner();
         assert_eq!(SLOTS[at].load(Ordering::Relaxed), expected);

@@ -8,13 +8,12 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use crate::abi::CuFunction;
-use crate::hooks::capture;
-use crate::names::index::Index;
-use crate::{names, real};
-
-/// Kernels whose layout is kept: as many as are named.
-const KERNELS: usize = 1 << 16;
+use super::handles::LAYOUTS;
+use super::images::Parameter;
+use super::registry;
+use crate::driver::abi::CuFunction;
+use crate::driver::calls;
+use crate::driver::capture;
 
 /// Bytes of the largest parameter block since CUDA 12.1; PyTorch's lists of tensors fill it.
 const BLOCK: usize = 32_764;
@@ -27,19 +26,8 @@ const POINTER: usize = 1;
 const SIZE: usize = 2;
 const END: usize = 0;
 
-static LAYOUTS: Index<KERNELS> = Index::new();
-
 /// The value of a kernel whose layout cannot be had.
 const UNKNOWN: u64 = 1;
-
-/// One parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parameter {
-    /// Where it stands in the kernel's parameter block.
-    pub offset: u32,
-    /// Bytes.
-    pub size: u32,
-}
 
 /// The parameters of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,29 +47,21 @@ pub fn of(function: CuFunction) -> Option<&'static Layout> {
     }
 }
 
-/// A handle means another kernel from now on, or none.
-pub fn forget(function: CuFunction) {
-    // What it meant stays: a launch may be reading it. A model's kernels are unloaded once, so that is no leak that grows.
-    if LAYOUTS.find(function).is_some() {
-        LAYOUTS.set(function, 0);
-    }
-}
-
 #[cold]
 fn ask(function: CuFunction) -> Option<&'static Layout> {
     if function == 0 || capture::any() {
         return None;
     }
     // Each kind of handle is asked about in its own way: what the driver does with the other kind is nowhere said.
-    let kernel = names::named(function).is_some_and(|named| named.kernel);
+    let kernel = registry::named(function).is_some_and(|named| named.kernel);
     let mut parameters = Vec::new();
     for at in 0..MOST {
         let (mut offset, mut size) = (0, 0);
         let asked = match kernel {
             // SAFETY: a kernel of a library that the client is about to launch; the out-parameters are valid.
-            true => unsafe { real::cuKernelGetParamInfo(function, at, &mut offset, &mut size) },
+            true => unsafe { calls::cuKernelGetParamInfo(function, at, &mut offset, &mut size) },
             // SAFETY: a function that the client is about to launch; the out-parameters are valid.
-            false => unsafe { real::cuFuncGetParamInfo(function, at, &mut offset, &mut size) },
+            false => unsafe { calls::cuFuncGetParamInfo(function, at, &mut offset, &mut size) },
         };
         if !asked.ok() {
             break;
@@ -93,11 +73,11 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     }
     let mut teller = "the driver";
     if parameters.is_empty() {
-        parameters = names::parameters(function).unwrap_or_default();
+        parameters = registry::parameters(function).unwrap_or_default();
         teller = "its image";
     }
     if log::log_enabled!(log::Level::Debug)
-        && let Some(named) = names::named(function)
+        && let Some(named) = registry::named(function)
     {
         let told: Vec<String> = parameters
             .iter()

@@ -1,31 +1,42 @@
-//! What is done about internal trouble: it is counted, said once, and the job's call goes on to the driver.
+//! What is done about an internal error: it is counted, said once, and the job's call goes on to the driver.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::session;
+use crate::thread;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Hears of each internal error.
+static LISTENER: OnceLock<fn()> = OnceLock::new();
+
+/// Has `listener` hear of each internal error from now on. The first caller's counts.
+pub fn listen(listener: fn()) {
+    let _ = LISTENER.set(listener);
+}
 
 /// Whether a panic was said.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// Counts an internal trouble.
+/// Counts an internal error.
 pub fn count() {
     COUNT.fetch_add(1, Ordering::Relaxed);
-    session::trouble();
+    if let Some(listener) = LISTENER.get() {
+        listener();
+    }
 }
 
-/// Troubles so far.
+/// Internal errors so far.
 pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said once, no more. Nor is the job's thread cancelled in it ([`session::uncancelled`]).
+/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said once, no more. Nor is the job's thread cancelled in it ([`thread::uncancelled`]).
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let _whole = session::uncancelled();
+    let _whole = thread::uncancelled();
     caught(work)
 }
 
@@ -76,15 +87,15 @@ fn panicked(info: &PanicHookInfo<'_>) {
 /// behind it. Release builds have nothing of it.
 #[cfg(debug_assertions)]
 #[allow(clippy::panic)]
-pub fn trip(place: &str) {
-    if trips(place) {
+pub fn failpoint(place: &str) {
+    if fails_at(place) {
         panic!("on purpose, in {place}");
     }
 }
 
-/// Whether [`trip`] panics there: for code that nothing guards, because it cannot panic, and that leaves the place to code that is guarded.
+/// Whether [`failpoint`] panics there: for code that nothing guards, because it cannot panic, and that leaves the place to code that is guarded.
 #[cfg(debug_assertions)]
-pub fn trips(place: &str) -> bool {
+pub fn fails_at(place: &str) -> bool {
     static ASKED: std::sync::LazyLock<Option<String>> =
         std::sync::LazyLock::new(|| std::env::var("WEFT_TEST_PANIC").ok());
     ASKED.as_deref() == Some(place)
@@ -93,12 +104,12 @@ pub fn trips(place: &str) -> bool {
 /// As above: nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-pub fn trip(_place: &str) {}
+pub fn failpoint(_place: &str) {}
 
 /// As above: never.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-pub fn trips(_place: &str) -> bool {
+pub fn fails_at(_place: &str) -> bool {
     false
 }
 

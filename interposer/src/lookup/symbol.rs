@@ -7,9 +7,10 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use super::{counts, next};
-use crate::loader::{self, Driver};
-use crate::{about, table};
+use crate::driver::linker::{next, ourselves};
+use crate::driver::loader::{self, Driver};
+use crate::driver::{counts, symbols};
+use crate::{exports, queue};
 
 /// What to do with a lookup.
 #[repr(C)]
@@ -52,15 +53,16 @@ unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, ver
 /// As [`judge`]; `version` is what a client passed to `dlvsym`.
 unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> Verdict {
     // Files are read to find the driver.
-    let _whole = crate::session::uncancelled();
+    let _whole = crate::thread::uncancelled();
     next::find();
+    exports::announce();
     let pass = Verdict {
         what: PASS,
         value: handle,
     };
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    let known = table::find(name);
+    let known = symbols::find(name);
     // Whether the driver has the name in the version asked for. Real drivers have no versions, and the linker then finds nothing for any.
     let versioned = |driver: &loader::Library| {
         // SAFETY: the handle came from dlopen and is never closed; the name is a C string, and the version is the client's own argument.
@@ -69,21 +71,21 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
     if is_search(handle) {
         // Our own export would answer. If the driver is open and lacks the name, let the search fail in the driver.
         return match (known, loader::opened()) {
-            (Some(at), Some(driver)) if table::real(at).is_none() => Verdict {
+            (Some(at), Some(driver)) if symbols::real(at).is_none() => Verdict {
                 what: PASS,
                 value: driver.handle(),
             },
             _ => pass,
         };
     }
-    let ours = about::handle() == Some(handle.cast_const());
+    let ours = ourselves::handle() == Some(handle.cast_const());
     let theirs = loader::opened().is_some_and(|driver| driver.is(handle));
     if !ours && !theirs {
         return pass;
     }
     match (known, loader::driver()) {
         // A client that asks us for a name has opened the driver, as far as it knows: this is the moment to open it.
-        (Some(at), Driver::Open(driver)) => match (table::real(at), table::export(at)) {
+        (Some(at), Driver::Open(driver)) => match (symbols::real(at), symbols::export(at)) {
             (Some(_), Some(export)) if versioned(driver) => {
                 counts::answered_with_ours();
                 Verdict {
@@ -100,7 +102,9 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
         (Some(_), Driver::Missing | Driver::Opening) => pass,
         (None, Driver::Open(driver)) => {
             if let Some(found) = driver.symbol(name).filter(|_| versioned(driver)) {
-                counts::answered_with_unknown(&name.to_string_lossy());
+                let name = name.to_string_lossy();
+                counts::answered_with_unknown(&name);
+                queue::passed_by(&name);
                 return Verdict {
                     what: ANSWER,
                     value: found.cast(),
@@ -214,4 +218,5 @@ pub unsafe extern "C" fn dlvsym() {
 
 extern "C" fn find_next() {
     next::find();
+    exports::announce();
 }

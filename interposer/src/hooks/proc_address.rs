@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
-use super::counts;
-use crate::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
-use crate::table::{self, ENTRIES, HEADER_VERSION};
+use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
+use crate::driver::counts;
+use crate::driver::symbols::{self, ENTRIES, HEADER_VERSION};
+use crate::queue;
 
 /// Puts our entry point in the place of what the driver answered.
 ///
@@ -29,22 +30,25 @@ pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *
     // SAFETY: not null, so by the caller's promise it is a C string.
     let name = unsafe { CStr::from_ptr(name) };
     let Ok(name) = name.to_str() else { return };
-    let _whole = crate::session::uncancelled();
+    let _whole = crate::thread::uncancelled();
     let version = u32::try_from(version).unwrap_or(0);
-    match choose(name, version, flags & PROC_ADDRESS_PER_THREAD != 0, answered).and_then(table::export) {
+    match choose(name, version, flags & PROC_ADDRESS_PER_THREAD != 0, answered).and_then(symbols::export) {
         Some(ours) => {
             counts::answered_with_ours();
             // SAFETY: as for the read.
             unsafe { function.write(ours) };
         }
-        None => counts::answered_with_unknown(name),
+        None => {
+            counts::answered_with_unknown(name);
+            queue::passed_by(name);
+        }
     }
 }
 
 /// The symbol whose entry point stands for what the driver answered.
 fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Option<usize> {
     let meant = by_table(name, version, per_thread);
-    let same = |at: usize| table::real(at) == Some(answered);
+    let same = |at: usize| symbols::real(at) == Some(answered);
     if let Some(at) = meant.filter(|at| same(*at)) {
         return Some(at);
     }
@@ -53,14 +57,14 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     let exported = |at: &usize| {
         let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
         symbol
-            .zip(crate::loader::opened())
+            .zip(crate::driver::loader::opened())
             .is_some_and(|(symbol, driver)| driver.symbol(symbol) == Some(answered))
     };
-    if let Some(at) = table::of_base(name).find(exported) {
+    if let Some(at) = symbols::of_base(name).find(exported) {
         return Some(at);
     }
     // A driver whose references to its own names come out at us hands out our own entry points.
-    if let Some(at) = table::exported_as(answered) {
+    if let Some(at) = symbols::exported_as(answered) {
         return Some(at);
     }
     // A name that became another function: some drivers answer `cuGraphInstantiate` with `cuGraphInstantiateWithFlags`.
@@ -72,8 +76,8 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if version > HEADER_VERSION && has_newer(name) {
         return None;
     }
-    if table::real(at).is_none() {
-        table::learn(at, answered);
+    if symbols::real(at).is_none() {
+        symbols::learn(at, answered);
     }
     Some(at)
 }
@@ -82,7 +86,7 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
 fn exported_at(address: *mut ()) -> Option<usize> {
     // Read once, and only if some answer was not what the table says: seven hundred lookups take about half a millisecond.
     static ADDRESSES: OnceLock<HashMap<usize, usize>> = OnceLock::new();
-    let driver = crate::loader::opened()?;
+    let driver = crate::driver::loader::opened()?;
     let addresses = ADDRESSES.get_or_init(|| {
         let all = ENTRIES.iter().enumerate();
         all.filter_map(|(at, entry)| Some((driver.symbol(entry.symbol)? as usize, at)))
@@ -94,7 +98,7 @@ fn exported_at(address: *mut ()) -> Option<usize> {
 /// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where there is one.
 pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
     let newest = |flavour: bool| {
-        let offered = table::of_base(name).filter(|at| {
+        let offered = symbols::of_base(name).filter(|at| {
             ENTRIES
                 .get(*at)
                 .is_some_and(|entry| entry.per_thread == flavour && entry.since <= version)
@@ -106,11 +110,11 @@ pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
 
 /// Does the driver export a version of this function after the last one that the table knows?
 fn has_newer(name: &str) -> bool {
-    let Some(driver) = crate::loader::opened() else {
+    let Some(driver) = crate::driver::loader::opened() else {
         return false;
     };
     let plain = |at: &usize| ENTRIES.get(*at).is_some_and(|entry| !entry.per_thread);
-    let last = table::of_base(name)
+    let last = symbols::of_base(name)
         .filter(plain)
         .filter_map(|at| ENTRIES.get(at))
         .map(|entry| {

@@ -17,10 +17,10 @@ pub fn answered_with_ours() {
     OURS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A lookup was answered with a driver function that weft does not see being called.
+/// A lookup was answered with a driver function that weft does not see being called. The caller tells
+/// the launch queue of it.
 pub fn answered_with_unknown(name: &str) {
     UNKNOWN.fetch_add(1, Ordering::Relaxed);
-    crate::queue::passed_by(name);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if names.len() < KEPT && names.insert(name.to_owned()) {
         log::debug!("{name} is not in weft's symbol table and passes it by");

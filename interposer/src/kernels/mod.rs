@@ -6,44 +6,64 @@
 //! themselves, read when a launch of an identity is seen for the first time.
 //!
 //! A handle that came to the client past us is looked up by the driver's own `cuFuncGetName`, once.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `handles`, `index` | the tables that launches look into |
+//! | `registry` | the names behind them, and which code they came from |
+//! | `ask` | what the driver says where a handle came past us |
+//! | `image` | the hash of a module's image |
+//! | `layouts` | where kernels' parameters stand |
+//! | `images` | parameters, by the images of kernels, where the driver does not say it |
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
+mod ask;
+mod handles;
+#[allow(unsafe_code)]
 pub mod image;
+#[allow(unsafe_code)]
+pub mod images;
 pub mod index;
+#[allow(unsafe_code)]
+pub mod layouts;
 mod registry;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{self, Ordering};
 
 use weft_kernel_id::{KernelId, SymbolKey, launch_hash};
 
-use crate::hooks::capture;
-use crate::trouble::guarded;
-use crate::{hooks, session};
+use crate::driver::capture;
+use crate::internal_error::guarded;
+use handles::{NAMES, UNNAMED};
 use index::Index;
 
+pub use ask::text;
 pub use registry::{
     Kind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, parameters, same_function,
 };
 
-/// Handles that the fast table has room for: three quarters of this. PyTorch with all its libraries makes some thousands.
-const HANDLES: usize = 1 << 16;
-/// Identities that are remembered as seen, with the same limit.
+/// Identities that are remembered as seen: three quarters of this.
 const IDENTITIES: usize = 1 << 17;
 
-/// The value of a handle that no name can be had for.
-const UNNAMED: u64 = 1;
-
-static INDEX: Index<HANDLES> = Index::new();
 static SEEN: Index<IDENTITIES> = Index::new();
 
-/// The identity of a launch; 0 where the kernel's name is unknown. The session is told of each identity's first.
+/// Hears of each identity's first launch.
+static LISTENER: OnceLock<fn(u64, &KernelId)> = OnceLock::new();
+
+/// Has `listener` hear of the first launch of each identity. The first caller's counts.
+pub fn listen(listener: fn(u64, &KernelId)) {
+    let _ = LISTENER.set(listener);
+}
+
+/// The identity of a launch; 0 where the kernel's name is unknown. The [listener](listen) hears of each identity's first.
 ///
 /// The shape goes by single numbers: as arrays that a slow path may look at they would be stored in halves and loaded whole, which
 /// stalls every launch by some four nanoseconds.
 #[inline(always)]
 pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
-    let Some(slot) = INDEX.find(handle) else {
+    let Some(slot) = NAMES.find(handle) else {
         return unknown(handle, gx, gy, gz, bx, by, bz, shared);
     };
     let key = slot.value.load(Ordering::Relaxed);
@@ -65,7 +85,7 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
 
 /// The number of a kernel's module and symbol ([`SymbolKey::to_word`]); 0 where it has no name. For a kernel that was identified before.
 pub fn symbol(handle: usize) -> u64 {
-    let known = INDEX.find(handle).map(|slot| slot.value.load(Ordering::Relaxed));
+    let known = NAMES.find(handle).map(|slot| slot.value.load(Ordering::Relaxed));
     known.filter(|key| *key > UNNAMED).unwrap_or(0)
 }
 
@@ -75,7 +95,7 @@ pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u3
     identify(handle, gx, gy, gz, bx, by, bz, shared)
 }
 
-/// Tells the session about an identity, if this is its first launch.
+/// Tells the listener about an identity, if this is its first launch.
 #[cold]
 fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) {
     if !newly_seen(hash) {
@@ -84,10 +104,12 @@ fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u3
     guarded(|| {
         if let Some(named) = registry::named(handle) {
             log::debug!("kernel {hash:016x} is {} of module {:016x}", named.symbol, named.module);
-            session::kernel_seen(
-                hash,
-                &KernelId::new(named.module, &named.symbol, [gx, gy, gz], [bx, by, bz], shared),
-            );
+            if let Some(listener) = LISTENER.get() {
+                listener(
+                    hash,
+                    &KernelId::new(named.module, &named.symbol, [gx, gy, gz], [bx, by, bz], shared),
+                );
+            }
         }
     });
 }
@@ -113,19 +135,19 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
         if handle == 0 || capture::any() {
             return None;
         }
-        let Some((module, symbol)) = hooks::module::ask_name(handle) else {
-            if let Some((library, symbol)) = hooks::module::ask_kernel_name(handle) {
+        let Some((module, symbol)) = ask::ask_name(handle) else {
+            if let Some((library, symbol)) = ask::ask_kernel_name(handle) {
                 let module = code_of(library);
                 return Some(function_named(handle, Kind::Kernel, library, module, &symbol));
             }
-            INDEX.set(handle, UNNAMED);
+            NAMES.set(handle, UNNAMED);
             return None;
         };
         // The driver's own function for a kernel of a library, which the client launched as a kernel: so graphs answer.
         if module == 0
             && let Some(kernel) = registry::kernels_named(&symbol)
                 .into_iter()
-                .find(|kernel| hooks::module::ask_function(*kernel) == Some(handle))
+                .find(|kernel| ask::ask_function(*kernel) == Some(handle))
         {
             same_function(handle, kernel);
             return registry::named(handle).map(|named| named.key);
@@ -161,7 +183,7 @@ mod tests {
         code_unloaded(library);
         for handle in [kernel, 0x1_0200, 0x1_0400] {
             assert_eq!(
-                INDEX.find(handle).map(|slot| slot.value.load(Ordering::Relaxed)),
+                NAMES.find(handle).map(|slot| slot.value.load(Ordering::Relaxed)),
                 Some(0),
                 "{handle:x}"
             );

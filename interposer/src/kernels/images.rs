@@ -11,9 +11,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::layout::Parameter;
-use crate::names::image;
-use crate::{real, table};
+use super::image;
+use crate::driver::{calls, symbols};
 
 /// Bytes of one image that are copied at most. Compilers at run time make some hundred KB.
 const COPY: usize = 16 << 20;
@@ -29,6 +28,15 @@ const MAJOR: i32 = 75;
 const MINOR: i32 = 76;
 
 static COPIED: AtomicUsize = AtomicUsize::new(0);
+
+/// One parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// Where it stands in the kernel's parameter block.
+    pub offset: u32,
+    /// Bytes.
+    pub size: u32,
+}
 
 /// An image whose kernels may be asked about.
 #[derive(Debug)]
@@ -66,9 +74,9 @@ impl Copied {
     }
 }
 
-/// Whether images are worth keeping here.
-fn wanted() -> bool {
-    super::may_be_managed() && table::real(table::index::cuFuncGetParamInfo).is_none()
+/// Whether the driver leaves it to images what kernels' parameters are.
+pub fn tell_more() -> bool {
+    symbols::real(symbols::index::cuFuncGetParamInfo).is_none()
 }
 
 /// What is kept of an image in memory, with its hash.
@@ -76,7 +84,7 @@ fn wanted() -> bool {
 /// # Safety
 /// The driver accepted `code` as an image to load, just now.
 pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<Kept>> {
-    if !wanted() || code.is_null() || hash == 0 {
+    if code.is_null() || hash == 0 {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -91,7 +99,7 @@ pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<Kept>> {
 
 /// What is kept of an image that was read from a file.
 pub fn keep_file(bytes: &[u8]) -> Option<Arc<Kept>> {
-    let copied = wanted().then(|| Copied::new(bytes, &COPIED)).flatten()?;
+    let copied = Copied::new(bytes, &COPIED)?;
     Some(Kept::new(State::Copied(copied)))
 }
 
@@ -146,13 +154,13 @@ fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
 fn architecture() -> u32 {
     let mut device = 0;
     // SAFETY: the out-parameter is valid.
-    if !unsafe { real::cuCtxGetDevice(&mut device) }.ok() {
+    if !unsafe { calls::cuCtxGetDevice(&mut device) }.ok() {
         return 0;
     }
     let ask = |attribute| {
         let mut value = 0;
         // SAFETY: the out-parameter is valid, the device the current one.
-        let asked = unsafe { real::cuDeviceGetAttribute(&mut value, attribute, device) };
+        let asked = unsafe { calls::cuDeviceGetAttribute(&mut value, attribute, device) };
         asked.ok().then(|| u32::try_from(value).ok()).flatten().unwrap_or(0)
     };
     ask(MAJOR).saturating_mul(10).saturating_add(ask(MINOR))

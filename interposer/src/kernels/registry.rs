@@ -10,9 +10,8 @@ use std::sync::{Arc, LazyLock};
 use dashmap::DashMap;
 use weft_kernel_id::SymbolKey;
 
-use super::{INDEX, UNNAMED};
-use crate::memory::images::Kept;
-use crate::memory::layout::Parameter;
+use super::handles::{self, NAMES, UNNAMED};
+use super::images::{Kept, Parameter};
 
 /// A kernel's name.
 #[derive(Debug, Clone)]
@@ -103,14 +102,13 @@ pub fn code_of(handle: usize) -> u64 {
 
 /// A module or library was unloaded: its handles mean nothing from now on.
 pub fn code_unloaded(handle: usize) {
-    crate::queue::forget_known();
     let mut ending = vec![handle];
     // Views of libraries nest one deep, so this ends; a handle that is no code has no entry.
     while let Some(handle) = ending.pop() {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
-                INDEX.forget(inner);
-                crate::memory::layout::forget(inner);
+                NAMES.forget(inner);
+                handles::forget_layout(inner);
                 FUNCTIONS.remove(&inner);
                 ending.push(inner);
             }
@@ -171,9 +169,9 @@ pub fn named(handle: usize) -> Option<Named> {
 
 fn enter(handle: usize, key: SymbolKey) {
     // 0 and 1 mean something else in the table; a key that is one of them (one in 2^63) goes the slow way.
-    crate::memory::layout::forget(handle);
+    handles::forget_layout(handle);
     if key.to_word() > UNNAMED {
-        INDEX.set(handle, key.to_word());
+        NAMES.set(handle, key.to_word());
     }
 }
 

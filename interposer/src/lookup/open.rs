@@ -11,8 +11,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::next;
-use crate::about;
+use crate::driver::linker::{next, ourselves};
 
 /// The driver's file names start like this.
 const STEM: &[u8] = b"libcuda.so";
@@ -35,7 +34,7 @@ extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
     if text.contains(&b'/') && unsafe { libc::access(name, libc::F_OK) } != 0 {
         return name;
     }
-    about::name().map_or(name, |ours| ours.as_ptr())
+    ourselves::name().map_or(name, |ours| ours.as_ptr())
 }
 
 /// Whether [`claim`] was done.
@@ -44,7 +43,7 @@ static CLAIMED: AtomicBool = AtomicBool::new(false);
 /// From now on the driver's bare name is one of ours, whoever opens it. The dynamic linker keeps each name by which a library was found: here it is found by `lib/libcuda.so` beside us, a link to
 /// us, which our own RPATH leads to. Nothing is loaded, whatever is found.
 fn claim() {
-    let Some(ours) = about::path() else { return };
+    let Some(ours) = ourselves::path() else { return };
     let link = ours.parent().map(|folder| folder.join("lib").join("libcuda.so"));
     let link = link.and_then(|link| CString::new(link.as_os_str().as_bytes()).ok());
     // SAFETY: a C string.

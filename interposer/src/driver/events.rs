@@ -1,4 +1,4 @@
-//! The few driver functions that the session itself calls: events, and what must be known to call them safely.
+//! The few driver functions that deal with events, and what must be known to call them safely.
 //!
 //! All are optional: a driver that lacks one gets no events of ours, and work then counts as ended when its predicted time is over. Calls go
 //! straight to the real driver, never through our own hooks. The job's own results are never touched: a failed call of ours is our trouble alone.
@@ -40,9 +40,9 @@ pub enum Reached {
     Never,
 }
 
-/// The functions.
+/// The functions, as far as the driver has them.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Driver {
+pub struct EventCalls {
     create: Option<Create>,
     record: Option<Record>,
     query: Option<OfEvent>,
@@ -52,7 +52,7 @@ pub struct Driver {
     exchange: Option<Exchange>,
 }
 
-/// One field of [`Driver`] from a looked-up address.
+/// One field of [`EventCalls`] from a looked-up address.
 macro_rules! function {
     ($find:ident, $type:ty, $($name:literal),+) => {
         None$(.or_else(|| $find($name)))+.map(|address: *mut ()| {
@@ -62,10 +62,10 @@ macro_rules! function {
     };
 }
 
-impl Driver {
+impl EventCalls {
     /// Looks them up. `find` answers with the real driver's own functions.
-    pub fn find(find: impl Fn(&CStr) -> Option<*mut ()>) -> Driver {
-        Driver {
+    pub fn find(find: impl Fn(&CStr) -> Option<*mut ()>) -> EventCalls {
+        EventCalls {
             create: function!(find, Create, c"cuEventCreate"),
             record: function!(find, Record, c"cuEventRecord"),
             query: function!(find, OfEvent, c"cuEventQuery"),
@@ -103,7 +103,7 @@ impl Driver {
         (result == SUCCESS && event != 0).then_some(event)
     }
 
-    /// Records an event of [`Driver::create`] into a stream that the calling thread is just launching to.
+    /// Records an event of [`EventCalls::create`] into a stream that the calling thread is just launching to.
     pub fn record(&self, event: Event, stream: usize) -> bool {
         let Some(record) = self.record else { return false };
         // SAFETY: the event is ours and lives (`context_ending` makes us forget it); the caller of the hook vouches for the stream.

@@ -6,9 +6,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::elf::{self, LinkMap};
 use super::open;
-use crate::{about, hooks, loader};
+use crate::driver::linker::elf::{self, LinkMap};
+use crate::driver::linker::ourselves;
+use crate::driver::loader;
+use crate::hooks;
 
 /// Run by the dynamic linker when the process ends by `exit`, or the return from `main`.
 #[cfg(not(test))]
@@ -38,7 +40,7 @@ unsafe extern "C" fn look(_: *mut libc::dl_phdr_info, _: usize, found: *mut c_vo
     let past = |map: &LinkMap| {
         let path = map.path().to_bytes();
         let known = opened == Some((&raw const *map).cast());
-        (open::is_driver(path) && !known && !map.is_ours() && !map.defines(about::MARK)).then(|| path.to_vec())
+        (open::is_driver(path) && !known && !map.is_ours() && !map.defines(ourselves::MARK)).then(|| path.to_vec())
     };
     // SAFETY: `at_end` gave this pointer to its own variable.
     let found = unsafe { &mut *found.cast::<Option<Vec<u8>>>() };
