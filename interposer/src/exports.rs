@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use weft_symbols::Class;
 
+use crate::client::{backing_mode, deferral};
 use crate::driver::abi::CuResult;
 use crate::driver::loader::{self, Driver};
 use crate::driver::symbols::{self, COUNT, ENTRIES, Exported, REAL, absent, look_up};
-use crate::{hooks, internal_error, memory, queue, session, thread};
+use crate::{hooks, internal_error, queue, session, thread, trace};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
@@ -60,7 +61,7 @@ pub fn announce() {
         entry_points: &EXPORTS,
         slots: &SLOTS,
     });
-    memory::when_device_memory(choose_managed_anew);
+    backing_mode::when_device_memory(choose_managed_anew);
     session::listen();
 }
 
@@ -95,10 +96,10 @@ extern "C" fn bind(at: u32) -> *const () {
         Driver::Open(library) => match look_up(at, library) {
             None => absent as *const (),
             Some(real) if hooks::off() && entry.class != Class::Lookup => real.cast_const(),
-            Some(real) => match hooks::hook(at) {
+            Some(real) => match trace::hooks::hook(at).or_else(|| hooks::hook(at)) {
                 Some(hook) => hook,
                 None if entry.class.is_ordered() => stub(ordered_stubs::run, at).into_inner().cast_const(),
-                None if queue::on() && queue::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
+                None if deferral::on() && queue::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
                 None => real.cast_const(),
             },
         },

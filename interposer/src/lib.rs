@@ -8,14 +8,17 @@
 //! | --- | --- |
 //! | [`driver`] | the real driver: finding it, its table of symbols, calls of our own |
 //! | [`kernels`] | which kernel a handle is, and what its parameters are |
-//! | [`session`] | what weft does about launches: the lane, the gate, the samples |
+//! | [`client`] | the process as a client of the broker: the link, the settings, the clock |
+//! | [`session`] | what weft does about launches: the gate, the samples, the seat |
 //! | [`queue`] | launches that a background job's host leaves behind at a closed gate |
 //! | [`memory`] | managed memory in place of device memory |
+//! | [`trace`] | trace mode: every call of marked steps is recorded |
+//! | [`lifecycle`] | cuInit, forks, the end, and who hears of each |
 //! | [`hooks`] | the calls that weft looks at |
 //! | [`exports`] | the exported entry points and where each leads |
 //! | [`lookup`] | how clients find functions: `dlopen`, `dlsym` |
 //! | [`about`] | what others can ask this library |
-//! | [`internal_error`], [`report`], [`lock`], [`thread`] | what every room uses |
+//! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | what every room uses |
 //!
 //! What holds everywhere in this crate: it is a guest. A job under weft never crashes, hangs or computes something else because of it:
 //! no panic crosses a hook, no error of ours reaches the job, nothing is written to stdout, nothing waits without a bound, and nothing
@@ -41,15 +44,19 @@
 compile_error!("the interposer's trampolines are written for Linux on x86-64");
 
 pub mod about;
+pub mod client;
 pub mod driver;
 pub mod exports;
 pub mod hooks;
 pub mod internal_error;
 pub mod kernels;
+pub mod lifecycle;
 pub mod lock;
 pub mod lookup;
 pub mod memory;
+pub mod process;
 pub mod queue;
 pub mod report;
 pub mod session;
 pub mod thread;
+pub mod trace;

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
 
 thread_local! {
     // No destructor and no lazy initialisation: a word in the thread's own storage, usable to the thread's very end.
@@ -93,4 +95,32 @@ pub fn rest(time: std::time::Duration) {
     if let Ok(time) = rustix::time::Timespec::try_from(time) {
         let _ = rustix::thread::nanosleep(&time);
     }
+}
+
+/// Starts a thread that no signal of the job reaches.
+pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let before = block_signals();
+    let spawned = thread.spawn(body);
+    if let Some(before) = before {
+        restore_signals(&before);
+    }
+    spawned.map(|_| ())
+}
+
+/// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for [`restore_signals`].
+fn block_signals() -> Option<libc::sigset_t> {
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is to a local large enough for a set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: both pointers are to locals; the first was filled above.
+    let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: zeroed or filled by the call, a set is valid either way.
+    (result == 0).then_some(unsafe { before.assume_init() })
+}
+
+/// Undoes [`block_signals`].
+fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: the set is what pthread_sigmask said before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

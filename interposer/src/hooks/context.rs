@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use super::declare::{hooks, written};
 use crate::driver::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::driver::capture;
+use crate::driver::device::Device;
+use crate::driver::stream::Stream;
 use crate::driver::{calls, symbols};
 use crate::internal_error::guarded;
+use crate::lifecycle;
 use crate::memory;
 use crate::queue::tables;
-use crate::session::Stream;
-use crate::session::{self, Device, Sight, Where};
+use crate::session::{self, Sight, Where};
 
 /// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -68,8 +70,8 @@ fn describe(device: CuDevice) -> Device {
 fn begin() {
     let mut count = 0;
     // SAFETY: the out-parameter is valid. One that is not initialised says so.
-    if !session::has_begun() && unsafe { calls::cuDeviceGetCount(&mut count) }.ok() {
-        session::initialised();
+    if !lifecycle::has_begun() && unsafe { calls::cuDeviceGetCount(&mut count) }.ok() {
+        lifecycle::initialised();
     }
 }
 
@@ -219,7 +221,7 @@ fn current() -> CuContext {
 /// there is still to be told, and its events live.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
-    guarded(session::context_ending);
+    guarded(lifecycle::context_ending);
     guarded(memory::context_ending);
     // What a context takes is memory that changes hands, too.
     let moving = guarded(session::moving_anywhere);
@@ -227,7 +229,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
-        guarded(|| session::context_ended(context));
+        guarded(|| lifecycle::context_ended(context));
         guarded(|| super::memory::context_ended(context, ends));
     }
     guarded(|| memory::context_ended(ended.then_some(context)));
@@ -239,7 +241,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
 }
 
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
-    guarded(|| session::stream_ending(stream));
+    guarded(|| lifecycle::stream_ending(stream));
     guarded(|| memory::stream_ending(stream));
     let result = real();
     if result.ok() && capture::any() {

@@ -1,6 +1,6 @@
 //! What every hook is made with: the macro that declares it, and how its arguments are read.
 
-use crate::session::{self, Stream};
+use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 
 /// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client gave.
 macro_rules! hooks {
@@ -41,11 +41,7 @@ pub(crate) use hooks;
 /// The stream that a `_ptsz` function means.
 #[inline]
 pub(super) fn per_thread(stream: Stream) -> Stream {
-    if stream == 0 {
-        session::PER_THREAD_STREAM
-    } else {
-        stream
-    }
+    if stream == 0 { PER_THREAD_STREAM } else { stream }
 }
 
 /// What the client gets to know through an out-parameter of a call that succeeded.

@@ -7,14 +7,14 @@ use super::proc_address;
 use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
 use crate::driver::symbols;
 use crate::internal_error::guarded;
+use crate::lifecycle;
 use crate::queue::tables::{self, Identity};
-use crate::session;
 
 hooks! {
     fn cuInit(flags: u32) |real| {
         let result = real();
         if result.ok() {
-            session::initialised();
+            lifecycle::initialised();
         }
         result
     }

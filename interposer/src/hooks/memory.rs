@@ -22,12 +22,14 @@ use super::declare::{hooks, per_thread, written};
 use crate::driver::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
 use crate::driver::calls;
 use crate::driver::capture;
+use crate::driver::stream::Stream;
+use crate::driver::symbols::StreamOp;
 use crate::internal_error::guarded;
 use crate::lock::lock;
 use crate::memory::backing::{self, Taken};
 use crate::memory::ranges::Origin;
 use crate::memory::{self, pool};
-use crate::session::{self, Stream, StreamOp, Where};
+use crate::session::{self, Where};
 
 /// What an allocation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

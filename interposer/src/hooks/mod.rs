@@ -28,16 +28,9 @@ mod touching;
 use std::sync::LazyLock;
 
 use crate::memory::may_be_managed;
-use crate::session;
 
-/// Our hook for a symbol: in trace mode one that records the call, around the usual one.
+/// Our hook for a symbol.
 pub fn hook(at: usize) -> Option<*const ()> {
-    let recorded = session::trace::on().then(|| session::trace::hooks::find(at)).flatten();
-    recorded.or_else(|| usual(at))
-}
-
-/// Our hook for a symbol in any other mode.
-pub fn usual(at: usize) -> Option<*const ()> {
     let modules = [
         launch::find,
         sync::find,
@@ -54,7 +47,7 @@ pub fn usual(at: usize) -> Option<*const ()> {
     let managed = managed.flatten();
     // So does one whose launches may be left behind at the gate.
     let leaving = || leaving::find(at).or_else(|| changing::find(at));
-    let managed = managed.or_else(|| crate::queue::on().then(leaving).flatten());
+    let managed = managed.or_else(|| crate::client::deferral::on().then(leaving).flatten());
     managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
 }
 

@@ -9,10 +9,11 @@ use weft_profiles::working_set::Access;
 use super::declare::per_thread;
 use crate::driver::abi::{Copy2d, Copy3d, CuResult, MEMORY_HOST};
 use crate::driver::capture;
+use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 use crate::memory::{self, touch};
 use crate::queue::{self, Fill};
-use crate::session::{self, StreamOp};
+use crate::session;
 
 /// The arguments of a call as they came.
 #[derive(Clone, Copy)]

@@ -5,13 +5,13 @@ use std::ffi::c_void;
 use super::declare::{hooks, per_thread, written};
 use crate::driver::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
 use crate::driver::capture;
+use crate::driver::symbols::StreamOp;
 use crate::queue;
-use crate::session::{self, StreamOp, Synced};
+use crate::session::{self, Synced};
 
 /// A call that waits.
 #[inline(always)]
 fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
-    session::before_sync();
     ask(what, real)
 }
 

@@ -8,12 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use weft_broker::host;
 use weft_broker::protocol::amount;
 
+use weft_broker::protocol::control::ToBroker;
+
 use super::ranges::{Origin, Range};
 use super::{advice, capacity, pool, ranges};
+use crate::client::link;
 use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
 use crate::driver::calls;
 use crate::driver::capture;
-use crate::{report, session};
+use crate::report;
 
 /// CU_MEM_ATTACH_GLOBAL: any stream on any device may use it.
 const ATTACH_GLOBAL: u32 = 1;
@@ -59,7 +62,7 @@ pub fn say_once(said: &AtomicBool, text: &str) {
 /// Counts an allocation that stays device memory, and says why, once a reason.
 pub fn stays_plain(said: &AtomicBool, why: &str) {
     PLAIN.fetch_add(1, Ordering::Relaxed);
-    session::left_unmanaged();
+    link::only().into_iter().for_each(super::report);
     say_once(said, why);
 }
 
@@ -170,7 +173,7 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
             };
             advice::forget(at, bytes);
             ranges::add(at, range);
-            session::backed(at, bytes);
+            super::tell(ToBroker::Backed { start: at, bytes });
             prefer(at, bytes, device);
             Taken::At(at)
         }
@@ -225,7 +228,7 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     let result = free();
     if result.ok() {
         capacity::given_back(range.device, range.room);
-        session::unbacked(at);
+        super::tell(ToBroker::Unbacked { start: at });
     } else {
         ranges::add(at, range);
         pool::taken(&range);

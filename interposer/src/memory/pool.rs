@@ -11,13 +11,16 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use weft_broker::protocol::control::ToBroker;
+
 use super::backing::{self, Taken};
 use super::ranges::{Origin, Range};
 use super::{capacity, ranges};
 use crate::driver::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
-use crate::session;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::thread;
 
 /// Blocks kept; CTranslate2 has some thirty on their way at a time (28 pairs a token).
 const MOST: usize = 1024;
@@ -61,7 +64,7 @@ impl Line {
     fn of(stream: CuStream, context: CuContext) -> Line {
         match stream {
             0 | LEGACY => Line::Legacy(context),
-            session::PER_THREAD_STREAM => Line::Thread(session::thread_number(), context),
+            PER_THREAD_STREAM => Line::Thread(thread::number(), context),
             stream => Line::Stream(stream),
         }
     }
@@ -121,7 +124,7 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
         }
         // SAFETY: nobody holds the block but we.
         let _ = unsafe { calls::cuMemFree_v2(spare.at) };
-        session::unbacked(spare.at);
+        super::tell(ToBroker::Unbacked { start: spare.at });
         return Taken::Refused(CuResult::OUT_OF_MEMORY);
     }
     let result = backing::take(bytes, origin);
@@ -186,7 +189,7 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     };
     freed(&range);
     capacity::given_back(range.device, range.room);
-    session::resting(at);
+    super::tell(ToBroker::Resting { start: at });
     let spare = Spare {
         at,
         range,
@@ -264,7 +267,7 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         // The driver waits for what still uses it.
         // SAFETY: nobody holds the block but we.
         let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
-        session::unbacked(block.at);
+        super::tell(ToBroker::Unbacked { start: block.at });
     }
     !blocks.is_empty()
 }

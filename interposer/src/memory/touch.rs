@@ -22,11 +22,11 @@ use weft_profiles::working_set::{
 use super::observe::{self, Windows};
 use super::sequence::{Forecast, Sequence};
 use super::{away, learn, ranges};
+use crate::client::{clock, link};
 use crate::driver::abi::{CuFunction, CuResult, CuStream};
 use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
-use crate::session;
 
 /// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond that are the exception.
 const UNKNOWN: u64 = 64 << 20;
@@ -92,6 +92,35 @@ pub struct Kernel {
     pub stream: CuStream,
 }
 
+/// The predicted time of a kernel or graph; what an unknown one is charged where nothing is known.
+fn cost(hash: u64) -> Ns {
+    link::only().map_or(0, |link| {
+        let unknown = || link.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        link.costs.get(hash).unwrap_or_else(unknown)
+    })
+}
+
+/// The time, less what the job's launches have waited for their turns and for memory.
+fn own_time() -> Ns {
+    let waited = link::only().map_or(0, |link| {
+        let counters = &link.lane.counters;
+        let gate = counters.waited.load(Ordering::Relaxed);
+        gate.saturating_add(counters.memory_waited.load(Ordering::Relaxed))
+    });
+    clock::now().saturating_sub(waited)
+}
+
+/// Says how far into its period the job is, by this forecast.
+fn tell_position(forecast: u32, at: Option<Ns>) {
+    if let Some(link) = link::only() {
+        let errands = &link.lane.errands;
+        errands.forecast.store(forecast, Ordering::Relaxed);
+        errands
+            .position
+            .store(at.map_or(0, |at| at.saturating_add(1)), Ordering::Release);
+    }
+}
+
 /// Goes from before a launch to behind it.
 #[derive(Debug, Default)]
 pub struct Noted {
@@ -110,12 +139,12 @@ impl Noted {
     #[inline]
     pub fn around(self, real: impl FnOnce() -> CuResult) -> CuResult {
         if !self.wanted.is_empty() {
-            guarded(|| session::await_memory(&self.wanted));
+            guarded(|| away::await_memory(&self.wanted));
         }
         let behind = self.behind;
         let result = self.learning(real);
         if let Some((number, position)) = behind {
-            guarded(|| session::position(number, position));
+            guarded(|| tell_position(number, position));
         }
         result
     }
@@ -124,10 +153,10 @@ impl Noted {
     #[inline]
     pub fn goes(self) {
         if !self.wanted.is_empty() {
-            guarded(|| session::await_memory(&self.wanted));
+            guarded(|| away::await_memory(&self.wanted));
         }
         if let Some((number, position)) = self.behind {
-            guarded(|| session::position(number, position));
+            guarded(|| tell_position(number, position));
         }
     }
 
@@ -209,7 +238,7 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     }
     // What a kernel writes is foretold: it may leave some of it as it was.
     let mut noted = Noted {
-        behind: tracker.step(hash, session::cost(hash), touching),
+        behind: tracker.step(hash, cost(hash), touching),
         ..Noted::default()
     };
     noted.wanted = tracker.wanted();
@@ -425,7 +454,7 @@ impl Tracker {
         }
         let parts = self.regions.iter().flat_map(|region| region.parts());
         let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
-        self.sequence.step(sign, cost, session::own_time(), uses);
+        self.sequence.step(sign, cost, own_time(), uses);
         Some((self.number, self.sequence.position()))
     }
 }

@@ -6,8 +6,10 @@ use super::held::current;
 use super::known;
 use crate::driver::abi::{CuContext, CuDevicePtr, CuResult, CuStream};
 use crate::driver::calls;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{self, Entry, Moves};
-use crate::session::{self, LaunchInfo, LaunchKind, PER_THREAD_STREAM, StreamOp};
+use crate::session::{self, LaunchInfo, LaunchKind};
 
 /// What the calls are named, without version: target, value or source, amount, stream.
 const NAMES: [&str; 4] = [

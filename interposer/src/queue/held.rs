@@ -3,13 +3,14 @@
 use std::ffi::c_void;
 
 use super::known;
+use crate::client::backing_mode;
 use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig};
 use crate::driver::calls;
 use crate::driver::capture;
+use crate::driver::stream::PER_THREAD_STREAM;
 use crate::kernels::layouts;
-use crate::memory;
 use crate::session;
-use crate::session::{LaunchInfo, PER_THREAD_STREAM};
+use crate::session::LaunchInfo;
 
 /// The parameter block of one launch: CUDA allows 32,764 bytes since 12.1 and 4,096 before.
 const LARGEST: usize = 32_764;
@@ -224,7 +225,7 @@ pub fn current() -> Option<CuContext> {
 /// # Safety
 /// As [`attributes`].
 pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
-    if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || memory::managed() {
+    if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || backing_mode::managed() {
         return None;
     }
     if !launch

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
@@ -13,6 +14,7 @@ use weft_broker::protocol::Ns;
 use super::left::Left;
 use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
+use crate::client::clock;
 use crate::driver::abi::{CuContext, CuEvent, CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
@@ -118,7 +120,8 @@ pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
     }
-    if !session::spawn("weft-queue", STACK, work) {
+    let builder = Builder::new().name("weft-queue".into()).stack_size(STACK);
+    if thread::spawn(builder, work).is_err() {
         stop();
         log::info!("launches are not left behind at the gate: no thread could be had for them");
     }
@@ -138,7 +141,7 @@ fn work() {
             guarded(|| issue_until(&issuing, || false));
             continue;
         }
-        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&session::pause(NAP)));
+        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&clock::timespec(NAP)));
     }
 }
 
@@ -262,11 +265,11 @@ pub fn leave_at_once() {
     CALLED.fetch_add(1, Ordering::AcqRel);
     let _ = futex::wake(&CALLED, Flags::PRIVATE, 1);
     WAITERS.fetch_add(1, Ordering::SeqCst);
-    let begin = session::time();
-    while pending() > 0 && session::time().saturating_sub(begin) < AT_EXIT {
+    let begin = clock::now();
+    while pending() > 0 && clock::now().saturating_sub(begin) < AT_EXIT {
         let seen = LEFT.load(Ordering::SeqCst);
         if pending() > 0 {
-            let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&session::pause(LOOK)));
+            let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&clock::timespec(LOOK)));
         }
     }
 }
@@ -282,10 +285,10 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     if holds() {
         return;
     }
-    let begin = session::time();
+    let begin = clock::now();
     let _waiter = Waiter::new(begin.saturating_add(patience));
     while !holds() {
-        let waited = session::time().saturating_sub(begin);
+        let waited = clock::now().saturating_sub(begin);
         if waited >= longest {
             break;
         }
@@ -297,7 +300,7 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
                 if holds() {
                     break;
                 }
-                let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&session::pause(LOOK)));
+                let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&clock::timespec(LOOK)));
             }
         }
     }
@@ -393,13 +396,13 @@ fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     if !unsafe { calls::cuEventRecord(event, stream) }.ok() {
         return false;
     }
-    let begin = session::time();
+    let begin = clock::now();
     loop {
         // SAFETY: our event.
         if unsafe { calls::cuEventQuery(event) }.ok() {
             return true;
         }
-        if session::time().saturating_sub(begin) >= within {
+        if clock::now().saturating_sub(begin) >= within {
             return false;
         }
         thread::rest(BETWEEN);

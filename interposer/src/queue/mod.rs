@@ -31,7 +31,7 @@ pub mod tables;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, Once, OnceLock};
+use std::sync::{Once, OnceLock};
 
 use weft_broker::protocol::Ns;
 
@@ -39,6 +39,8 @@ pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
 pub use self::known::Named;
+use crate::client::clock;
+use crate::client::deferral::on;
 use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
 use crate::driver::symbols::{ENTRIES, real_bound};
 use crate::internal_error::guarded;
@@ -59,28 +61,6 @@ pub fn busy() -> bool {
 /// Launches in the queue.
 fn pending() -> u32 {
     STATE.load(Ordering::Acquire) & !FAILED
-}
-
-/// Whether launches may be left behind at all, or may come to be: not those of a job on managed memory, nor those of a job that somebody looks into by its launches ([`looked_into`]).
-pub fn on() -> bool {
-    static WANTED: LazyLock<bool> = LazyLock::new(|| {
-        let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let wanted = said("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0");
-        wanted && !looked_into(said)
-    });
-    *WANTED && !crate::memory::managed()
-}
-
-/// Whether a launch is to return when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, to find the line that fails), or a profiler was put into the job (Nsight, compute-sanitizer): it holds a
-/// kernel against the call and the thread that made it.
-fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
-    let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
-    blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()
-}
-
-/// Whether launches are left behind now: while it is open what the job's memory is ([`crate::memory::is_open`]) its hooks are those of managed jobs, which wait at the gate themselves.
-pub fn leaves() -> bool {
-    on() && !crate::memory::is_open()
 }
 
 /// What became of a launch that would have to wait.
@@ -285,13 +265,13 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
         if !issuer::has_work_for(stream, context) {
             return None;
         }
-        let (now, longest) = (session::time(), session::longest_wait());
+        let (now, longest) = (clock::now(), session::longest_wait());
         let asked = ASKED.get();
         let again = asked.stream == stream && now.saturating_sub(asked.last) < longest;
         let first = if again { asked.first } else { now };
         let served = now.saturating_sub(first) >= longest;
         let done = served && issuer::is_done(stream, longest);
-        let last = session::time();
+        let last = clock::now();
         ASKED.set(Asked {
             stream,
             first: if served { last } else { first },
@@ -418,18 +398,6 @@ pub fn forget() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_job_that_is_looked_into_leaves_nothing_behind() {
-        let said = |name: &'static str, value: &'static str| move |asked: &str| (asked == name).then(|| value.into());
-        assert!(!looked_into(|_| None));
-        assert!(looked_into(said("CUDA_LAUNCH_BLOCKING", "1")));
-        assert!(!looked_into(said("CUDA_LAUNCH_BLOCKING", "0")));
-        assert!(looked_into(said(
-            "CUDA_INJECTION64_PATH",
-            "/opt/nvidia/libToolsInjection64.so"
-        )));
-    }
 
     #[test]
     fn everything_waits_but_what_is_harmless_and_what_sees_to_it_itself() {

@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering;
 use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
 use super::gate::Want;
-use super::state::{Session, own_stream};
-use super::{Event, Stream, StreamOp, clock};
+use super::state::Session;
+use crate::client::clock;
+use crate::driver::stream::own_stream;
+use crate::driver::stream::{Event, Stream};
+use crate::driver::symbols::StreamOp;
 use crate::internal_error::{failpoint, guarded};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
@@ -31,7 +34,7 @@ impl Session {
             self.tuning.event_recorded();
             return;
         }
-        self.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
+        self.link.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
         if mode == Mode::Alone || self.captures.load(Ordering::Acquire) != 0 {
             return;
         }
@@ -60,7 +63,7 @@ impl Session {
             | StreamOp::EventWait
             | StreamOp::Other => (DEVICE_COPY, DEVICE_BANDWIDTH),
         };
-        let cost = self.slowed(bytes / bandwidth);
+        let cost = self.link.slowed(bytes / bandwidth);
         let own = own_stream(stream);
         let stirs = self.busy.is_idle();
         if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
@@ -81,7 +84,7 @@ impl Session {
         }
         self.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.busy.mark(own) {
-            self.fence_and_ring();
+            self.link.fence_and_ring();
         }
     }
 }

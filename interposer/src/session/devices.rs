@@ -17,13 +17,16 @@ use std::time::Duration;
 
 use weft_broker::transport;
 
-use super::settings::Settings;
 use super::state::Session;
 use super::step::Step;
-use super::{Event, LaunchInfo, LaunchKind, PER_THREAD_STREAM, SESSION, Stream, StreamOp, Synced, clock, helper};
+use super::{LaunchInfo, LaunchKind, SESSION, Synced, helper};
+use crate::client::backing_mode;
+use crate::client::clock;
+use crate::client::settings::Settings;
 use crate::driver::calls;
 use crate::driver::capture;
-use crate::memory;
+use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
+use crate::driver::symbols::StreamOp;
 use crate::thread;
 
 /// Devices of one process that have a session. The largest machines that are sold have sixteen.
@@ -108,8 +111,8 @@ pub fn forget() {
         // SAFETY: null, or a leaked box that nothing ever frees.
         if let Some(parents) = unsafe { parents.as_ref() } {
             // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
-            parents.lane_place.clear();
-            parents.board_place.clear();
+            parents.link.lane_place.clear();
+            parents.link.board_place.clear();
         }
     }
     forget_contexts();
@@ -257,7 +260,7 @@ pub fn of_new(device: i32) -> Option<&'static Session> {
     }
     let ordinal = &PLACES.first()?.device;
     let claimed = ordinal.compare_exchange(NONE, device, Ordering::AcqRel, Ordering::Acquire);
-    if claimed.is_ok() || claimed == Err(device) || memory::managed() {
+    if claimed.is_ok() || claimed == Err(device) || backing_mode::managed() {
         return Some(first);
     }
     let begun = clock::now();
@@ -290,7 +293,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         // The first session has seen to both.
         autostart: false,
         explicit: false,
-        ..first.settings.clone()
+        ..first.link.settings.clone()
     };
     let mut session = match Session::make(first.driver, settings) {
         Ok(session) => session,

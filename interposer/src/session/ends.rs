@@ -6,9 +6,12 @@ use std::sync::atomic::Ordering;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::Mode;
 
+use super::Synced;
 use super::busy::{Ended, Left};
-use super::state::{Session, own_stream};
-use super::{Stream, Synced, clock};
+use super::state::Session;
+use crate::client::clock;
+use crate::driver::stream::Stream;
+use crate::driver::stream::own_stream;
 use crate::internal_error::{caught, failpoint, fails_at};
 
 /// Whether the process has just become idle, and whether that is certain.
@@ -26,7 +29,7 @@ impl Session {
     #[inline(always)]
     pub fn synced(&self, what: Synced) {
         // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a holder's whole way here.
-        let mode = self.lane.orders.mode.load(Ordering::Relaxed);
+        let mode = self.link.lane.orders.mode.load(Ordering::Relaxed);
         match what {
             Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
             Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
@@ -97,7 +100,7 @@ impl Session {
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
                 // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
-                self.lane.become_idle(now);
+                self.link.lane.become_idle(now);
             }
         } else if idle {
             self.holder_idle(now);
@@ -108,8 +111,8 @@ impl Session {
     #[inline(always)]
     fn holder_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);
-        self.lane.become_idle_fenced(now);
-        self.ring_idle();
+        self.link.lane.become_idle_fenced(now);
+        self.link.ring_idle();
     }
 
     #[inline(always)]

@@ -17,7 +17,8 @@ use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
 
-use super::{helper, script};
+use super::script;
+use crate::thread;
 
 /// Stack of a thread that sleeps and ends the process.
 const STACK: usize = 64 * 1024;
@@ -172,13 +173,13 @@ pub fn end_within(time: Duration, code: libc::c_int) {
             unsafe { libc::fflush(ptr::null_mut()) };
             let _ = written.send(());
         };
-        if helper::spawn(Builder::new().stack_size(STACK), write).is_ok() {
+        if thread::spawn(Builder::new().stack_size(STACK), write).is_ok() {
             let _ = all.recv_timeout(FLUSH);
         }
         end(code);
     };
     let thread = Builder::new().name("weft-end".into()).stack_size(STACK);
-    if helper::spawn(thread, waits).is_err() {
+    if thread::spawn(thread, waits).is_err() {
         end(code);
     }
 }

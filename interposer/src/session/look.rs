@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::control::ToBroker;
 
-use super::clock;
 use super::state::Session;
+use crate::client::clock;
 
 /// Between two looks: each asks the driver, and a job that takes memory all the time is not to pay for that each time.
 const PAUSE: Ns = 10_000_000;
@@ -38,7 +38,7 @@ impl Drop for Moving {
         let (changes, now) = (&self.0.place.changes, clock::system());
         changes.last.fetch_max(now, Ordering::AcqRel);
         let done = changes.done.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        self.0.lane.moves.done(done, now);
+        self.0.link.lane.moves.done(done, now);
     }
 }
 
@@ -59,7 +59,7 @@ impl Session {
             .begun
             .fetch_add(1, Ordering::AcqRel)
             .saturating_add(1);
-        self.lane.moves.begun(begun);
+        self.link.lane.moves.begun(begun);
         Moving(self)
     }
 
@@ -67,14 +67,14 @@ impl Session {
     pub fn report_changes(&self) {
         let changes = &self.place.changes;
         let done = changes.done.load(Ordering::Acquire);
-        self.lane.moves.begun(changes.begun.load(Ordering::Acquire));
-        self.lane.moves.done(done, changes.last.load(Ordering::Acquire));
+        self.link.lane.moves.begun(changes.begun.load(Ordering::Acquire));
+        self.link.lane.moves.done(done, changes.last.load(Ordering::Acquire));
     }
 
     /// Whether to look at what is free now: when the process has its first memory, and when the broker asks again.
     pub fn looks(&self) -> Option<Looking> {
         let changes = &self.place.changes;
-        let answers = self.lane.seat.looks.load(Ordering::Relaxed).wrapping_add(1);
+        let answers = self.link.lane.seat.looks.load(Ordering::Relaxed).wrapping_add(1);
         if changes.answered.load(Ordering::Relaxed) == answers {
             return None;
         }
@@ -111,7 +111,7 @@ impl Session {
         let (held, own) = (self.held(), self.own_managed());
         if self.place.changes.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;
-            self.messages.put(ToBroker::Context { free, held, own, at });
+            self.link.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 
@@ -124,7 +124,7 @@ impl Session {
         }
         if changes.answered.swap(look.answers, Ordering::AcqRel) != look.answers {
             let at = look.at;
-            self.messages.put(ToBroker::Context { free, held, own, at });
+            self.link.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 }

@@ -21,11 +21,11 @@ use weft_broker::protocol::control::{ToBroker, Wants};
 use weft_broker::protocol::seat::{Seat, Standing};
 use weft_broker::protocol::{Ns, lane};
 
+use super::interrupt;
 use super::look::Changes;
 use super::state::Session;
-use super::turn::nap;
-use super::{clock, interrupt};
-use crate::memory;
+use crate::client::backing_mode;
+use crate::client::clock;
 use crate::thread;
 
 /// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
@@ -87,7 +87,7 @@ pub struct Sight {
     pub total: u64,
     /// How many devices the process sees.
     pub devices: u32,
-    /// Whether its memory may be managed, if that is open ([`memory::is_open`]).
+    /// Whether its memory may be managed, if that is open ([`backing_mode::is_open`]).
     pub manageable: bool,
 }
 
@@ -236,7 +236,7 @@ impl Beat {
 
 impl Session {
     fn attached(&self) -> bool {
-        self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
+        self.link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
     /// The process is about to make a context on this device. Waits until it may.
@@ -256,16 +256,16 @@ impl Session {
                 place.entered.store(entry == Entry::Begin, Ordering::Release);
                 return entry;
             }
-            let _ = futex::wait(&place.asking, Flags::PRIVATE, 1, Some(&nap(LOOK)));
+            let _ = futex::wait(&place.asking, Flags::PRIVATE, 1, Some(&clock::timespec(LOOK)));
         }
         Entry::Begin
     }
 
     fn ask_and_wait(&self, about: Sight) -> Entry {
         self.place.total.store(about.total, Ordering::Relaxed);
-        let settings = &self.settings;
+        let settings = &self.link.settings;
         // A process is one or the other on all its devices: the first one's broker is asked.
-        let open = memory::is_open() && about.manageable && self.further == 0;
+        let open = backing_mode::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
             uuid: about.uuid,
             total: about.total,
@@ -276,14 +276,14 @@ impl Session {
             gang: settings.gang.clone(),
             processes: settings.processes,
             user: settings.user.clone(),
-            managed: memory::managed(),
+            managed: backing_mode::managed(),
             either: open,
-            host: (open || memory::managed()).then(host::left_of_groups).flatten(),
+            host: (open || backing_mode::managed()).then(host::left_of_groups).flatten(),
             runs: None,
         };
         let attached = self.attached();
         // Also where there is no broker: one that comes later is told that this job runs.
-        let told = self.messages.put(ToBroker::Wants(wants));
+        let told = self.link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
             true => self.wait_for_seat(),
             false => Entry::Begin,
@@ -296,31 +296,31 @@ impl Session {
 
     /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
     fn settles(&self, asked: bool) {
-        let seat = &self.lane.seat;
+        let seat = &self.link.lane.seat;
         let heard = seat.standing() == Standing::Admitted;
-        if memory::decide(asked && heard && seat.is_managed()) && asked {
+        if backing_mode::decide(asked && heard && seat.is_managed()) && asked {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
-            self.messages.put(ToBroker::Note(note.into()));
+            self.link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
             // Whatever broker there is or comes to be hears that together with the question.
-            self.messages.put(ToBroker::OnDevice);
+            self.link.messages.put(ToBroker::OnDevice);
         }
     }
 
     /// Waits until the broker has said something and, if that is to wait, until it says something else.
     fn wait_for_seat(&self) -> Entry {
-        let settings = &self.settings;
+        let settings = &self.link.settings;
         let begun = clock::now();
         // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
-        let mut beat = Beat::new(&self.lane.seat, begun);
+        let mut beat = Beat::new(&self.link.lane.seat, begun);
         let mut gone = None;
         loop {
             let now = clock::now();
-            let standing = self.lane.seat.standing();
+            let standing = self.link.lane.seat.standing();
             let waited = now.saturating_sub(begun);
-            beat.feel(&self.lane.seat, now);
+            beat.feel(&self.link.lane.seat, now);
             match standing {
                 Standing::Admitted => {
                     self.place.let_in.store(true, Ordering::Release);
@@ -331,7 +331,7 @@ impl Session {
                     return Entry::Begin;
                 }
                 Standing::Refused => {
-                    self.messages.hear(WORDS);
+                    self.link.messages.hear(WORDS);
                     return Entry::NoMemory;
                 }
                 Standing::Unknown if !self.attached() => {
@@ -345,12 +345,12 @@ impl Session {
                 Standing::Waits => {
                     gone = None;
                     if settings.no_wait {
-                        self.messages.hear(WORDS);
+                        self.link.messages.hear(WORDS);
                         crate::report::always(&format!(
                             "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
-                            self.lane.seat.position.load(Ordering::Relaxed)
+                            self.link.lane.seat.position.load(Ordering::Relaxed)
                         ));
-                        self.messages.put(ToBroker::WaitsNoMore);
+                        self.link.messages.put(ToBroker::WaitsNoMore);
                         self.place.turned_away.store(true, Ordering::Release);
                         interrupt::end_within(ENDS, TRY_AGAIN);
                         return Entry::NoMemory;
@@ -367,11 +367,11 @@ impl Session {
                     "no device memory within {} s (WEFT_WAIT, --wait)",
                     waited / 1_000_000_000
                 ));
-                self.messages.put(ToBroker::WaitsNoMore);
+                self.link.messages.put(ToBroker::WaitsNoMore);
                 return Entry::NoMemory;
             }
             if waits && signals.came() {
-                self.messages.put(ToBroker::WaitsNoMore);
+                self.link.messages.put(ToBroker::WaitsNoMore);
                 // Who has no context on any device yet has nothing there to save.
                 if self.further == 0 && !self.place.entered() {
                     signals.ends_script();
@@ -380,17 +380,17 @@ impl Session {
             }
             // The lane may be exchanged under this wait: the bound finds out.
             let _ = futex::wait(
-                &self.lane.seat.standing,
+                &self.link.lane.seat.standing,
                 Flags::empty(),
                 standing as u32,
-                Some(&nap(LOOK)),
+                Some(&clock::timespec(LOOK)),
             );
         }
     }
 
     /// May the process take so much more? Claims it until [`Session::unclaim`].
     pub fn claim(&self, bytes: u64) -> bool {
-        let seat = &self.lane.seat;
+        let seat = &self.link.lane.seat;
         // It was let in, was suspended before it took anything, and its turn passed to others.
         let put_back = seat.standing() == Standing::Waits && self.held() == 0;
         if put_back && self.place.let_in.swap(false, Ordering::AcqRel) && self.wait_for_seat() == Entry::NoMemory {
@@ -432,7 +432,7 @@ impl Session {
 
     /// Whether it was said what the job takes.
     fn said(&self) -> bool {
-        self.settings.memory.is_some() || self.settings.profile.is_some()
+        self.link.settings.memory.is_some() || self.link.settings.profile.is_some()
     }
 
     /// A job that had not said what it takes has waited in vain for what others have: how that is said the next time, once. (What a job took is known when it has ended.) Who asks for more than
@@ -458,10 +458,10 @@ impl Session {
         }
         let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
         // Who was let in with a figure has what he said, and what is free.
-        if self.said() || self.settings.no_wait || first_of_two || just(&place.in_vain) {
+        if self.said() || self.link.settings.no_wait || first_of_two || just(&place.in_vain) {
             return 0;
         }
-        self.settings.wait.unwrap_or(GROWS)
+        self.link.settings.wait.unwrap_or(GROWS)
     }
 
     /// What was claimed was not had.
@@ -501,7 +501,7 @@ impl Session {
             let answers = seat.answers.load(Ordering::Acquire);
             let begun = clock::now();
             let patience = if coarse { 0 } else { self.patience() };
-            if !self.messages.put(ToBroker::More { bytes, patience }) {
+            if !self.link.messages.put(ToBroker::More { bytes, patience }) {
                 return true;
             }
             // Before it waits: a signal that comes in between is not lost.
@@ -518,7 +518,7 @@ impl Session {
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= seat.share.load(Ordering::Acquire)
                     {
-                        self.messages.put(ToBroker::NoMore);
+                        self.link.messages.put(ToBroker::NoMore);
                         return wanted <= seat.share.load(Ordering::Acquire);
                     }
                 }
@@ -530,7 +530,7 @@ impl Session {
                 if silent || !self.attached() {
                     return true;
                 }
-                let _ = futex::wait(&seat.answers, Flags::empty(), answers, Some(&nap(LOOK)));
+                let _ = futex::wait(&seat.answers, Flags::empty(), answers, Some(&clock::timespec(LOOK)));
             }
             if seat.share.load(Ordering::Acquire) >= wanted {
                 if waits {
@@ -549,7 +549,7 @@ impl Session {
 
     /// What the job is told of the device: (free, total), where that differs from what the driver says.
     pub fn view(&self, free: u64, total: u64) -> Option<(u64, u64)> {
-        let seat = &self.lane.seat;
+        let seat = &self.link.lane.seat;
         let ceiling = match seat.stated.load(Ordering::Relaxed) {
             // What it was granted beyond its share is its own too.
             1 => seat.share.load(Ordering::Relaxed),

@@ -7,27 +7,26 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
-use weft_broker::protocol::board::Board;
-use weft_broker::protocol::lane::{DILATION_ONE, Kind, Lane, Mode, Record, flags};
-use weft_broker::transport::{self, map::Place as Mapping};
+use weft_broker::protocol::lane::{Kind, Mode, Record, flags};
+use weft_broker::transport;
 
-use super::bell::Bell;
 use super::busy::Busy;
-use super::costs::Costs;
 use super::gate::Want;
-use super::messages::Messages;
 use super::sampler::{Half, Look, Sampler};
-use super::settings::Settings;
 use super::settle::{QUANTUM, Settle};
 use super::step::{Rest, Step};
 use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
-use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock};
+use super::{LaunchInfo, LaunchKind};
+use crate::client::costs::Costs;
+use crate::client::link::Link;
+use crate::client::settings::Settings;
+use crate::client::{clock, deferral};
 use crate::driver::events::EventCalls;
+use crate::driver::stream::{Stream, own_stream};
 use crate::internal_error::{caught, failpoint, fails_at, guarded};
-use crate::memory;
-use crate::thread;
+use crate::{memory, thread};
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -35,20 +34,10 @@ const PLENTY: Ns = 4;
 /// The session.
 #[derive(Debug)]
 pub struct Session {
-    /// The lane, whatever is there now.
-    pub lane: &'static Lane,
-    /// The board, whatever is there now.
-    pub board: &'static Board,
-    /// Where the lane is.
-    pub lane_place: Mapping<Lane>,
-    /// Where the board is.
-    pub board_place: Mapping<Board>,
+    /// What ties it to the broker.
+    pub link: Link,
     /// The driver's functions.
     pub driver: EventCalls,
-    /// What the environment asks for.
-    pub settings: Settings,
-    /// Predicted times.
-    pub costs: Costs,
     /// What kernels may well take that are charged much less, and whether there are any.
     pub longs: Costs,
     has_longs: AtomicBool,
@@ -66,12 +55,6 @@ pub struct Session {
     pub settle: Settle,
     /// Stage-1 samples.
     pub sampler: Sampler,
-    /// The broker's doorbell.
-    pub bell: Bell,
-    /// To the broker, not urgent.
-    pub messages: Messages,
-    /// Brokers attached to so far: each has errands of its own.
-    pub attachments: AtomicU64,
     /// 0: of the process's first device; else of one that it uses besides.
     pub further: u32,
     /// Captures under way in the process.
@@ -99,16 +82,9 @@ pub struct Session {
 impl Session {
     /// A session without a broker.
     pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::Error> {
-        let lane_place = Mapping::reserve()?;
-        let board_place = Mapping::reserve()?;
         Ok(Session {
-            lane: lane_place.get(),
-            board: board_place.get(),
-            lane_place,
-            board_place,
+            link: Link::new(settings)?,
             driver,
-            settings,
-            costs: Costs::default(),
             longs: Costs::few(),
             has_longs: AtomicBool::new(false),
             never_switches: AtomicBool::new(false),
@@ -118,9 +94,6 @@ impl Session {
             streams: Streams::default(),
             settle: Settle::default(),
             sampler: Sampler::default(),
-            bell: Bell::default(),
-            messages: Messages::default(),
-            attachments: AtomicU64::new(0),
             further: 0,
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
@@ -137,13 +110,13 @@ impl Session {
 
     pub(super) fn mode(&self) -> Mode {
         // A number that is no mode means that the broker talks nonsense: behave as without it.
-        Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
+        Mode::from_word(self.link.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
     /// Whether stage 1 goes on.
     #[inline]
     pub fn sampling(&self) -> bool {
-        self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
+        self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
     #[inline]
@@ -151,7 +124,7 @@ impl Session {
         if hint != 0 {
             return hint;
         }
-        if let Some(cost) = self.costs.get(kernel) {
+        if let Some(cost) = self.link.costs.get(kernel) {
             return cost;
         }
         if kind == LaunchKind::Graph
@@ -159,7 +132,7 @@ impl Session {
         {
             return sum;
         }
-        self.lane.orders.unknown_cost.load(Ordering::Relaxed)
+        self.link.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
 
     /// What kernels may well take that are charged much less.
@@ -188,9 +161,9 @@ impl Session {
 
     /// A graph whose own duration was not learnt costs what its kernels cost together.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
-        let unknown = self.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
         let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
-            sum.saturating_add(self.costs.get(*kernel).unwrap_or(unknown))
+            sum.saturating_add(self.link.costs.get(*kernel).unwrap_or(unknown))
         });
         self.sums.set(hash, sum);
     }
@@ -198,7 +171,7 @@ impl Session {
     /// Writes a record into the lane.
     #[inline]
     pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
-        self.lane.record(Record {
+        self.link.lane.record(Record {
             kind,
             thread: thread::mark(),
             at,
@@ -216,7 +189,7 @@ impl Session {
         if mode == Mode::Free {
             return Step::NOTHING;
         }
-        let counters = &self.lane.counters;
+        let counters = &self.link.lane.counters;
         match launch.kind {
             LaunchKind::Kernel => counters.launches.fetch_add(1, Ordering::Relaxed),
             LaunchKind::Graph => counters.graph_launches.fetch_add(1, Ordering::Relaxed),
@@ -227,7 +200,7 @@ impl Session {
                 return Step::NOTHING;
             }
         }
-        let flags = self.lane.orders.flags.load(Ordering::Relaxed);
+        let flags = self.link.lane.orders.flags.load(Ordering::Relaxed);
         // Sampled in one launch of hundreds while the job serves: see `Sampler::due`.
         let serving = flags & flags::SAMPLE != 0;
         match mode {
@@ -266,7 +239,7 @@ impl Session {
 
     #[cold]
     fn count_odd(&self, capturing: bool, kernel: u64) {
-        let counters = &self.lane.counters;
+        let counters = &self.link.lane.counters;
         if capturing {
             counters.captured.fetch_add(1, Ordering::Relaxed);
         }
@@ -304,12 +277,12 @@ impl Session {
     /// registers, and cannot panic, so that nothing guards it.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
-        let orders = &self.lane.orders;
+        let orders = &self.link.lane.orders;
         let slowly = || self.hold(kernel, stream, LaunchKind::Kernel, 0);
         let Some(now) = clock::at_once() else { return slowly() };
         let sign = orders.sign.load(Ordering::Relaxed) as usize;
         let unknown = orders.unknown_cost.load(Ordering::Relaxed);
-        let Some(cost) = self.costs.at_once(kernel, unknown) else {
+        let Some(cost) = self.link.costs.at_once(kernel, unknown) else {
             return slowly();
         };
         if fails_at("hold") {
@@ -320,8 +293,8 @@ impl Session {
             return slowly();
         };
         self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
-        self.board.raise(sign);
-        if ends_silence && self.wants_ring() {
+        self.link.board.raise(sign);
+        if ends_silence && self.link.wants_ring() {
             return self.end_silence();
         }
         self.rested()
@@ -330,7 +303,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn end_silence(&self) -> bool {
-        self.wake_broker();
+        self.link.wake_broker();
         self.rested()
     }
 
@@ -353,13 +326,13 @@ impl Session {
         failpoint("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
-        let sign = self.lane.orders.sign.load(Ordering::Relaxed) as usize;
+        let sign = self.link.lane.orders.sign.load(Ordering::Relaxed) as usize;
         // Before the record: another thread's synchronisation in between must not tell that nothing is left.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
-        self.board.raise(sign);
+        self.link.board.raise(sign);
         if ends_silence {
-            self.ring();
+            self.link.ring();
         }
         self.rested()
     }
@@ -417,7 +390,7 @@ impl Session {
             place,
         };
         if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) {
-            if !waits && crate::queue::leaves() {
+            if !waits && deferral::leaves() {
                 return Step::WAITS;
             }
             self.pass_in_turn(&want);
@@ -439,9 +412,11 @@ impl Session {
         let ends_silence = self.busy.mark(own_stream(want.stream));
         self.issue(want, now);
         self.launched(want.kernel, want.stream, kind, now, want.cost);
-        self.board.raise(self.lane.orders.sign.load(Ordering::Relaxed) as usize);
+        self.link
+            .board
+            .raise(self.link.lane.orders.sign.load(Ordering::Relaxed) as usize);
         if ends_silence {
-            self.ring();
+            self.link.ring();
         }
         Step::filler(want.place, now, self.rested())
     }
@@ -454,7 +429,7 @@ impl Session {
         // Two threads at once may lose one of the two costs: the device is then asked a little early.
         let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
         self.free_at.store(free, Ordering::Relaxed);
-        self.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
+        self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
 
     /// See [`super::after_launch`].
@@ -496,7 +471,7 @@ impl Session {
             return;
         }
         // With little credit left the next launch will wait for just these ends; with much of it nobody waits for them.
-        let left = u64::try_from(self.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
+        let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
         if unmarked < QUANTUM {
             // Who waits puts a mark where he is about to launch. A job that goes from stream to stream has its work on others then, where nobody may put one any more, and work without a
             // mark counts as ended some ms later.
@@ -515,22 +490,6 @@ impl Session {
             self.settle.mark(&self.driver, &self.streams, place, stream);
         }
         self.ask_device(at);
-    }
-
-    /// How many times slower than a real device this one is, where the broker was told so: a simulated one among more work than it has cores for.
-    pub fn stated_slowness(&self) -> Option<f64> {
-        match self.lane.orders.dilation.load(Ordering::Relaxed) {
-            0 | DILATION_ONE => None,
-            dilation => Some(f64::from(dilation) / f64::from(DILATION_ONE)),
-        }
-    }
-
-    /// What takes so long on a real device, on this one.
-    pub(super) fn slowed(&self, real: Ns) -> Ns {
-        match self.lane.orders.dilation.load(Ordering::Relaxed) {
-            0 | DILATION_ONE => real,
-            dilation => real.saturating_mul(u64::from(dilation)) / u64::from(DILATION_ONE),
-        }
     }
 
     /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
@@ -560,30 +519,10 @@ impl Session {
     /// Writes what is held into the lane.
     pub fn report_memory(&self) {
         let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
-        let counters = &self.lane.counters;
+        let counters = &self.link.lane.counters;
         counters.memory.store(held, Ordering::Relaxed);
         counters.memory_peak.fetch_max(held, Ordering::Relaxed);
         counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
-        if memory::managed() {
-            counters
-                .managed
-                .store(memory::capacity::taken_of_all(), Ordering::Relaxed);
-            counters
-                .unmanaged
-                .store(memory::backing::left_plain(), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Tells the default streams of threads apart, which share a handle; the two names of the legacy one are one stream.
-#[inline(always)]
-pub fn own_stream(stream: Stream) -> usize {
-    // One comparison for the many streams that have a name of their own.
-    if stream.wrapping_sub(1) >= PER_THREAD_STREAM {
-        return stream;
-    }
-    match stream {
-        PER_THREAD_STREAM => (thread::mark() as usize) << 8 | 0xff,
-        _ => 0,
+        memory::report(&self.link);
     }
 }

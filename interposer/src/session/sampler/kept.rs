@@ -6,12 +6,13 @@
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::{Kind, RECORDS};
 
+use super::super::LaunchInfo;
 use super::super::state::Session;
-use super::super::{LaunchInfo, Stream};
 use super::budget::{Budget, Stride};
 use super::window::{self, Point, Scale};
 use super::{Half, WINDOW};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
+use crate::driver::stream::Stream;
 
 /// Events kept: enough for eight full windows. A driver takes some hundred bytes for each.
 const EVENTS: usize = 8 * (2 * WINDOW + 2);
@@ -240,7 +241,7 @@ impl Inside {
     pub(super) fn tell(&mut self, session: &Session, window: &Window) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         if self.rate.is_none() {
-            self.rate = session.stated_slowness();
+            self.rate = session.link.stated_slowness();
         }
         let known = self.rate.is_some() || self.kept_back.len() + 1 >= KEPT_BACK;
         if !known {
@@ -280,7 +281,7 @@ impl Inside {
         // The broker reads at least five times a second without a ring, which would cost the job a system call and, for a while, a core.
         if session.sampling() && self.told >= RING_AT {
             self.told = 0;
-            session.fence_and_ring();
+            session.link.fence_and_ring();
         }
     }
 

@@ -26,9 +26,10 @@ use self::budget::{Pause, Work};
 use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
 use self::tally::Tally;
 use self::window::Point;
+use super::LaunchInfo;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, clock};
+use crate::client::clock;
 use crate::driver::events::Reached;
 
 /// Launches of a full window.

@@ -7,8 +7,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use super::super::costs::Costs;
 use super::budget::RARE;
+use crate::client::costs::Costs;
 
 /// The low bits: samples taken, which are counted as far as it matters whether the identity is rare.
 const SAMPLES: u64 = 0x1f;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::Mutex;
 
-use super::super::clock;
+use crate::client::clock;
 use crate::driver::events::EventCalls;
 
 #[derive(Debug, Default, Clone, Copy)]

@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
 
-use super::super::clock::played::{self, Played};
+use super::super::Synced;
 use super::super::state::Session;
-use super::super::{Synced, clock};
 use super::{Broker, LONG, attached, fake, kernel};
+use crate::client::clock;
+use crate::client::clock::played::{self, Played};
 
 /// A launch whose kernel runs that many device nanoseconds.
 fn run(session: &Session, hash: u64, stream: usize, time: u64) {

@@ -33,7 +33,7 @@ fn no_claim_sees_a_block_twice() {
         scope.spawn(takes_turns);
         scope.spawn(takes_turns);
     });
-    let (asked, dropped) = session.messages.take();
+    let (asked, dropped) = session.link.messages.take();
     assert!(
         asked.is_empty() && dropped == 0,
         "{} times more was asked for",
@@ -48,6 +48,7 @@ fn no_claim_sees_a_block_twice() {
         scope.spawn(|| assert!(session.claim(1)));
         let asks = || {
             session
+                .link
                 .messages
                 .take()
                 .0
@@ -71,6 +72,7 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
     let answers = || {
         until("more is asked for", || {
             session
+                .link
                 .messages
                 .take()
                 .0

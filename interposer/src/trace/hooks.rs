@@ -9,16 +9,23 @@ use std::cell::Cell;
 use weft_profiles::trace::Direction;
 use weft_profiles::trace::raw::What;
 
-use super::super::{PER_THREAD_STREAM, Stream, StreamOp, clock};
 use super::processor;
 use super::recorder::{Call, Recorder};
+use crate::client::clock;
 use crate::driver::abi::{CuResult, LaunchConfig};
 use crate::driver::capture;
+use crate::driver::stream::{PER_THREAD_STREAM, Stream};
+use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{self, ENTRIES, Entry, NOWHERE};
 use crate::hooks::{self, graph, ordered};
 use crate::internal_error::guarded;
 use crate::kernels;
 use crate::thread;
+
+/// In trace mode the hook for a symbol: one that records the call, around the usual one.
+pub fn hook(at: usize) -> Option<*const ()> {
+    super::on().then(|| find(at)).flatten()
+}
 
 thread_local! {
     /// A recorded call is under way on this thread: a driver that calls itself by its exported names does not count twice.
@@ -68,7 +75,7 @@ macro_rules! around {
         )+)+
 
         /// The hook for a symbol, where it has one in trace mode.
-        pub fn find(at: usize) -> Option<*const ()> {
+        fn find(at: usize) -> Option<*const ()> {
             match at {
                 $($(symbols::index::$name => Some($name as *const ()),)+)+
                 _ => None,
@@ -130,7 +137,7 @@ around! {
 
 /// What the symbol leads to in any other mode.
 fn inner(at: usize) -> *const () {
-    hooks::usual(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
+    hooks::hook(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
 }
 
 /// Makes the call, and tells the recorder around it.

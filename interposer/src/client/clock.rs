@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_broker::protocol::Ns;
 
 /// The line is drawn over at least this time: an interruption between two readings (some us) then bends it by less than 1 in 10,000.
@@ -81,6 +81,14 @@ pub fn at_once() -> Option<Ns> {
     let past = counter().wrapping_sub(count);
     let past = if past as i64 > 0 { past } else { 0 };
     Some(ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64))
+}
+
+/// A time as futexes take it.
+pub fn timespec(ns: Ns) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
 }
 
 /// Keeps the line between the counter and the system's clock. One in a process: the helper's.

@@ -27,8 +27,9 @@ use weft_kernel_id::KernelId;
 use weft_profiles::trace::raw::{MOST_NODES, Record};
 
 use self::recorder::Recorder;
-use super::{Device, farewell, fork};
+use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
+use crate::process;
 
 /// The recorder of this process, once there is one. Never freed.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
@@ -50,24 +51,27 @@ fn recorder() -> Option<&'static Recorder> {
     unsafe { RECORDER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The driver is initialised: records can come.
+/// The driver is initialised: records can come. False if none will.
 #[cold]
-pub fn begin(driver: EventCalls) {
-    let Some(file) = FILE.as_ref() else { return };
+pub fn begin(driver: EventCalls) -> bool {
+    let Some(file) = FILE.as_ref() else { return false };
     if !driver.has_times() {
         log::warn!("nothing is recorded: this driver has no events with times");
-        return;
+        return false;
     }
     let mut own = file.clone().into_os_string();
     own.push(format!(".{}.raw", std::process::id()));
     match writer::Writer::create(PathBuf::from(own)) {
         Ok(writer) => {
-            fork::watch(in_child);
-            farewell::watch(at_end);
+            process::watch_end(at_end);
             let recorder = Box::leak(Box::new(Recorder::new(driver, writer)));
             RECORDER.store(recorder, Ordering::Release);
+            true
         }
-        Err(why) => log::warn!("nothing is recorded: {why}"),
+        Err(why) => {
+            log::warn!("nothing is recorded: {why}");
+            false
+        }
     }
 }
 
@@ -79,9 +83,8 @@ extern "C" fn at_end() {
 }
 
 /// In a forked child: the file is its parent's. If it initialises the driver it gets one of its own.
-extern "C" fn in_child() {
+pub fn forget() {
     RECORDER.store(ptr::null_mut(), Ordering::Release);
-    super::forget_begun();
 }
 
 /// The first launch of an identity.

@@ -14,10 +14,11 @@ use weft_broker::protocol::Ns;
 use weft_profiles::trace::MAX_OPERATIONS;
 use weft_profiles::trace::raw::{Moment, Operation, Record, What};
 
-use super::super::{Stream, clock};
 use super::writer::Writer;
+use crate::client::clock;
 use crate::driver::capture;
 use crate::driver::events::{Context, Event, EventCalls, Reached};
+use crate::driver::stream::Stream;
 use crate::thread;
 
 /// Calls whose times are not read yet, at most: two events each, some hundred bytes a piece in a driver.

@@ -64,8 +64,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::super::super::clock;
     use super::*;
+    use crate::client::clock;
 
     #[test]
     fn sleeping_is_the_jobs_own_time() {

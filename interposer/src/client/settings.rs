@@ -5,8 +5,7 @@
 
 use weft_broker::protocol::{Ns, PRIORITIES, amount};
 
-use crate::memory::Backing;
-use crate::memory::learn::Source;
+use super::backing_mode::{Backing, VARIABLE};
 
 /// The priority of a job that asks for none.
 pub const DEFAULT_PRIORITY: u8 = 5;
@@ -23,6 +22,31 @@ const LONGEST_SPIN: Ns = 10_000_000;
 
 /// With so few cores a spinning thread keeps the one it waits for from running.
 const FEW_CORES: usize = 2;
+
+/// Where evidence comes from.
+pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
+
+/// Where evidence comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The simulated GPU's ledger, where there is one.
+    Ledger,
+    /// The host's page table.
+    Residency,
+}
+
+impl Source {
+    /// What a value of [`EVIDENCE_FROM`] means.
+    pub fn parse(text: Option<&str>) -> Result<Source, String> {
+        match text.map(str::trim) {
+            None | Some("" | "auto" | "ledger") => Ok(Source::Ledger),
+            Some("residency") => Ok(Source::Residency),
+            Some(other) => Err(format!(
+                "{EVIDENCE_FROM}={other} is none of auto, ledger, residency; taken as auto"
+            )),
+        }
+    }
+}
 
 /// What weft is to do in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,10 +146,10 @@ impl Settings {
                 usual_spin
             }
         };
-        if let Err(complaint) = Backing::parse(variable(crate::memory::VARIABLE).as_deref()) {
+        if let Err(complaint) = Backing::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);
         }
-        if let Err(complaint) = Source::parse(variable(crate::memory::learn::FROM).as_deref()) {
+        if let Err(complaint) = Source::parse(variable(EVIDENCE_FROM).as_deref()) {
             complaints.push(complaint);
         }
         let profile = variable("WEFT_PROFILE");

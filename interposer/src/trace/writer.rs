@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use weft_profiles::trace::raw::{self, Record};
 
-use super::super::helper::spawn;
+use crate::thread::spawn;
 
 /// Bytes kept before they are handed over. A step of a large model's training takes some 100 kB.
 const BUFFER: usize = 256 * 1024;
