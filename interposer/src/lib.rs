@@ -9,7 +9,9 @@
 //! | [`driver`] | the real driver: finding it, its table of symbols, calls of our own |
 //! | [`kernels`] | which kernel a handle is, and what its parameters are |
 //! | [`client`] | the process as a client of the broker: the link, the settings, the clock |
-//! | [`session`] | what weft does about launches: the gate, the samples, the seat |
+//! | [`session`] | what weft does about launches: the gate, the streams, the modes |
+//! | [`admission`] | whether the job may begin, and how much memory it may have |
+//! | [`profiler`] | stage 1: kernel times and gaps |
 //! | [`queue`] | launches that a background job's host leaves behind at a closed gate |
 //! | [`memory`] | managed memory in place of device memory |
 //! | [`trace`] | trace mode: every call of marked steps is recorded |
@@ -44,6 +46,7 @@
 compile_error!("the interposer's trampolines are written for Linux on x86-64");
 
 pub mod about;
+pub mod admission;
 pub mod client;
 pub mod driver;
 pub mod exports;
@@ -55,6 +58,7 @@ pub mod lock;
 pub mod lookup;
 pub mod memory;
 pub mod process;
+pub mod profiler;
 pub mod queue;
 pub mod report;
 pub mod session;

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::board::Board;
 use weft_broker::protocol::control::ToBroker;
-use weft_broker::protocol::lane::{self, DILATION_ONE, Lane, bells};
+use weft_broker::protocol::lane::{self, DILATION_ONE, Kind, Lane, Record, bells, flags};
 use weft_broker::transport::{self, map::Place as Mapping};
 
 use super::bell::Bell;
 use super::costs::Costs;
 use super::messages::Messages;
 use super::settings::Settings;
+use crate::thread;
 
 /// What ties a session to its broker, whatever broker there is.
 #[derive(Debug)]
@@ -77,6 +78,25 @@ impl Link {
     /// Tells the broker. A full queue is counted where the queue is emptied.
     pub fn tell(&self, message: ToBroker) {
         let _ = self.messages.put(message);
+    }
+
+    /// Writes a record into the lane.
+    #[inline]
+    pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
+        self.lane.record(Record {
+            kind,
+            thread: thread::mark(),
+            at,
+            kernel,
+            a,
+            b,
+        });
+    }
+
+    /// Whether stage 1 goes on.
+    #[inline]
+    pub fn sampling(&self) -> bool {
+        self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
     /// Which broker it is: a number that grows with each.

@@ -10,8 +10,9 @@ use super::graph;
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::driver::capture;
 use crate::kernels;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::queue::Launch;
-use crate::session::{self, LaunchInfo, LaunchKind};
+use crate::session;
 
 /// How the session is told about a launch.
 pub(super) trait Way {

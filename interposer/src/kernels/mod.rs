@@ -9,6 +9,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `launch` | a launch, as the hooks tell it |
 //! | `handles`, `index` | the tables that launches look into |
 //! | `registry` | the names behind them, and which code they came from |
 //! | `ask` | what the driver says where a handle came past us |
@@ -25,6 +26,7 @@ pub mod image;
 #[allow(unsafe_code)]
 pub mod images;
 pub mod index;
+pub mod launch;
 #[allow(unsafe_code)]
 pub mod layouts;
 mod registry;

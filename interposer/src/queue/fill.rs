@@ -9,7 +9,8 @@ use crate::driver::calls;
 use crate::driver::stream::PER_THREAD_STREAM;
 use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{self, Entry, Moves};
-use crate::session::{self, LaunchInfo, LaunchKind};
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::session;
 
 /// What the calls are named, without version: target, value or source, amount, stream.
 const NAMES: [&str; 4] = [

@@ -8,9 +8,9 @@ use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig
 use crate::driver::calls;
 use crate::driver::capture;
 use crate::driver::stream::PER_THREAD_STREAM;
+use crate::kernels::launch::LaunchInfo;
 use crate::kernels::layouts;
 use crate::session;
-use crate::session::LaunchInfo;
 
 /// The parameter block of one launch: CUDA allows 32,764 bytes since 12.1 and 4,096 before.
 const LARGEST: usize = 32_764;

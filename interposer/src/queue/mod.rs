@@ -44,7 +44,8 @@ use crate::client::deferral::on;
 use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
 use crate::driver::symbols::{ENTRIES, real_bound};
 use crate::internal_error::guarded;
-use crate::session::{self, LaunchInfo};
+use crate::kernels::launch::LaunchInfo;
+use crate::session;
 
 /// How many launches are in the queue, the one that is just being issued included; and whether one of them has failed. Looked at by every call.
 pub static STATE: AtomicU32 = AtomicU32::new(0);

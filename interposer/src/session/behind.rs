@@ -7,11 +7,14 @@ use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::{Mode, flags};
 
 use super::copies::DEVICE_BANDWIDTH;
-use super::sampler::Look;
+use super::devices::session;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, Ticket, devices, peers, session};
+use super::step::Ticket;
+use super::{devices, peers};
 use crate::client::clock;
+use crate::kernels::launch::LaunchInfo;
+use crate::profiler::Look;
 
 impl Session {
     /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.

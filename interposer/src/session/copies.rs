@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
-use super::gate::Want;
 use super::state::Session;
+use super::step::Want;
 use crate::client::clock;
 use crate::driver::stream::own_stream;
 use crate::driver::stream::{Event, Stream};
@@ -80,9 +80,9 @@ impl Session {
         }
         let now = clock::now();
         if stirs {
-            self.write(Kind::Stir, now, 0, 0, stream as u64);
+            self.link.write(Kind::Stir, now, 0, 0, stream as u64);
         }
-        self.write(Kind::Transfer, now, kernel, cost, bytes);
+        self.link.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.busy.mark(own) {
             self.link.fence_and_ring();
         }

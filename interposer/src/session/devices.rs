@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use weft_broker::transport;
 
+use super::ends::Synced;
+use super::helper;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, LaunchKind, SESSION, Synced, helper};
 use crate::client::backing_mode;
 use crate::client::clock;
 use crate::client::settings::Settings;
@@ -27,6 +28,7 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
 use crate::driver::symbols::StreamOp;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::thread;
 
 /// Devices of one process that have a session. The largest machines that are sold have sixteen.
@@ -50,6 +52,16 @@ impl Where {
     pub const FIRST: Where = Where(0);
     /// None that has a session.
     const NOWHERE: Where = Where(u8::MAX);
+}
+
+/// The session, once there is one. Never freed. Null as well where there are several.
+pub(super) static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+
+#[inline]
+pub(super) fn session() -> Option<&'static Session> {
+    let session = SESSION.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box that [`super::begin`] stored and nothing ever frees.
+    unsafe { session.as_ref() }
 }
 
 #[derive(Debug)]
@@ -302,7 +314,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
             return None;
         }
     };
-    session.further = count as u32;
+    session.admission.further = count as u32;
     session.captures = AtomicU32::new(first.captures.load(Ordering::Acquire));
     let session: &'static Session = Box::leak(Box::new(session));
     helper::start(session, transport::path::socket());

@@ -6,13 +6,23 @@ use std::sync::atomic::Ordering;
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::Mode;
 
-use super::Synced;
 use super::busy::{Ended, Left};
 use super::state::Session;
 use crate::client::clock;
-use crate::driver::stream::Stream;
 use crate::driver::stream::own_stream;
+use crate::driver::stream::{Event, Stream};
 use crate::internal_error::{caught, failpoint, fails_at};
+
+/// What a synchronising call that returned without error had waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synced {
+    /// All work of the context.
+    Context,
+    /// All work of one stream. A blocking copy counts as this for its stream.
+    Stream(Stream),
+    /// This event: work up to it.
+    Event(Event),
+}
 
 /// Whether the process has just become idle, and whether that is certain.
 #[inline(always)]
@@ -33,7 +43,7 @@ impl Session {
         match what {
             Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
             Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
-            _ if mode == Mode::Alone as u32 && !self.sampling() => {}
+            _ if mode == Mode::Alone as u32 && !self.link.sampling() => {}
             _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
             _ => {}
         }
@@ -43,7 +53,7 @@ impl Session {
     #[inline(never)]
     fn holder_synced(&self, stream: Stream) {
         let own = own_stream(stream);
-        if self.sampling() || fails_at("sync") || !self.busy.is_all(own) {
+        if self.link.sampling() || fails_at("sync") || !self.busy.is_all(own) {
             return self.synced_in_company(Synced::Stream(stream));
         }
         self.busy.end_all();
@@ -74,8 +84,8 @@ impl Session {
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
         failpoint("sync");
-        if self.sampling() {
-            self.sampler.synced(self);
+        if self.link.sampling() {
+            self.sampler_synced();
         }
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;

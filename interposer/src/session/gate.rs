@@ -22,9 +22,8 @@ use weft_broker::protocol::lane::{Kind, Mode};
 
 use super::peers;
 use super::state::Session;
-use super::streams::Place;
+use super::step::Want;
 use crate::client::clock;
-use crate::driver::stream::Stream;
 use crate::thread;
 
 /// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every 100 ms while anybody waits.
@@ -58,19 +57,6 @@ const PACE: Ns = 500_000;
 
 /// So often the device is asked meanwhile whether earlier work has ended: asking costs about 1 us.
 const ASK: Ns = 2_000;
-
-/// What is to go through.
-#[derive(Debug, Clone, Copy)]
-pub struct Want {
-    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_broker::protocol::lane::HOST_COPY) or `DEVICE_COPY`.
-    pub kernel: u64,
-    /// Predicted time.
-    pub cost: Ns,
-    /// Where to.
-    pub stream: Stream,
-    /// The stream's account.
-    pub place: Place,
-}
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +212,7 @@ impl Session {
         reports.wanted_kernel.store(want.kernel, Ordering::Relaxed);
         reports.wanted_cost.store(want.cost, Ordering::Relaxed);
         reports.waiting_since.store(arrived, Ordering::Relaxed);
-        self.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
+        self.link.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
         reports.waiting.swap(1, Ordering::SeqCst);
         self.link.ring();
         // From here on the end of what is on the device matters: mark it.

@@ -143,7 +143,7 @@ impl Helper {
         done();
         let mut next = Instant::now() + LATER;
         loop {
-            if self.session.further == 0 {
+            if self.session.admission.further == 0 {
                 // One line for the process, and one who draws it.
                 self.comparison.go_on();
             }
@@ -255,12 +255,12 @@ impl Helper {
         session.link.board_place.put(&board)?;
         session.link.bell.hang(bell);
         // What the broker before this one gave stays this job's.
-        let share = session.place.share();
+        let share = session.admission.share();
         // The lane last: it brings the mode.
         session.link.lane_place.put(&lane)?;
         session.link.attachments.fetch_add(1, Ordering::AcqRel);
-        session.report_memory();
-        session.report_changes();
+        session.admission.report_memory(&session.link);
+        session.admission.changes.report(&session.link);
         session.link.lane.reports.state.store(1, Ordering::Release);
         session.link.messages.nudge();
         let again = self.lost > 0;
@@ -271,7 +271,7 @@ impl Helper {
                 // What was free then is not what is free now.
                 (Key::Context, _) => continue,
                 (Key::Wants, ToBroker::Wants(wants)) => {
-                    wants.runs = session.runs(share);
+                    wants.runs = session.admission.runs(share);
                     // What was open then may be decided.
                     wants.managed = backing_mode::managed();
                     wants.either &= backing_mode::is_open();
@@ -377,8 +377,8 @@ impl Helper {
                 session.link.ring();
             }
         }
-        if session.sampling() {
-            session.sampler.tell_launches(session);
+        if session.link.sampling() {
+            session.tell_launches();
         }
         let nap = if filler { WATCH } else { GLANCE };
         session

@@ -16,10 +16,7 @@
 //! | `behind` | what the launch queue asks |
 //! | `streams`, `settle` | how much work is on its way, and when it has ended |
 //! | `tuning` | when kernels are being timed by the job itself |
-//! | `sampler` | stage 1: kernel times and gaps |
 //! | `helper` | attach, the control channel, a broker's start and death |
-//! | `seat`, `interrupt`, `script` | whether the job may begin, how much memory it may have; Ctrl-C while it waits |
-//! | `look` | what is free on the device beside what jobs are known to hold |
 
 mod behind;
 mod busy;
@@ -28,12 +25,7 @@ mod devices;
 mod ends;
 mod gate;
 mod helper;
-mod interrupt;
-mod look;
 mod peers;
-mod sampler;
-mod script;
-mod seat;
 mod settle;
 mod state;
 mod step;
@@ -44,15 +36,16 @@ mod tuning;
 mod turn;
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weft_broker::protocol::control::ToBroker;
 use weft_broker::transport;
 use weft_kernel_id::KernelId;
 
+use self::devices::{SESSION, session};
 use self::state::Session;
-use self::step::Step;
+use crate::admission::{self, interrupt};
 use crate::client::settings::Settings;
 use crate::client::{clock, link};
 use crate::driver::abi::CuResult;
@@ -61,71 +54,8 @@ use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
 pub use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
 use crate::internal_error::{self, guarded};
+use crate::kernels::launch::LaunchInfo;
 use crate::{kernels, thread, trace};
-
-/// What is launched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LaunchKind {
-    /// One kernel.
-    Kernel,
-    /// A graph; its identity stands where a kernel's hash does.
-    Graph,
-}
-
-/// A launch that is about to go to the driver.
-#[derive(Debug, Clone, Copy)]
-pub struct LaunchInfo {
-    /// Hash of the kernel's identity, or of the graph's. 0 where nothing is known (counted as unnamed).
-    pub kernel_hash: u64,
-    /// Where to.
-    pub stream: Stream,
-    /// What.
-    pub kind: LaunchKind,
-    /// Predicted GPU nanoseconds if the hook knows better than the session's table (a graph: the sum of its kernels); 0 = unknown.
-    pub cost_hint: u64,
-    /// The stream is being captured: nothing runs now, the launch is neither held nor timed.
-    pub capturing: bool,
-}
-
-/// Goes from [`before_launch`] to [`after_launch`] of the same launch on the same thread.
-#[must_use]
-#[derive(Debug, Clone, Copy)]
-pub struct Ticket(Step);
-
-impl Ticket {
-    /// The launch did not go: it has to wait at the gate, by [`before_held`].
-    #[inline(always)]
-    pub fn waits(self) -> bool {
-        self.0.waits()
-    }
-
-    /// Nothing is left to do after the launch.
-    #[inline(always)]
-    pub fn is_nothing(self) -> bool {
-        self.0.is_nothing()
-    }
-}
-
-/// What a synchronising call that returned without error had waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Synced {
-    /// All work of the context.
-    Context,
-    /// All work of one stream. A blocking copy counts as this for its stream.
-    Stream(Stream),
-    /// This event: work up to it.
-    Event(Event),
-}
-
-/// The session, once there is one. Never freed. Null as well where there are several: see [`devices`].
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
-
-#[inline]
-fn session() -> Option<&'static Session> {
-    let session = SESSION.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box that `begin` stored and nothing ever frees.
-    unsafe { session.as_ref() }
-}
 
 /// From now on the rooms below tell the session what it has to know. Cheap after the first time.
 pub fn listen() {
@@ -157,15 +87,15 @@ pub fn farewell() {
     /// What the lane's state says after a clean end.
     const LEFT: u32 = 2;
     for session in devices::all() {
-        guarded(|| session.sampler.farewell(session));
+        guarded(|| session.tell_samples());
         session.link.lane.reports.state.store(LEFT, Ordering::Release);
     }
 }
 
 /// Ends the process as one that is to be tried again, if it was turned away for want of memory.
 pub fn end_if_turned_away() {
-    if devices::all().any(|session| session.place.turned_away()) {
-        interrupt::end_with(seat::TRY_AGAIN);
+    if devices::all().any(|session| session.admission.turned_away()) {
+        interrupt::end_with(admission::TRY_AGAIN);
     }
 }
 
@@ -268,7 +198,7 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
 
 /// Whether something is learnt of launches by what they are called: in stage 1, and where they are recorded.
 pub fn is_studied() -> bool {
-    trace::on() || devices::first().is_some_and(Session::sampling)
+    trace::on() || devices::first().is_some_and(|session| session.link.sampling())
 }
 
 /// A graph was read, and a kernel of it has no name. Slow path.
@@ -302,28 +232,30 @@ pub fn device_seen(ordinal: i32, device: &Device) {
 /// [`claim`] had booked is over with it.
 pub fn memory_changed(at: Where, delta: i64, claimed: u64) {
     if let Some(session) = devices::at(at) {
-        session.memory_changed(delta, claimed);
+        session.admission.memory_changed(&session.link, delta, claimed);
     }
 }
 
 /// Managed memory was taken by the job itself (`delta` > 0) or given back, bytes.
 pub fn own_managed_changed(at: Where, delta: i64) {
     if let Some(session) = devices::at(at) {
-        session.own_managed_changed(delta);
+        session.admission.own_managed_changed(&session.link, delta);
     }
 }
 
+pub use crate::admission::probe::{Looking, Moving};
+pub use crate::admission::{Entry, Sight};
 pub use crate::driver::symbols::StreamOp;
 pub use behind::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
 };
 pub use devices::{Where, forget_contexts, here, of_device, of_stream};
-pub use look::{Looking, Moving};
-pub use seat::{Entry, Sight};
+pub use ends::Synced;
+pub use step::Ticket;
 
 /// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
-    if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.place.entered()) {
+    if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.admission.entered()) {
         return Entry::Begin;
     }
     // Nothing is asked, and so nothing said, while somebody captures.
@@ -331,56 +263,63 @@ pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
         return Entry::Begin;
     };
     match devices::of_new(ordinal) {
-        Some(session) if !session.place.entered() => session.enter(about),
+        Some(session) if !session.admission.entered() => session.admission.enter(&session.link, about),
         _ => Entry::Begin,
     }
 }
 
 /// What the process holds there is about to change. What it returns is dropped when the driver has answered and the change is counted.
 pub fn moving(at: Where) -> Option<Moving> {
-    devices::at(at).map(Session::moving)
+    devices::at(at).map(|session| session.admission.changes.moving(&session.link))
 }
 
 /// The same of all its devices.
 pub fn moving_anywhere() -> Vec<Moving> {
-    devices::all().map(Session::moving).collect()
+    devices::all()
+        .map(|session| session.admission.changes.moving(&session.link))
+        .collect()
 }
 
 /// Whether to look at what is free on the device of the current context.
 pub fn looks(at: Where) -> Option<Looking> {
-    devices::at(at).and_then(Session::looks)
+    devices::at(at).and_then(|session| session.admission.changes.looks(&session.link))
 }
 
 /// Whether to look at what is free beside a context that was made just now.
 pub fn looks_at_context(at: Where) -> Option<Looking> {
-    devices::at(at).and_then(Session::looks_at_context)
+    devices::at(at).and_then(|session| session.admission.changes.looks_at_context())
 }
 
 /// So much was free beside it.
 pub fn looked_at_context(at: Where, look: Looking, free: u64) {
     if let Some(session) = devices::at(at) {
-        session.looked_at_context(look, free);
+        let held = (session.admission.held(), session.admission.own_managed());
+        session
+            .admission
+            .changes
+            .looked_at_context(&session.link, look, free, held);
     }
 }
 
 /// So much was free.
 pub fn looked(at: Where, look: Looking, free: u64) {
     if let Some(session) = devices::at(at) {
-        session.looked(look, free);
+        let held = (session.admission.held(), session.admission.own_managed());
+        session.admission.changes.looked(&session.link, look, free, held);
     }
 }
 
 /// May the job take so much memory there? Every yes is followed by one [`memory_changed`] that says
 /// `claimed`, or by [`unclaim`], when the driver has answered.
 pub fn claim(at: Where, bytes: u64) -> bool {
-    devices::at(at).is_none_or(|session| session.claim(bytes))
+    devices::at(at).is_none_or(|session| session.admission.claim(&session.link, bytes))
 }
 
 /// Makes a call that takes memory there. Right after a job was let in that had to wait, the memory of the one that ended may not be the driver's yet: an "out of
 /// memory" then is asked about again, for two seconds at most.
 pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
-    let fresh = || devices::at(at).is_some_and(|session| session.place.fresh(clock::now()));
+    let fresh = || devices::at(at).is_some_and(|session| session.admission.fresh(clock::now()));
     while result == CuResult::OUT_OF_MEMORY && fresh() {
         thread::rest(Duration::from_millis(5));
         result = take();
@@ -391,13 +330,14 @@ pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
 /// The driver has refused.
 pub fn unclaim(at: Where, bytes: u64) {
     if let Some(session) = devices::at(at) {
-        session.unclaim(bytes);
+        session.admission.unclaim(bytes);
     }
 }
 
 /// (free, total) of the current context's device as the job is to see it, if it is not what the driver says.
 pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
-    devices::at(here())?.view(free, total)
+    let session = devices::at(here())?;
+    session.admission.view(&session.link, free, total)
 }
 
 /// Something of weft's own comes between the launches before it and those after it: no sample is to span it.

@@ -4,21 +4,19 @@
 //! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use weft_broker::protocol::Ns;
-use weft_broker::protocol::lane::{Kind, Mode, Record, flags};
+use weft_broker::protocol::lane::{Kind, Mode, flags};
 use weft_broker::transport;
 
 use super::busy::Busy;
-use super::gate::Want;
-use super::sampler::{Half, Look, Sampler};
 use super::settle::{QUANTUM, Settle};
-use super::step::{Rest, Step};
+use super::step::{Rest, Step, Want};
 use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
-use super::{LaunchInfo, LaunchKind};
+use crate::admission::Admission;
 use crate::client::costs::Costs;
 use crate::client::link::Link;
 use crate::client::settings::Settings;
@@ -26,7 +24,9 @@ use crate::client::{clock, deferral};
 use crate::driver::events::EventCalls;
 use crate::driver::stream::{Stream, own_stream};
 use crate::internal_error::{caught, failpoint, fails_at, guarded};
-use crate::{memory, thread};
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::profiler::{Around, Half, Look, Sampler};
+use crate::thread;
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -55,8 +55,6 @@ pub struct Session {
     pub settle: Settle,
     /// Stage-1 samples.
     pub sampler: Sampler,
-    /// 0: of the process's first device; else of one that it uses besides.
-    pub further: u32,
     /// Captures under way in the process.
     pub captures: AtomicU32,
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
@@ -70,11 +68,7 @@ pub struct Session {
     /// The account of the stream to which a filler launched last.
     last_place: AtomicU32,
     /// Its place on the device.
-    pub place: super::seat::Place,
-    /// Device memory held.
-    memory: AtomicI64,
-    /// Managed memory that the job took by itself.
-    own_managed: AtomicI64,
+    pub admission: Admission,
     /// The streams with work.
     pub(super) busy: Busy,
 }
@@ -94,16 +88,13 @@ impl Session {
             streams: Streams::default(),
             settle: Settle::default(),
             sampler: Sampler::default(),
-            further: 0,
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
             free_at: AtomicU64::new(0),
             last_place: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
-            place: super::seat::Place::default(),
-            memory: AtomicI64::new(0),
-            own_managed: AtomicI64::new(0),
+            admission: Admission::default(),
             busy: Busy::default(),
         })
     }
@@ -111,12 +102,6 @@ impl Session {
     pub(super) fn mode(&self) -> Mode {
         // A number that is no mode means that the broker talks nonsense: behave as without it.
         Mode::from_word(self.link.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
-    }
-
-    /// Whether stage 1 goes on.
-    #[inline]
-    pub fn sampling(&self) -> bool {
-        self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
     #[inline]
@@ -166,19 +151,6 @@ impl Session {
             sum.saturating_add(self.link.costs.get(*kernel).unwrap_or(unknown))
         });
         self.sums.set(hash, sum);
-    }
-
-    /// Writes a record into the lane.
-    #[inline]
-    pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
-        self.link.lane.record(Record {
-            kind,
-            thread: thread::mark(),
-            at,
-            kernel,
-            a,
-            b,
-        });
     }
 
     /// See [`super::before_launch`]. What is inlined into the hook is what a job without company costs; the rest is behind a call that also
@@ -268,9 +240,10 @@ impl Session {
         };
         guarded(|| {
             failpoint("sample");
-            self.sampler.before(self, &launch, look)
+            self.sampler.before(self.around(), &launch, look)
         })
-        .unwrap_or(Step::NOTHING)
+        .flatten()
+        .map_or(Step::NOTHING, |half| Step::sampled(half.place, half.sequence))
     }
 
     /// [`Session::hold`] for what is launched most, where nothing has to be searched for: the same in the same order, in code that calls no other, so that it saves no
@@ -353,7 +326,7 @@ impl Session {
             LaunchKind::Kernel => Kind::Launch,
             LaunchKind::Graph => Kind::Graph,
         };
-        self.write(kind, now, kernel, cost, stream as u64);
+        self.link.write(kind, now, kernel, cost, stream as u64);
     }
 
     /// [`Session::fill`] for what is launched most.
@@ -454,7 +427,7 @@ impl Session {
 
     #[cold]
     fn sampled(&self, half: Half, result: u32) {
-        guarded(|| self.sampler.after(self, half, result));
+        guarded(|| self.sampler.after(self.around(), half, result));
     }
 
     /// So much work is unmarked that it may be time for a mark.
@@ -492,37 +465,27 @@ impl Session {
         self.ask_device(at);
     }
 
-    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
-    /// is not any more.
-    pub fn memory_changed(&self, delta: i64, claimed: u64) {
-        self.memory.fetch_add(delta, Ordering::Relaxed);
-        self.place.settled(delta, claimed);
-        self.report_memory();
+    /// What the sampler needs of it.
+    fn around(&self) -> Around<'_> {
+        Around {
+            link: &self.link,
+            driver: &self.driver,
+            captures: &self.captures,
+        }
     }
 
-    /// The job took managed memory by itself, or gave it back.
-    pub fn own_managed_changed(&self, delta: i64) {
-        self.own_managed.fetch_add(delta, Ordering::Relaxed);
-        self.report_memory();
+    /// What was sampled and not told yet is told: the process ends.
+    pub fn tell_samples(&self) {
+        self.sampler.farewell(self.around());
     }
 
-    /// Bytes of device memory held.
-    pub fn held(&self) -> u64 {
-        u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
+    /// How often what was launched is told, as far as it was not.
+    pub fn tell_launches(&self) {
+        self.sampler.tell_launches(self.around());
     }
 
-    /// Bytes of managed memory that the job took by itself.
-    pub fn own_managed(&self) -> u64 {
-        u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
-    /// Writes what is held into the lane.
-    pub fn report_memory(&self) {
-        let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
-        let counters = &self.link.lane.counters;
-        counters.memory.store(held, Ordering::Relaxed);
-        counters.memory_peak.fetch_max(held, Ordering::Relaxed);
-        counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
-        memory::report(&self.link);
+    /// A synchronising call returned, in stage 1.
+    pub(super) fn sampler_synced(&self) {
+        self.sampler.synced(self.around());
     }
 }

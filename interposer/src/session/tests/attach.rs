@@ -180,7 +180,7 @@ fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
     // Nobody is there, and none is to be started: known at once, not after the whole patience.
     assert!(clock::now() - before < LONG / 2);
     launch(session, &kernel(7, 0xe100));
-    session.memory_changed(4096, 0);
+    session.admission.memory_changed(&session.link, 4096, 0);
     let host = Host::make().expect("a host");
     let mut listener = Listener::bind(&path).expect("bound");
     let broker = let_in(&mut listener, &host);

@@ -6,8 +6,9 @@ use std::thread;
 use weft_broker::protocol::credit::Lease;
 use weft_broker::protocol::lane::{Kind, Mode, flags};
 
-use super::super::gate::Want;
-use super::super::{Synced, peers};
+use super::super::ends::Synced;
+use super::super::peers;
+use super::super::step::Want;
 use super::{attached, fake, kernel, launch, until};
 use crate::client::clock;
 use crate::driver::symbols::StreamOp;

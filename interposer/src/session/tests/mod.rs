@@ -16,9 +16,9 @@ use weft_broker::protocol::lane::{Kind, Mode, Reader, Record};
 use weft_broker::transport::map::{SharedBoard, SharedLane};
 
 use super::state::Session;
-use super::{LaunchInfo, LaunchKind};
 use crate::client::settings::Settings;
 use crate::driver::stream::Stream;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
 
 /// Far more than anything takes; a test that reaches it has failed.
 const LONG: Ns = 60_000_000_000;

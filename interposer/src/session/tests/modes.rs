@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
-use super::super::{SESSION, Synced, devices, session};
+use super::super::devices;
+use super::super::devices::{SESSION, session};
+use super::super::ends::Synced;
 use super::{attached, kernel, launch};
 use crate::driver::symbols::StreamOp;
 
@@ -163,13 +165,13 @@ fn two_streams_are_idle_when_both_are() {
 #[test]
 fn memory_is_held_given_back_and_its_peak_kept() {
     let (session, broker) = attached(Mode::Alone);
-    session.memory_changed(5_000, 0);
-    session.memory_changed(3_000, 0);
-    session.memory_changed(-7_000, 0);
+    session.admission.memory_changed(&session.link, 5_000, 0);
+    session.admission.memory_changed(&session.link, 3_000, 0);
+    session.admission.memory_changed(&session.link, -7_000, 0);
     let counters = &broker.lane.counters;
     assert_eq!(counters.memory.load(Ordering::Relaxed), 1_000);
     assert_eq!(counters.memory_peak.load(Ordering::Relaxed), 8_000);
-    session.memory_changed(-9_000, 0);
+    session.admission.memory_changed(&session.link, -9_000, 0);
     assert_eq!(counters.memory.load(Ordering::Relaxed), 0);
 }
 

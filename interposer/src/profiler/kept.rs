@@ -6,13 +6,12 @@
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::lane::{Kind, RECORDS};
 
-use super::super::LaunchInfo;
-use super::super::state::Session;
 use super::budget::{Budget, Stride};
 use super::window::{self, Point, Scale};
-use super::{Half, WINDOW};
+use super::{Around, Half, WINDOW};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
+use crate::kernels::launch::LaunchInfo;
 
 /// Events kept: enough for eight full windows. A driver takes some hundred bytes for each.
 const EVENTS: usize = 8 * (2 * WINDOW + 2);
@@ -238,19 +237,19 @@ impl Inside {
         }
     }
 
-    pub(super) fn tell(&mut self, session: &Session, window: &Window) {
+    pub(super) fn tell(&mut self, around: Around<'_>, window: &Window) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         if self.rate.is_none() {
-            self.rate = session.link.stated_slowness();
+            self.rate = around.link.stated_slowness();
         }
         let known = self.rate.is_some() || self.kept_back.len() + 1 >= KEPT_BACK;
         if !known {
             let scale = self.scale(self.likeliest());
-            self.write(session, Kind::Guess, &points, scale);
+            self.write(around, Kind::Guess, &points, scale);
         }
         self.kept_back.push(points);
         if known {
-            self.flush(session);
+            self.flush(around);
         }
     }
 
@@ -263,25 +262,27 @@ impl Inside {
         Scale { tick, rate }
     }
 
-    fn write(&mut self, session: &Session, kind: Kind, points: &[Point], scale: Scale) {
+    fn write(&mut self, around: Around<'_>, kind: Kind, points: &[Point], scale: Scale) {
         for (sample, point) in window::samples(points, scale).zip(points) {
-            session.write(kind, point.launched, sample.kernel, sample.time, sample.gap);
+            around
+                .link
+                .write(kind, point.launched, sample.kernel, sample.time, sample.gap);
             self.told += 1;
         }
     }
 
     /// Tells what is kept back, with the rate that is known or the likeliest.
-    pub(super) fn flush(&mut self, session: &Session) {
+    pub(super) fn flush(&mut self, around: Around<'_>) {
         let rate = self.rate.unwrap_or_else(|| self.likeliest());
         self.rate = Some(rate);
         let scale = self.scale(rate);
         for points in std::mem::take(&mut self.kept_back) {
-            self.write(session, Kind::Sample, &points, scale);
+            self.write(around, Kind::Sample, &points, scale);
         }
         // The broker reads at least five times a second without a ring, which would cost the job a system call and, for a while, a core.
-        if session.sampling() && self.told >= RING_AT {
+        if around.link.sampling() && self.told >= RING_AT {
             self.told = 0;
-            session.link.fence_and_ring();
+            around.link.fence_and_ring();
         }
     }
 

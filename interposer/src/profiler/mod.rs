@@ -26,11 +26,21 @@ use self::budget::{Pause, Work};
 use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
 use self::tally::Tally;
 use self::window::Point;
-use super::LaunchInfo;
-use super::state::Session;
-use super::step::Step;
 use crate::client::clock;
-use crate::driver::events::Reached;
+use crate::client::link::Link;
+use crate::driver::events::{EventCalls, Reached};
+use crate::kernels::launch::LaunchInfo;
+
+/// What the sampler needs of the session that it samples for.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// Where samples go.
+    pub link: &'a Link,
+    /// Events.
+    pub driver: &'a EventCalls,
+    /// Captures under way in the process: with any, no event is made.
+    pub captures: &'a AtomicU32,
+}
 
 /// Launches of a full window.
 const WINDOW: usize = 32;
@@ -123,7 +133,7 @@ impl Sampler {
     }
 
     /// Before a launch: perhaps the first event.
-    pub fn before(&self, session: &Session, launch: &LaunchInfo, look: Look) -> Step {
+    pub fn before(&self, around: Around<'_>, launch: &LaunchInfo, look: Look) -> Option<Half> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (after_sync, worth) = match look {
             Look::Profile => {
@@ -133,33 +143,33 @@ impl Sampler {
             Look::Serve { onto_idle } => (onto_idle, Worth::Nothing),
         };
         if look == Look::Profile && worth == Worth::Nothing && !self.open.load(Ordering::Relaxed) {
-            return Step::NOTHING;
+            return None;
         }
-        let driver = &session.driver;
+        let driver = around.driver;
         if !driver.has_times() {
             // A job that serves is not asked about each launch for nothing.
             self.rated.store(true, Ordering::Relaxed);
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
-        if launch.kernel_hash == 0 || session.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
-            return Step::NOTHING;
+        if launch.kernel_hash == 0 || around.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
+            return None;
         }
         let Ok(mut inside) = self.inside.try_lock() else {
-            return Step::NOTHING;
+            return None;
         };
         let inside = &mut *inside;
         let most = if look == Look::Profile { WINDOW } else { 1 };
         let full = inside.open.taken.len() >= most;
         let sampled = !full
             && match look {
-                Look::Profile => inside.wanted > 0 || self.choose(inside, session, worth),
-                Look::Serve { .. } => self.choose_serving(inside, session),
+                Look::Profile => inside.wanted > 0 || self.choose(inside, around, worth),
+                Look::Serve { .. } => self.choose_serving(inside, around),
             };
         // A launch behind a sampled one tells when the gap after that ended, be it sampled itself or not.
         let belongs = sampled || !inside.open.taken.is_empty();
         self.open.store(belongs, Ordering::Relaxed);
         if !belongs {
-            return Step::NOTHING;
+            return None;
         }
         let entered = clock::now();
         let half = inside.half(driver, launch, sampled);
@@ -176,10 +186,10 @@ impl Sampler {
             after_sync,
         });
         match begun.and_then(|begun| inside.keep(begun)) {
-            Some(place) => Step::sampled(place, sequence),
+            Some(place) => Some(Half { place, sequence }),
             None => {
                 self.close(inside);
-                Step::NOTHING
+                None
             }
         }
     }
@@ -224,10 +234,10 @@ impl Sampler {
     }
 
     /// Whether this launch is sampled, while the job serves. The one after it ends its gap; then some are passed over.
-    fn choose_serving(&self, inside: &mut Inside, session: &Session) -> bool {
+    fn choose_serving(&self, inside: &mut Inside, around: Around<'_>) -> bool {
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
-            self.read(inside, session, now);
+            self.read(inside, around, now);
         }
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
         inside.wanted = usize::from(chosen);
@@ -248,7 +258,7 @@ impl Sampler {
     }
 
     /// Whether this launch is sampled, and how many after it.
-    fn choose(&self, inside: &mut Inside, session: &Session, worth: Worth) -> bool {
+    fn choose(&self, inside: &mut Inside, around: Around<'_>, worth: Worth) -> bool {
         let wanted = match worth {
             Worth::Nothing => return false,
             Worth::Tail | Worth::Rare => 1,
@@ -256,7 +266,7 @@ impl Sampler {
         };
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
-            self.read(inside, session, now);
+            self.read(inside, around, now);
         }
         if !inside.budget.allows(now, worth == Worth::Rare) || inside.closed.len() >= WINDOWS {
             if worth == Worth::Window {
@@ -269,16 +279,16 @@ impl Sampler {
     }
 
     /// After it: the second event.
-    pub fn after(&self, session: &Session, half: Half, result: u32) {
+    pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
         let returned = clock::now();
         // The launch's own thread may wait for the lock a moment: it is held for some event calls at most.
         let Ok(mut inside) = self.inside.lock() else { return };
         let inside = &mut *inside;
         let Some(half) = inside.take(half) else { return };
-        let driver = &session.driver;
+        let driver = around.driver;
         let ends = half.end != NONE;
         if result != 0
-            || session.captures.load(Ordering::Acquire) != 0
+            || around.captures.load(Ordering::Acquire) != 0
             || (ends && !driver.relaxed(|| driver.record(half.end, half.stream)))
         {
             inside
@@ -305,7 +315,7 @@ impl Sampler {
             after_sync: half.after_sync,
         });
         if ends {
-            if session.sampling() {
+            if around.link.sampling() {
                 self.tally.sampled(half.kernel);
             }
             // What an event takes is learnt from full windows, and where there are none from the first small ones.
@@ -321,14 +331,14 @@ impl Sampler {
     }
 
     /// A synchronising call returned: what is closed can be read.
-    pub fn synced(&self, session: &Session) {
+    pub fn synced(&self, around: Around<'_>) {
         self.after_sync.store(true, Ordering::Relaxed);
         self.tally.was_last(self.last.load(Ordering::Relaxed));
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         let now = clock::now();
-        if session.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
-            self.read(inside, session, now);
+        if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
+            self.read(inside, around, now);
         }
     }
 
@@ -357,26 +367,26 @@ impl Sampler {
     }
 
     /// Tells the broker how often what was launched, as far as it was not told.
-    pub fn tell_launches(&self, session: &Session) {
+    pub fn tell_launches(&self, around: Around<'_>) {
         let now = clock::now();
         self.tally
-            .tell(|kernel, launches| session.write(Kind::Counted, now, kernel, launches, 0));
+            .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
     }
 
     /// The process ends: a job too short to tell the rate still tells its samples. No driver call: what was not read yet is lost.
-    pub fn farewell(&self, session: &Session) {
-        self.tell_launches(session);
+    pub fn farewell(&self, around: Around<'_>) {
+        self.tell_launches(around);
         if let Ok(mut inside) = self.inside.try_lock()
             && !inside.kept_back.is_empty()
         {
-            inside.flush(session);
+            inside.flush(around);
         }
     }
 
     /// Reads the oldest closed windows that the device has passed, and tells the broker.
-    fn read(&self, inside: &mut Inside, session: &Session, now: Ns) {
+    fn read(&self, inside: &mut Inside, around: Around<'_>, now: Ns) {
         inside.looked = now;
-        let driver = &session.driver;
+        let driver = around.driver;
         if inside.closed.is_empty() || driver.current() != inside.context {
             return;
         }
@@ -390,7 +400,7 @@ impl Sampler {
                     Reached::Yes => {
                         let asked = clock::now();
                         if inside.times(driver, &mut window) {
-                            inside.tell(session, &window);
+                            inside.tell(around, &window);
                         }
                         inside.budget.spend(Work::Read, clock::now().saturating_sub(asked));
                     }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_broker::protocol::Ns;
 use weft_broker::protocol::control::ToBroker;
 
-use super::state::Session;
 use crate::client::clock;
+use crate::client::link::Link;
 
 /// Between two looks: each asks the driver, and a job that takes memory all the time is not to pay for that each time.
 const PAUSE: Ns = 10_000_000;
@@ -31,14 +31,17 @@ pub struct Changes {
 
 /// What the process holds is about to change; dropped when it has and is counted.
 #[derive(Debug)]
-pub struct Moving(&'static Session);
+pub struct Moving {
+    changes: &'static Changes,
+    link: &'static Link,
+}
 
 impl Drop for Moving {
     fn drop(&mut self) {
-        let (changes, now) = (&self.0.place.changes, clock::system());
+        let (changes, now) = (self.changes, clock::system());
         changes.last.fetch_max(now, Ordering::AcqRel);
         let done = changes.done.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        self.0.link.lane.moves.done(done, now);
+        self.link.lane.moves.done(done, now);
     }
 }
 
@@ -50,31 +53,26 @@ pub struct Looking {
     answers: u32,
 }
 
-impl Session {
+impl Changes {
     /// See [`Moving`].
-    pub fn moving(&'static self) -> Moving {
-        let begun = self
-            .place
-            .changes
-            .begun
-            .fetch_add(1, Ordering::AcqRel)
-            .saturating_add(1);
-        self.link.lane.moves.begun(begun);
-        Moving(self)
+    pub fn moving(&'static self, link: &'static Link) -> Moving {
+        let begun = self.begun.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        link.lane.moves.begun(begun);
+        Moving { changes: self, link }
     }
 
     /// A new lane learns what changed before.
-    pub fn report_changes(&self) {
-        let changes = &self.place.changes;
+    pub fn report(&self, link: &Link) {
+        let changes = self;
         let done = changes.done.load(Ordering::Acquire);
-        self.link.lane.moves.begun(changes.begun.load(Ordering::Acquire));
-        self.link.lane.moves.done(done, changes.last.load(Ordering::Acquire));
+        link.lane.moves.begun(changes.begun.load(Ordering::Acquire));
+        link.lane.moves.done(done, changes.last.load(Ordering::Acquire));
     }
 
     /// Whether to look at what is free now: when the process has its first memory, and when the broker asks again.
-    pub fn looks(&self) -> Option<Looking> {
-        let changes = &self.place.changes;
-        let answers = self.link.lane.seat.looks.load(Ordering::Relaxed).wrapping_add(1);
+    pub fn looks(&self, link: &Link) -> Option<Looking> {
+        let changes = self;
+        let answers = link.lane.seat.looks.load(Ordering::Relaxed).wrapping_add(1);
         if changes.answered.load(Ordering::Relaxed) == answers {
             return None;
         }
@@ -94,7 +92,7 @@ impl Session {
 
     /// Whether to look beside a context that was made just now: the first of the process.
     pub fn looks_at_context(&self) -> Option<Looking> {
-        let changes = &self.place.changes;
+        let changes = self;
         if changes.beside_context.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -106,25 +104,23 @@ impl Session {
         })
     }
 
-    /// So much was free beside it. What the job loads later is seen with its first memory.
-    pub fn looked_at_context(&self, look: Looking, free: u64) {
-        let (held, own) = (self.held(), self.own_managed());
-        if self.place.changes.begun.load(Ordering::Acquire) == look.changes {
+    /// So much was free beside it, with so much held and so much managed by the job itself. What the job loads later is seen with its first memory.
+    pub fn looked_at_context(&self, link: &Link, look: Looking, free: u64, (held, own): (u64, u64)) {
+        if self.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;
-            self.link.messages.put(ToBroker::Context { free, held, own, at });
+            link.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 
-    /// So much was free.
-    pub fn looked(&self, look: Looking, free: u64) {
-        let changes = &self.place.changes;
-        let (held, own) = (self.held(), self.own_managed());
+    /// So much was free, with so much held and so much managed by the job itself.
+    pub fn looked(&self, link: &Link, look: Looking, free: u64, (held, own): (u64, u64)) {
+        let changes = self;
         if changes.begun.load(Ordering::Acquire) != look.changes {
             return;
         }
         if changes.answered.swap(look.answers, Ordering::AcqRel) != look.answers {
             let at = look.at;
-            self.link.messages.put(ToBroker::Context { free, held, own, at });
+            link.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 }

@@ -12,6 +12,10 @@
 //!   `WEFT_WAIT`), if a neighbour that runs may end.
 //! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask again. Who was seen to do so gets his first answer at once, and waits with the second try.
 
+pub mod interrupt;
+pub mod probe;
+mod script;
+
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,12 +25,11 @@ use weft_broker::protocol::control::{ToBroker, Wants};
 use weft_broker::protocol::seat::{Seat, Standing};
 use weft_broker::protocol::{Ns, lane};
 
-use super::interrupt;
-use super::look::Changes;
-use super::state::Session;
+use self::probe::Changes;
 use crate::client::backing_mode;
 use crate::client::clock;
-use crate::thread;
+use crate::client::link::Link;
+use crate::{memory, report, thread};
 
 /// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
 /// as without weft: more than two beats.
@@ -34,7 +37,7 @@ const ANSWER: Ns = 2_500_000_000;
 
 /// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs that
 /// start at once on few cores, seconds. Who began without it would take memory that others were given.
-pub(super) const LATE: Ns = 30_000_000_000;
+pub(crate) const LATE: Ns = 30_000_000_000;
 
 /// A broker that keeps its queue moves the seat's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
 const DEAD_BEAT: Ns = 10_000_000_000;
@@ -91,9 +94,9 @@ pub struct Sight {
     pub manageable: bool,
 }
 
-/// The seat as the client keeps it.
+/// The admission of a process to one device, as the client keeps it.
 #[derive(Debug, Default)]
-pub struct Place {
+pub struct Admission {
     /// It may begin, or weft has nothing to say.
     entered: AtomicBool,
     /// One thread asks, the others wait for it.
@@ -119,6 +122,12 @@ pub struct Place {
     in_vain: AtomicU64,
     /// The person was told how it goes better the next time.
     advised: AtomicBool,
+    /// 0: of the process's first device; else of one that it uses besides.
+    pub further: u32,
+    /// Device memory held.
+    memory: AtomicI64,
+    /// Managed memory that the job took by itself.
+    own_managed: AtomicI64,
     /// The broker let it in. It may take that back as long as nothing was taken.
     let_in: AtomicBool,
     /// It would have had to wait, and is not to: it is on its way to its end.
@@ -144,7 +153,7 @@ impl Drop for Growing<'_> {
     }
 }
 
-impl Place {
+impl Admission {
     /// Whether the job was let in after a wait just now.
     pub fn fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
@@ -187,7 +196,7 @@ impl Place {
     }
 
     /// Bytes held or on their way to the driver.
-    pub(super) fn wanted(&self) -> u64 {
+    pub(crate) fn wanted(&self) -> u64 {
         u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
 
@@ -199,7 +208,7 @@ impl Place {
 
 /// The beat of a seat, as a wait has felt it: whether a broker lives that may yet answer.
 #[derive(Debug)]
-pub(super) struct Beat {
+pub(crate) struct Beat {
     /// When the wait began.
     begun: Ns,
     /// The last one, and when it was felt.
@@ -208,7 +217,7 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    pub(super) fn new(seat: &Seat, now: Ns) -> Beat {
+    pub(crate) fn new(seat: &Seat, now: Ns) -> Beat {
         Beat {
             begun: now,
             last: seat.beat.load(Ordering::Relaxed),
@@ -216,7 +225,7 @@ impl Beat {
         }
     }
 
-    pub(super) fn feel(&mut self, seat: &Seat, now: Ns) {
+    pub(crate) fn feel(&mut self, seat: &Seat, now: Ns) {
         let last = seat.beat.load(Ordering::Relaxed);
         if last != self.last {
             (self.last, self.at) = (last, now);
@@ -224,24 +233,24 @@ impl Beat {
     }
 
     /// Whether nobody keeps the queue any more.
-    pub(super) fn stands(&self, now: Ns) -> bool {
+    pub(crate) fn stands(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > DEAD_BEAT
     }
 
     /// Whether a first answer will not come: there was no sign of life for [`ANSWER`], or there was and yet none for [`LATE`].
-    pub(super) fn no_answer(&self, now: Ns) -> bool {
+    pub(crate) fn no_answer(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > ANSWER || now.saturating_sub(self.begun) > LATE
     }
 }
 
-impl Session {
-    fn attached(&self) -> bool {
-        self.link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
+impl Admission {
+    fn attached(&self, link: &Link) -> bool {
+        link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
     /// The process is about to make a context on this device. Waits until it may.
-    pub fn enter(&self, about: Sight) -> Entry {
-        let place = &self.place;
+    pub fn enter(&self, link: &Link, about: Sight) -> Entry {
+        let place = self;
         while !place.entered() {
             if place.turned_away() {
                 return Entry::NoMemory;
@@ -252,7 +261,7 @@ impl Session {
                 .is_ok()
             {
                 let _turn = Asking(&place.asking);
-                let entry = self.ask_and_wait(about);
+                let entry = self.ask_and_wait(link, about);
                 place.entered.store(entry == Entry::Begin, Ordering::Release);
                 return entry;
             }
@@ -261,9 +270,9 @@ impl Session {
         Entry::Begin
     }
 
-    fn ask_and_wait(&self, about: Sight) -> Entry {
-        self.place.total.store(about.total, Ordering::Relaxed);
-        let settings = &self.link.settings;
+    fn ask_and_wait(&self, link: &Link, about: Sight) -> Entry {
+        self.total.store(about.total, Ordering::Relaxed);
+        let settings = &link.settings;
         // A process is one or the other on all its devices: the first one's broker is asked.
         let open = backing_mode::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
@@ -281,60 +290,60 @@ impl Session {
             host: (open || backing_mode::managed()).then(host::left_of_groups).flatten(),
             runs: None,
         };
-        let attached = self.attached();
+        let attached = self.attached(link);
         // Also where there is no broker: one that comes later is told that this job runs.
-        let told = self.link.messages.put(ToBroker::Wants(wants));
+        let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
-            true => self.wait_for_seat(),
+            true => self.wait_for_seat(link),
             false => Entry::Begin,
         };
         if entry == Entry::Begin && self.further == 0 {
-            self.settles(open);
+            self.settles(link, open);
         }
         entry
     }
 
     /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
-    fn settles(&self, asked: bool) {
-        let seat = &self.link.lane.seat;
+    fn settles(&self, link: &Link, asked: bool) {
+        let seat = &link.lane.seat;
         let heard = seat.standing() == Standing::Admitted;
         if backing_mode::decide(asked && heard && seat.is_managed()) && asked {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
-            self.link.messages.put(ToBroker::Note(note.into()));
+            link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
             // Whatever broker there is or comes to be hears that together with the question.
-            self.link.messages.put(ToBroker::OnDevice);
+            link.messages.put(ToBroker::OnDevice);
         }
     }
 
     /// Waits until the broker has said something and, if that is to wait, until it says something else.
-    fn wait_for_seat(&self) -> Entry {
-        let settings = &self.link.settings;
+    fn wait_for_seat(&self, link: &Link) -> Entry {
+        let settings = &link.settings;
         let begun = clock::now();
         // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
-        let mut beat = Beat::new(&self.link.lane.seat, begun);
+        let mut beat = Beat::new(&link.lane.seat, begun);
         let mut gone = None;
         loop {
             let now = clock::now();
-            let standing = self.link.lane.seat.standing();
+            let standing = link.lane.seat.standing();
             let waited = now.saturating_sub(begun);
-            beat.feel(&self.link.lane.seat, now);
+            beat.feel(&link.lane.seat, now);
             match standing {
                 Standing::Admitted => {
-                    self.place.let_in.store(true, Ordering::Release);
+                    self.let_in.store(true, Ordering::Release);
                     if waits {
-                        self.place.since.store(now, Ordering::Relaxed);
-                        crate::report::always(&format!("begins after {} s", waited / 1_000_000_000));
+                        self.since.store(now, Ordering::Relaxed);
+                        report::always(&format!("begins after {} s", waited / 1_000_000_000));
                     }
                     return Entry::Begin;
                 }
                 Standing::Refused => {
-                    self.link.messages.hear(WORDS);
+                    link.messages.hear(WORDS);
                     return Entry::NoMemory;
                 }
-                Standing::Unknown if !self.attached() => {
+                Standing::Unknown if !self.attached(link) => {
                     if now.saturating_sub(*gone.get_or_insert(now)) > GONE {
                         log::warn!("the broker is gone: this job begins as without weft");
                         return Entry::Begin;
@@ -345,13 +354,13 @@ impl Session {
                 Standing::Waits => {
                     gone = None;
                     if settings.no_wait {
-                        self.link.messages.hear(WORDS);
-                        crate::report::always(&format!(
+                        link.messages.hear(WORDS);
+                        report::always(&format!(
                             "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
-                            self.link.lane.seat.position.load(Ordering::Relaxed)
+                            link.lane.seat.position.load(Ordering::Relaxed)
                         ));
-                        self.link.messages.put(ToBroker::WaitsNoMore);
-                        self.place.turned_away.store(true, Ordering::Release);
+                        link.messages.put(ToBroker::WaitsNoMore);
+                        self.turned_away.store(true, Ordering::Release);
                         interrupt::end_within(ENDS, TRY_AGAIN);
                         return Entry::NoMemory;
                     }
@@ -363,24 +372,24 @@ impl Session {
                 return Entry::Begin;
             }
             if settings.wait.is_some_and(|wait| waited > wait) && waits {
-                crate::report::always(&format!(
+                report::always(&format!(
                     "no device memory within {} s (WEFT_WAIT, --wait)",
                     waited / 1_000_000_000
                 ));
-                self.link.messages.put(ToBroker::WaitsNoMore);
+                link.messages.put(ToBroker::WaitsNoMore);
                 return Entry::NoMemory;
             }
             if waits && signals.came() {
-                self.link.messages.put(ToBroker::WaitsNoMore);
+                link.messages.put(ToBroker::WaitsNoMore);
                 // Who has no context on any device yet has nothing there to save.
-                if self.further == 0 && !self.place.entered() {
+                if self.further == 0 && !self.entered() {
                     signals.ends_script();
                 }
                 return Entry::NoMemory;
             }
             // The lane may be exchanged under this wait: the bound finds out.
             let _ = futex::wait(
-                &self.link.lane.seat.standing,
+                &link.lane.seat.standing,
                 Flags::empty(),
                 standing as u32,
                 Some(&clock::timespec(LOOK)),
@@ -388,27 +397,27 @@ impl Session {
         }
     }
 
-    /// May the process take so much more? Claims it until [`Session::unclaim`].
-    pub fn claim(&self, bytes: u64) -> bool {
-        let seat = &self.link.lane.seat;
+    /// May the process take so much more? Claims it until [`Admission::unclaim`].
+    pub fn claim(&self, link: &Link, bytes: u64) -> bool {
+        let seat = &link.lane.seat;
         // It was let in, was suspended before it took anything, and its turn passed to others.
         let put_back = seat.standing() == Standing::Waits && self.held() == 0;
-        if put_back && self.place.let_in.swap(false, Ordering::AcqRel) && self.wait_for_seat() == Entry::NoMemory {
+        if put_back && self.let_in.swap(false, Ordering::AcqRel) && self.wait_for_seat(link) == Entry::NoMemory {
             return false;
         }
         let share = seat.share.load(Ordering::Acquire);
         if share != 0 {
-            self.place.share.store(share, Ordering::Relaxed);
+            self.share.store(share, Ordering::Relaxed);
         }
-        if self.place.claims(bytes) <= share || share == 0 || self.grows(seat) {
+        if self.claims(bytes) <= share || share == 0 || self.grows(link, seat) {
             return true;
         }
         self.unclaim(bytes);
         if self.claims_alone(seat, bytes) {
             return true;
         }
-        self.place.held_then.store(self.held(), Ordering::Relaxed);
-        self.place.denied.store(clock::now(), Ordering::Relaxed);
+        self.held_then.store(self.held(), Ordering::Relaxed);
+        self.denied.store(clock::now(), Ordering::Relaxed);
         false
     }
 
@@ -420,7 +429,7 @@ impl Session {
             if self.held().saturating_add(bytes) > share {
                 return false;
             }
-            if self.place.claims_within(bytes, share) {
+            if self.claims_within(bytes, share) {
                 return true;
             }
             if clock::now().saturating_sub(begun) > ANSWER {
@@ -431,23 +440,23 @@ impl Session {
     }
 
     /// Whether it was said what the job takes.
-    fn said(&self) -> bool {
-        self.link.settings.memory.is_some() || self.link.settings.profile.is_some()
+    fn said(&self, link: &Link) -> bool {
+        link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
     /// A job that had not said what it takes has waited in vain for what others have: how that is said the next time, once. (What a job took is known when it has ended.) Who asks for more than
     /// there is, as programs do that try how much they can have, is told nothing.
-    fn advises(&self) {
-        if !self.said() && !self.place.advised.swap(true, Ordering::Relaxed) {
-            crate::report::always(
+    fn advises(&self, link: &Link) {
+        if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
+            report::always(
                 "no more device memory is free, and nothing was said of what this job takes: when it has ended, weft queue lists what it took, weft profile keep makes that a profile, and with --profile it begins when so much is free",
             );
         }
     }
 
     /// For how long the job waits for what it wants more.
-    fn patience(&self) -> Ns {
-        let (place, now) = (&self.place, clock::now());
+    fn patience(&self, link: &Link) -> Ns {
+        let (place, now) = (self, clock::now());
         let just = |word: &AtomicU64| {
             let at = word.load(Ordering::Relaxed);
             at != 0 && now.saturating_sub(at) < AGAIN
@@ -458,21 +467,21 @@ impl Session {
         }
         let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
         // Who was let in with a figure has what he said, and what is free.
-        if self.said() || self.link.settings.no_wait || first_of_two || just(&place.in_vain) {
+        if self.said(link) || link.settings.no_wait || first_of_two || just(&place.in_vain) {
             return 0;
         }
-        self.link.settings.wait.unwrap_or(GROWS)
+        link.settings.wait.unwrap_or(GROWS)
     }
 
     /// What was claimed was not had.
     pub fn unclaim(&self, bytes: u64) {
-        self.place.settled(0, bytes);
+        self.settled(0, bytes);
     }
 
     /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
-    fn grows(&self, seat: &Seat) -> bool {
+    fn grows(&self, link: &Link, seat: &Seat) -> bool {
         let mut beat = Beat::new(seat, clock::now());
-        while self.place.growing.swap(true, Ordering::AcqRel) {
+        while self.growing.swap(true, Ordering::AcqRel) {
             let waits = seat.growing.load(Ordering::Acquire) != 0;
             beat.feel(seat, clock::now());
             if beat.no_answer(clock::now()) && !waits {
@@ -484,24 +493,24 @@ impl Session {
                 Duration::from_micros(50)
             });
         }
-        let _turn = Growing(&self.place.growing);
-        self.ask_for_more(seat)
+        let _turn = Growing(&self.growing);
+        self.ask_for_more(link, seat)
     }
 
-    fn ask_for_more(&self, seat: &Seat) -> bool {
+    fn ask_for_more(&self, link: &Link, seat: &Seat) -> bool {
         for coarse in [true, false] {
             let share = seat.share.load(Ordering::Acquire);
-            let wanted = self.place.wanted();
+            let wanted = self.wanted();
             let lacks = wanted.saturating_sub(share);
-            if share == 0 || lacks == 0 || !self.attached() {
+            if share == 0 || lacks == 0 || !self.attached(link) {
                 return true;
             }
-            let step = self.place.total.load(Ordering::Relaxed) / STEP;
+            let step = self.total.load(Ordering::Relaxed) / STEP;
             let bytes = if coarse { lacks.max(step) } else { lacks };
             let answers = seat.answers.load(Ordering::Acquire);
             let begun = clock::now();
-            let patience = if coarse { 0 } else { self.patience() };
-            if !self.link.messages.put(ToBroker::More { bytes, patience }) {
+            let patience = if coarse { 0 } else { self.patience(link) };
+            if !link.messages.put(ToBroker::More { bytes, patience }) {
                 return true;
             }
             // Before it waits: a signal that comes in between is not lost.
@@ -513,12 +522,12 @@ impl Session {
                 beat.feel(seat, now);
                 if seat.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
-                    let wanted = self.place.wanted();
+                    let wanted = self.wanted();
                     // A person lost patience, or another thread of the job gave back what was lacking.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= seat.share.load(Ordering::Acquire)
                     {
-                        self.link.messages.put(ToBroker::NoMore);
+                        link.messages.put(ToBroker::NoMore);
                         return wanted <= seat.share.load(Ordering::Acquire);
                     }
                 }
@@ -527,7 +536,7 @@ impl Session {
                     true => beat.stands(now),
                     false => beat.no_answer(now),
                 };
-                if silent || !self.attached() {
+                if silent || !self.attached(link) {
                     return true;
                 }
                 let _ = futex::wait(&seat.answers, Flags::empty(), answers, Some(&clock::timespec(LOOK)));
@@ -535,21 +544,21 @@ impl Session {
             if seat.share.load(Ordering::Acquire) >= wanted {
                 if waits {
                     // The memory of the one that ended may not be the driver's yet.
-                    self.place.since.store(clock::now(), Ordering::Relaxed);
+                    self.since.store(clock::now(), Ordering::Relaxed);
                 }
                 return true;
             }
             if waits {
-                self.place.in_vain.store(clock::now(), Ordering::Relaxed);
-                self.advises();
+                self.in_vain.store(clock::now(), Ordering::Relaxed);
+                self.advises(link);
             }
         }
         false
     }
 
     /// What the job is told of the device: (free, total), where that differs from what the driver says.
-    pub fn view(&self, free: u64, total: u64) -> Option<(u64, u64)> {
-        let seat = &self.link.lane.seat;
+    pub fn view(&self, link: &Link, free: u64, total: u64) -> Option<(u64, u64)> {
+        let seat = &link.lane.seat;
         let ceiling = match seat.stated.load(Ordering::Relaxed) {
             // What it was granted beyond its share is its own too.
             1 => seat.share.load(Ordering::Relaxed),
@@ -568,6 +577,40 @@ impl Session {
 
     /// What a new broker is told of a job that has begun.
     pub fn runs(&self, share_before: u64) -> Option<u64> {
-        self.place.entered().then(|| self.held().max(share_before))
+        self.entered().then(|| self.held().max(share_before))
+    }
+
+    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
+    /// is not any more.
+    pub fn memory_changed(&self, link: &Link, delta: i64, claimed: u64) {
+        self.memory.fetch_add(delta, Ordering::Relaxed);
+        self.settled(delta, claimed);
+        self.report_memory(link);
+    }
+
+    /// The job took managed memory by itself, or gave it back.
+    pub fn own_managed_changed(&self, link: &Link, delta: i64) {
+        self.own_managed.fetch_add(delta, Ordering::Relaxed);
+        self.report_memory(link);
+    }
+
+    /// Bytes of device memory held.
+    pub fn held(&self) -> u64 {
+        u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Bytes of managed memory that the job took by itself.
+    pub fn own_managed(&self) -> u64 {
+        u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Writes what is held into the lane.
+    pub fn report_memory(&self, link: &Link) {
+        let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
+        let counters = &link.lane.counters;
+        counters.memory.store(held, Ordering::Relaxed);
+        counters.memory_peak.fetch_max(held, Ordering::Relaxed);
+        counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
+        memory::report(link);
     }
 }
