@@ -1,4 +1,4 @@
-//! Turns the symbol table into code: one export a symbol, its slot, and the table as data.
+//! Turns the symbol table into code: the table as data, and one export a symbol with its slot.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -76,6 +76,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     writeln!(out, "/// Numbers of the symbols, sorted by base name and version.")?;
     writeln!(out, "pub static BY_BASE: [u16; COUNT] = {by_base:?};")?;
 
+    let folder = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(folder.join("symbols.rs"), std::mem::take(&mut out))?;
+
     // The exports. Naked functions, because what `global_asm!` defines is hidden by the version script rustc passes.
     writeln!(
         out,
@@ -139,11 +142,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "];")?;
 
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("symbols.rs"), out)?;
+    fs::write(folder.join("exports.rs"), out)?;
 
     // The SONAME makes `dlopen("libcuda.so.1")` find us; references to our own names stay our own; a client that closes
     // its handle must not unload code that threads run in.
-    // RPATH, the old kind, is looked at before LD_LIBRARY_PATH: what is opened from here by the driver's bare name is found beside us first (`resolve/open.rs`).
+    // RPATH, the old kind, is looked at before LD_LIBRARY_PATH: what is opened from here by the driver's bare name is found beside us first (`lookup/open.rs`).
     for option in [
         "-soname,libcuda.so.1",
         "--disable-new-dtags,-rpath,$ORIGIN/lib",

@@ -1,66 +1,10 @@
-//! What others can ask about this library: where it lies, whether it is in a process, what came through it.
+//! What others can ask this library: whether it is in a process, and what came through it.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
-use crate::{hooks, loader, resolve, table, trouble};
-
-/// The symbol by which a copy of weft is known, whatever its file is called.
-pub const MARK: &CStr = c"weft_interposer";
-
-/// What the dynamic linker keeps of a loaded object (the public part of glibc's `struct link_map`).
-#[repr(C)]
-struct LinkMap {
-    base: usize,
-    name: *const c_char,
-    dynamic: *const c_void,
-    next: *const LinkMap,
-    previous: *const LinkMap,
-}
-
-unsafe extern "C" {
-    fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
-}
-
-/// RTLD_DL_LINKMAP in dlfcn.h.
-const RTLD_DL_LINKMAP: c_int = 2;
-
-/// Our own entry in the dynamic linker's list. It is also the handle that `dlopen` gives for us.
-fn link_map() -> Option<*const LinkMap> {
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    let mut map: *mut c_void = std::ptr::null_mut();
-    let here = MARKER.as_ptr().cast();
-    // SAFETY: both out-parameters are large enough; the address may be any.
-    let found = unsafe { dladdr1(here, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
-    (found != 0 && !map.is_null()).then_some(map.cast_const().cast())
-}
-
-/// Something in this object's read-only memory, by which it is found in the dynamic linker's list.
-static MARKER: [u8; 16] = *b"weft interposer\0";
-
-/// The handle that `dlopen` gives for us.
-pub fn handle() -> Option<*const c_void> {
-    link_map().map(|map| map.cast())
-}
-
-/// The name under which the dynamic linker loaded us: opening it again yields us and touches no file.
-pub fn name() -> Option<&'static CStr> {
-    let map = link_map()?;
-    // SAFETY: the linker's entry for a loaded object lives as long as the object, which is never unloaded (-z nodelete).
-    let name = unsafe { (*map).name };
-    if name.is_null() {
-        return None;
-    }
-    // SAFETY: the linker keeps a C string there.
-    let name = unsafe { CStr::from_ptr(name) };
-    (!name.is_empty()).then_some(name)
-}
-
-/// Where our file lies.
-pub fn path() -> Option<&'static Path> {
-    name().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())))
-}
+use crate::driver::{counts, loader, symbols};
+use crate::{exports, hooks, internal_error, queue};
 
 /// The version of this library, as a C string. Also the mark by which copies of us are known.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -82,11 +26,11 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     // SAFETY: not null, so the caller's promise makes it a C string.
     let name = unsafe { CStr::from_ptr(name) };
     let value = match name.to_bytes() {
-        b"bound" => table::bound(),
-        b"lookups" => resolve::counts::ours(),
-        b"unknown" => resolve::counts::unknown(),
+        b"bound" => exports::bound(),
+        b"lookups" => counts::ours(),
+        b"unknown" => counts::unknown(),
         b"opened" => u64::from(loader::opened().is_some()),
-        b"troubles" => trouble::counted(),
+        b"troubles" => internal_error::counted(),
         _ => return -1,
     };
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -103,7 +47,7 @@ pub unsafe extern "C" fn weft_called(symbol: *const c_char) -> c_int {
     }
     // SAFETY: not null, so the caller's promise makes it a C string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
-    table::find(symbol).map_or(-1, |at| c_int::from(table::is_bound(at)))
+    symbols::find(symbol).map_or(-1, |at| c_int::from(exports::is_bound(at)))
 }
 
 /// The identity of an executable graph as its next launch would tell it; 0 where unknown.
@@ -129,10 +73,10 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
         b"driver" => loader::opened()
             .map(|driver| driver.path().as_os_str().as_bytes().to_vec())
             .unwrap_or_default(),
-        b"unknown" => resolve::counts::unknown_names().join("\n").into_bytes(),
-        b"tables" => crate::queue::tables::told().into_bytes(),
+        b"unknown" => counts::unknown_names().join("\n").into_bytes(),
+        b"tables" => queue::tables::told().into_bytes(),
         b"beyond" => loader::opened()
-            .map(|driver| driver.beyond_the_table().join("\n").into_bytes())
+            .map(|driver| symbols::beyond_the_table(driver).join("\n").into_bytes())
             .unwrap_or_default(),
         _ => return 0,
     };

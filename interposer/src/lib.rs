@@ -6,17 +6,21 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`table`] | the exports and where each leads |
-//! | [`loader`] | finds and opens the real driver |
-//! | [`resolve`] | how clients find functions: `dlopen`, `dlsym`, `cuGetProcAddress` |
-//! | [`hooks`] | the calls that weft looks at |
-//! | [`names`] | which kernel a handle is |
-//! | [`queue`] | launches that a filler's host leaves behind at a closed gate |
-//! | [`session`] | what weft does about it: the lane, the gate, the samples |
+//! | [`driver`] | the real driver: finding it, its table of symbols, calls of our own |
+//! | [`kernels`] | which kernel a handle is, and what its parameters are |
+//! | [`client`] | the process as a client of the broker: the link, the settings, the clock |
+//! | [`session`] | what weft does about launches: the gate, the streams, the modes |
+//! | [`admission`] | whether the job may begin, and how much memory it may have |
+//! | [`profiler`] | stage 1: kernel times and gaps |
+//! | [`queue`] | launches that a background job's host leaves behind at a closed gate |
 //! | [`memory`] | managed memory in place of device memory |
-//! | [`real`] | the driver's functions for our own use |
-//! | [`abi`] | the driver's types, as far as we look at them |
-//! | [`lock`] | locks of the job's threads and ours |
+//! | [`trace`] | trace mode: every call of marked steps is recorded |
+//! | [`lifecycle`] | cuInit, forks, the end, and who hears of each |
+//! | [`hooks`] | the calls that weft looks at |
+//! | [`exports`] | the exported entry points and where each leads |
+//! | [`lookup`] | how clients find functions: `dlopen`, `dlsym` |
+//! | [`about`] | what others can ask this library |
+//! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | what every room uses |
 //!
 //! What holds everywhere in this crate: it is a guest. A job under weft never crashes, hangs or computes something else because of it:
 //! no panic crosses a hook, no error of ours reaches the job, nothing is written to stdout, nothing waits without a bound, and nothing
@@ -41,17 +45,22 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("the interposer's trampolines are written for Linux on x86-64");
 
-pub mod abi;
 pub mod about;
+pub mod admission;
+pub mod client;
+pub mod driver;
+pub mod exports;
 pub mod hooks;
-pub mod loader;
+pub mod internal_error;
+pub mod kernels;
+pub mod lifecycle;
 pub mod lock;
+pub mod lookup;
 pub mod memory;
-pub mod names;
+pub mod process;
+pub mod profiler;
 pub mod queue;
-pub mod real;
 pub mod report;
-pub mod resolve;
 pub mod session;
-pub mod table;
-pub mod trouble;
+pub mod thread;
+pub mod trace;

@@ -45,7 +45,7 @@ pub fn start() {
         log::set_max_level(level(&wanted));
         // This library's own copy of `log` has no other sink, so this cannot fail.
         let _ = log::set_logger(&Stderr);
-        crate::trouble::watch();
+        crate::internal_error::watch();
         if !LEVELS.contains(&wanted.as_str()) {
             log::warn!("{VARIABLE}={wanted} is none of off, error, warn, info, debug, trace; taken as warn");
         }
@@ -74,7 +74,7 @@ fn level(text: &str) -> LevelFilter {
 /// One write a line, so that lines of several processes do not mix.
 fn line(text: &str) {
     // To write is a cancellation point, and those who say something do so from within calls of the job's.
-    let _whole = crate::session::uncancelled();
+    let _whole = crate::thread::uncancelled();
     let text = format!("weft[{}]: {text}\n", std::process::id());
     let mut pipe = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();

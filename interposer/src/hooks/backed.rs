@@ -5,10 +5,11 @@
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 
-use super::{hooks, share, written};
-use crate::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE};
+use super::declare::{hooks, written};
+use super::share;
+use crate::driver::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE};
+use crate::driver::calls;
 use crate::memory::{self, answers, backing, pool, ranges};
-use crate::real;
 
 /// CUmemPool_attribute.
 const POOL_RESERVED: u32 = 5;
@@ -20,7 +21,7 @@ const POOL_USED_HIGH: u32 = 8;
 pub fn current_pool(device: CuDevice) -> usize {
     let mut pool = 0;
     // SAFETY: the out-parameter is valid.
-    if unsafe { real::cuDeviceGetMemPool(&mut pool, device) }.ok() {
+    if unsafe { calls::cuDeviceGetMemPool(&mut pool, device) }.ok() {
         pool
     } else {
         0

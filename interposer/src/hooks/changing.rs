@@ -1,9 +1,9 @@
 //! Calls after which a launch may fail that succeeded before: they matter where launches are left behind ([`crate::queue`]), and are hooked only there.
 
-use super::hooks;
-use crate::abi::{CuDevice, CuFunction, CuKernel};
+use super::declare::hooks;
+use crate::driver::abi::{CuDevice, CuFunction, CuKernel};
+use crate::driver::calls;
 use crate::queue::{self, Named};
-use crate::real;
 
 hooks! {
     fn cuFuncSetAttribute(function: CuFunction, attribute: u32, value: i32) |real| {
@@ -27,7 +27,7 @@ hooks! {
         if result.ok() {
             let mut here = 0;
             // SAFETY: the kernel is one, as the driver has just said; the out-parameter is valid.
-            let found = unsafe { real::cuKernelGetFunction(&mut here, kernel) };
+            let found = unsafe { calls::cuKernelGetFunction(&mut here, kernel) };
             queue::attribute_set(named, attribute, value, found.ok().then_some(here));
         }
         result

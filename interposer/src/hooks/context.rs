@@ -3,12 +3,17 @@
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{capture, hooks, written};
-use crate::abi::{CuContext, CuDevice, CuResult, CuStream};
+use super::declare::{hooks, written};
+use crate::driver::abi::{CuContext, CuDevice, CuResult, CuStream};
+use crate::driver::capture;
+use crate::driver::device::Device;
+use crate::driver::stream::Stream;
+use crate::driver::{calls, symbols};
+use crate::internal_error::guarded;
+use crate::lifecycle;
+use crate::memory;
 use crate::queue::tables;
-use crate::session::{self, Device, Sight, Where};
-use crate::trouble::guarded;
-use crate::{memory, real, session::Stream, table};
+use crate::session::{self, Sight, Where};
 
 /// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -37,19 +42,19 @@ fn describe(device: CuDevice) -> Device {
     let mut driver = 0;
     // What a driver does not answer stays zero.
     // SAFETY: the buffer is as long as it is said to be.
-    let _ = unsafe { real::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 128, device) };
+    let _ = unsafe { calls::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 128, device) };
     // SAFETY: the out-parameter is valid.
-    if !unsafe { real::cuDeviceGetUuid_v2(&mut uuid, device) }.ok() {
+    if !unsafe { calls::cuDeviceGetUuid_v2(&mut uuid, device) }.ok() {
         // SAFETY: the out-parameter is valid.
-        let _ = unsafe { real::cuDeviceGetUuid(&mut uuid, device) };
+        let _ = unsafe { calls::cuDeviceGetUuid(&mut uuid, device) };
     }
     // SAFETY: the out-parameter is valid.
-    let _ = unsafe { real::cuDeviceTotalMem_v2(&mut memory, device) };
+    let _ = unsafe { calls::cuDeviceTotalMem_v2(&mut memory, device) };
     // SAFETY: the out-parameter is valid.
-    let _ = unsafe { real::cuDriverGetVersion(&mut driver) };
+    let _ = unsafe { calls::cuDriverGetVersion(&mut driver) };
     let mut mps = 0;
     // SAFETY: the out-parameter is valid.
-    let said = unsafe { real::cuDeviceGetAttribute(&mut mps, MPS_ENABLED, device) };
+    let said = unsafe { calls::cuDeviceGetAttribute(&mut mps, MPS_ENABLED, device) };
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     Device {
         name: String::from_utf8_lossy(name.get(..end).unwrap_or_default()).into_owned(),
@@ -65,8 +70,8 @@ fn describe(device: CuDevice) -> Device {
 fn begin() {
     let mut count = 0;
     // SAFETY: the out-parameter is valid. One that is not initialised says so.
-    if !session::has_begun() && unsafe { real::cuDeviceGetCount(&mut count) }.ok() {
-        session::initialised();
+    if !lifecycle::has_begun() && unsafe { calls::cuDeviceGetCount(&mut count) }.ok() {
+        lifecycle::initialised();
     }
 }
 
@@ -103,14 +108,14 @@ fn looks(context: CuContext, at: Where) {
     };
     // A retained context is nobody's current one yet.
     // SAFETY: the driver has just given this context.
-    if !unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+    if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
         return;
     }
     let (mut free, mut total, mut popped) = (0, 0, context);
     // SAFETY: both out-parameters are valid.
-    let asked = unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) };
+    let asked = unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) };
     // SAFETY: the out-parameter is valid; the context was pushed above.
-    let _ = unsafe { real::cuCtxPopCurrent_v2(&mut popped) };
+    let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
     if asked.ok() {
         guarded(|| session::looked_at_context(at, look, free as u64));
     }
@@ -121,7 +126,7 @@ fn sight(device: CuDevice) -> Sight {
     let mut count = 0;
     // What the driver does not answer counts as one.
     // SAFETY: the out-parameter is valid.
-    let _ = unsafe { real::cuDeviceGetCount(&mut count) };
+    let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
     Sight {
         uuid: about.uuid,
         total: about.memory,
@@ -184,13 +189,13 @@ fn primary(device: CuDevice) -> CuContext {
     // nothing.
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
-    if !unsafe { real::cuDevicePrimaryCtxRetain(&mut context, device) }.ok() {
+    if !unsafe { calls::cuDevicePrimaryCtxRetain(&mut context, device) }.ok() {
         return 0;
     }
     // SAFETY: retained just now.
-    if !unsafe { real::cuDevicePrimaryCtxRelease_v2(device) }.ok() {
+    if !unsafe { calls::cuDevicePrimaryCtxRelease_v2(device) }.ok() {
         // SAFETY: as above.
-        let _ = unsafe { real::cuDevicePrimaryCtxRelease(device) };
+        let _ = unsafe { calls::cuDevicePrimaryCtxRelease(device) };
     }
     context
 }
@@ -200,14 +205,14 @@ fn primary(device: CuDevice) -> CuContext {
 fn is_active(device: CuDevice) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both out-parameters are valid.
-    let asked = unsafe { real::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) };
+    let asked = unsafe { calls::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) };
     asked.ok() && active != 0
 }
 
 fn current() -> CuContext {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
     if asked.ok() { context } else { 0 }
 }
 
@@ -216,7 +221,7 @@ fn current() -> CuContext {
 /// there is still to be told, and its events live.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
-    guarded(session::context_ending);
+    guarded(lifecycle::context_ending);
     guarded(memory::context_ending);
     // What a context takes is memory that changes hands, too.
     let moving = guarded(session::moving_anywhere);
@@ -224,7 +229,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
-        guarded(|| session::context_ended(context));
+        guarded(|| lifecycle::context_ended(context));
         guarded(|| super::memory::context_ended(context, ends));
     }
     guarded(|| memory::context_ended(ended.then_some(context)));
@@ -236,7 +241,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
 }
 
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
-    guarded(|| session::stream_ending(stream));
+    guarded(|| lifecycle::stream_ending(stream));
     guarded(|| memory::stream_ending(stream));
     let result = real();
     if result.ok() && capture::any() {
@@ -281,7 +286,7 @@ hooks! {
             }
             // The CUDA runtime asks ten times a launch; further devices are seen when their contexts are made.
             if TOLD.load(Ordering::Relaxed) != 0 {
-                table::unhook(table::index::cuCtxGetDevice);
+                symbols::unhook(symbols::index::cuCtxGetDevice);
             }
         }
         result

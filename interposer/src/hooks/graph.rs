@@ -21,14 +21,16 @@ use std::sync::atomic::Ordering;
 use dashmap::DashMap;
 use weft_kernel_id::{KernelId, graph_hash};
 
-use super::{capture, hooks, written};
-use crate::abi::{
+use super::declare::{hooks, written};
+use crate::driver::abi::{
     ConditionalParams, CuFunction, CuGraph, CuGraphExec, CuGraphNode, CuResult, KernelNode, NODE_CHILD_GRAPH,
     NODE_CONDITIONAL, NODE_KERNEL, NodeParams,
 };
-use crate::names::index::Index;
-use crate::trouble::guarded;
-use crate::{names, real, session};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::internal_error::guarded;
+use crate::kernels::index::Index;
+use crate::{kernels, session};
 
 /// Places for executable graphs that are alive at once; three quarters of them can be taken. A serving engine keeps some hundreds, a program that never destroys one makes thousands. A place that
 /// nobody takes costs address space alone.
@@ -180,7 +182,7 @@ fn identity_anew(exec: CuGraphExec) -> u64 {
 /// The identity of a kernel node. The first of an identity is told to the session, as that of a launch is.
 fn kernel(node: &KernelNode) -> u64 {
     let handle: CuFunction = if node.function != 0 { node.function } else { node.kernel };
-    names::identify_shape(handle, node.grid, node.block, node.shared)
+    kernels::identify_shape(handle, node.grid, node.block, node.shared)
 }
 
 /// The nodes of a graph. `about`: how many there were before, which saves a call.
@@ -190,20 +192,20 @@ fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
     if about > 0 && about < MOST_NODES {
         let (mut nodes, mut count) = (vec![0; room], room);
         // SAFETY: the array has room for `count` nodes.
-        if unsafe { real::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.ok() && count < room {
+        if unsafe { calls::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.ok() && count < room {
             nodes.truncate(count);
             return Some(nodes);
         }
     }
     let mut count = 0usize;
     // SAFETY: a null array asks for the count alone.
-    if !unsafe { real::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }.ok() || count > MOST_NODES {
+    if !unsafe { calls::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }.ok() || count > MOST_NODES {
         return None;
     }
     let mut nodes = vec![0; count];
     if count > 0 {
         // SAFETY: the array has room for `count` nodes.
-        if !unsafe { real::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.ok() {
+        if !unsafe { calls::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count) }.ok() {
             return None;
         }
         nodes.truncate(count);
@@ -214,10 +216,10 @@ fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
 fn kernel_of(node: CuGraphNode) -> Option<u64> {
     let mut launch = KernelNode::EMPTY;
     // SAFETY: the out-parameter has the layout of the second version, the larger one.
-    let result = unsafe { real::cuGraphKernelNodeGetParams_v2(node, &mut launch) };
+    let result = unsafe { calls::cuGraphKernelNodeGetParams_v2(node, &mut launch) };
     if !result.ok() {
         // SAFETY: the first version writes a prefix of it.
-        let result = unsafe { real::cuGraphKernelNodeGetParams(node, &mut launch) };
+        let result = unsafe { calls::cuGraphKernelNodeGetParams(node, &mut launch) };
         if !result.ok() {
             return None;
         }
@@ -238,7 +240,7 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
         NODE_CHILD_GRAPH if depth < DEEPEST => {
             let mut child = 0;
             // SAFETY: the out-parameter is valid, the node is a child graph.
-            if !unsafe { real::cuGraphChildGraphNodeGetGraph(handle, &mut child) }.ok() {
+            if !unsafe { calls::cuGraphChildGraphNodeGetGraph(handle, &mut child) }.ok() {
                 return None;
             }
             Some(all_kernels(&read(child, depth + 1)?.0))
@@ -264,7 +266,7 @@ fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
     for (at, handle) in handles.iter().copied().enumerate() {
         let mut kind = u32::MAX;
         // SAFETY: the out-parameter is valid, the node fresh from the driver.
-        if !unsafe { real::cuGraphNodeGetType(handle, &mut kind) }.ok() {
+        if !unsafe { calls::cuGraphNodeGetType(handle, &mut kind) }.ok() {
             return None;
         }
         if matches!(kind, NODE_KERNEL | NODE_CHILD_GRAPH | NODE_CONDITIONAL) {
@@ -293,7 +295,7 @@ fn identify(exec: CuGraphExec, nodes: &[Node]) -> u64 {
     let kernels = all_kernels(nodes);
     let hash = graph_hash(kernels.iter().copied());
     IDENTITIES.set(exec, hash);
-    if names::newly_seen(hash) {
+    if kernels::newly_seen(hash) {
         log::debug!("graph {hash:016x} has {} kernels", kernels.len());
         session::graph_seen(hash, &kernels);
         session::kernel_seen(hash, &KernelId::graph(hash, kernels.len()));

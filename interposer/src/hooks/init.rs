@@ -2,18 +2,19 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::{hooks, written};
-use crate::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
+use super::declare::{hooks, written};
+use super::proc_address;
+use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
+use crate::driver::symbols;
+use crate::internal_error::guarded;
+use crate::lifecycle;
 use crate::queue::tables::{self, Identity};
-use crate::resolve::proc_address;
-use crate::trouble::guarded;
-use crate::{session, table};
 
 hooks! {
     fn cuInit(flags: u32) |real| {
         let result = real();
         if result.ok() {
-            session::initialised();
+            lifecycle::initialised();
         }
         result
     }
@@ -52,10 +53,10 @@ hooks! {
 /// device; a client that asks what an error means is told.
 pub fn without_driver(at: usize) -> Option<*const ()> {
     match at {
-        table::index::cuGetProcAddress => Some(find_first as *const ()),
-        table::index::cuGetProcAddress_v2 => Some(find_second as *const ()),
-        table::index::cuGetErrorName => Some(error_name as *const ()),
-        table::index::cuGetErrorString => Some(error_text as *const ()),
+        symbols::index::cuGetProcAddress => Some(find_first as *const ()),
+        symbols::index::cuGetProcAddress_v2 => Some(find_second as *const ()),
+        symbols::index::cuGetErrorName => Some(error_name as *const ()),
+        symbols::index::cuGetErrorString => Some(error_text as *const ()),
         _ => None,
     }
 }
@@ -85,7 +86,7 @@ unsafe extern "C" fn find_first(name: *const c_char, function: *mut *mut (), ver
         .to_str()
         .ok()
         .and_then(|name| proc_address::by_table(name, version, per_thread));
-    match found.and_then(table::export) {
+    match found.and_then(symbols::export) {
         // SAFETY: the client's promise.
         Some(export) => unsafe { put(function, export) },
         None => {

@@ -5,11 +5,14 @@
 
 use std::ffi::c_void;
 
-use super::{capture, graph, hooks, per_thread, written};
-use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
-use crate::names;
+use super::declare::{hooks, per_thread, written};
+use super::graph;
+use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
+use crate::driver::capture;
+use crate::kernels;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::queue::Launch;
-use crate::session::{self, LaunchInfo, LaunchKind};
+use crate::session;
 
 /// How the session is told about a launch.
 pub(super) trait Way {
@@ -35,7 +38,7 @@ impl Way for Straight {
     }
 }
 
-/// The shape goes by single numbers: see [`names::identify`].
+/// The shape goes by single numbers: see [`kernels::identify`].
 #[inline(always)]
 fn info(
     function: CuFunction,
@@ -45,7 +48,7 @@ fn info(
     stream: CuStream,
 ) -> LaunchInfo {
     LaunchInfo {
-        kernel_hash: names::identify(function, gx, gy, gz, bx, by, bz, shared),
+        kernel_hash: kernels::identify(function, gx, gy, gz, bx, by, bz, shared),
         stream,
         kind: LaunchKind::Kernel,
         cost_hint: 0,

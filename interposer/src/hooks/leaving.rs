@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 use std::hint::black_box;
 
+use super::declare::{hooks, per_thread, written};
 use super::launch::{Way, as_is, launch, launch_ex, launch_graph, launch_plain, launches};
-use super::{hooks, per_thread, written};
-use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
+use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
+use crate::kernels::launch::LaunchInfo;
 use crate::queue::{self, Launch, Offered};
-use crate::session::{self, LaunchInfo};
+use crate::session;
 
 /// A launch may be left behind.
 #[derive(Debug)]

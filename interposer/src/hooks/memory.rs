@@ -18,15 +18,18 @@ use std::sync::{LazyLock, Mutex};
 
 use dashmap::DashMap;
 
-use super::{capture, hooks, per_thread, written};
-use crate::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
+use super::declare::{hooks, per_thread, written};
+use crate::driver::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::Stream;
+use crate::driver::symbols::StreamOp;
+use crate::internal_error::guarded;
 use crate::lock::lock;
 use crate::memory::backing::{self, Taken};
 use crate::memory::ranges::Origin;
 use crate::memory::{self, pool};
-use crate::real;
-use crate::session::{self, Stream, StreamOp, Where};
-use crate::trouble::guarded;
+use crate::session::{self, Where};
 
 /// What an allocation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +119,7 @@ fn lives(address: u64) -> bool {
     const MEMORY_TYPE: u32 = 2;
     let mut kind = 0u32;
     // SAFETY: the attribute is an int.
-    unsafe { real::cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.ok()
+    unsafe { calls::cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.ok()
 }
 
 /// A context may be about to end: which blocks may be its.
@@ -236,7 +239,7 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
 fn current() -> CuContext {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
     if asked.ok() { context } else { 0 }
 }
 
@@ -296,7 +299,7 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
         if let Some(look) = guarded(|| session::looks(at)).flatten() {
             let (mut free, mut total) = (0, 0);
             // SAFETY: both out-parameters are valid.
-            if unsafe { real::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
+            if unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
                 guarded(|| session::looked(at, look, free as u64));
             }
         }

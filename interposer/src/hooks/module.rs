@@ -3,63 +3,21 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-use super::{capture, hooks, written};
-use crate::abi::{CuFunction, CuKernel, CuLibrary, CuModule, CuResult};
-use crate::memory::images;
-use crate::names::{self, Kind, image};
-use crate::trouble::guarded;
-use crate::{real, session};
+use super::declare::{hooks, written};
+use crate::driver::abi::{CuFunction, CuKernel, CuLibrary, CuModule, CuResult};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::internal_error::guarded;
+use crate::kernels::images;
+use crate::kernels::{self, Kind, image, text};
+use crate::{memory, queue, session};
 
 /// Code files larger than this are not read for their hash.
 const LARGEST_FILE: u64 = 256 << 20;
 
-/// The driver's own idea of a function's module and symbol. A driver call of ours: never while a capture is on.
-pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
-    let mut name = std::ptr::null();
-    // SAFETY: the out-parameter is valid; the client is about to launch this handle.
-    if !unsafe { real::cuFuncGetName(&mut name, function) }.ok() {
-        return None;
-    }
-    // SAFETY: the driver answered a C string that lives as long as the function, or nothing.
-    let symbol = unsafe { text(name) }?;
-    let mut module = 0;
-    // SAFETY: the out-parameter is valid.
-    let _ = unsafe { real::cuFuncGetModule(&mut module, function) };
-    (!symbol.is_empty()).then(|| (names::code_of(module), symbol))
-}
-
-/// The same of a kernel of a library, which clients launch by its own handle: the driver tells nothing about such a handle where it is asked about a function.
-pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
-    let mut name = std::ptr::null();
-    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which the driver did not know as a function.
-    if !unsafe { real::cuKernelGetName(&mut name, kernel) }.ok() {
-        return None;
-    }
-    // SAFETY: the driver answered a C string that lives as long as the kernel, or nothing.
-    let symbol = unsafe { text(name) }?;
-    let mut library = 0;
-    // SAFETY: the out-parameter is valid.
-    let _ = unsafe { real::cuKernelGetLibrary(&mut library, kernel) };
-    (!symbol.is_empty()).then_some((library, symbol))
-}
-
-/// The driver's own function for a kernel of a library. A driver call of ours: never while a capture is on.
-pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
-    let mut function = 0;
-    // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is loaded.
-    unsafe { real::cuKernelGetFunction(&mut function, kernel) }
-        .ok()
-        .then_some(function)
-}
-
-/// # Safety
-/// `name` is null or a C string.
-unsafe fn text(name: *const c_char) -> Option<String> {
-    if name.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+/// Whether images are worth keeping: only managed jobs ask for parameters, and a newer driver knows them.
+fn keeps_images() -> bool {
+    memory::may_be_managed() && images::tell_more()
 }
 
 /// Code was loaded from memory.
@@ -74,10 +32,13 @@ unsafe fn load(handle: *const usize, code: *const c_void, real: impl FnOnce() ->
         guarded(|| {
             // SAFETY: the driver accepted this image.
             let hash = unsafe { image::hash(code.cast()) };
-            names::code_loaded(handle.unwrap_or(0), 0, hash);
+            queue::forget_known();
+            kernels::code_loaded(handle.unwrap_or(0), 0, hash);
             // SAFETY: as above.
-            if let Some(kept) = unsafe { images::keep(code.cast(), hash) } {
-                names::code_kept(handle.unwrap_or(0), kept);
+            if keeps_images()
+                && let Some(kept) = unsafe { images::keep(code.cast(), hash) }
+            {
+                kernels::code_kept(handle.unwrap_or(0), kept);
             }
             session::module_loaded();
         });
@@ -101,9 +62,10 @@ unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce
             let small = std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_FILE);
             let bytes = small.then(|| std::fs::read(path).ok()).flatten();
             let hash = bytes.as_deref().map_or(0, image::hash_bytes);
-            names::code_loaded(handle.unwrap_or(0), 0, hash);
-            if let Some(kept) = bytes.as_deref().and_then(images::keep_file) {
-                names::code_kept(handle.unwrap_or(0), kept);
+            queue::forget_known();
+            kernels::code_loaded(handle.unwrap_or(0), 0, hash);
+            if let Some(kept) = bytes.as_deref().filter(|_| keeps_images()).and_then(images::keep_file) {
+                kernels::code_kept(handle.unwrap_or(0), kept);
             }
             session::module_loaded();
         });
@@ -113,7 +75,10 @@ unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce
 
 fn unload(code: usize, real: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it, another thread may get this address anew.
-    guarded(|| names::code_unloaded(code));
+    guarded(|| {
+        queue::forget_known();
+        kernels::code_unloaded(code);
+    });
     real()
 }
 
@@ -135,7 +100,7 @@ unsafe fn look_up(
         // SAFETY: the driver read the name.
         let name = unsafe { text(name) };
         if let (Some(handle), Some(name)) = (handle, name) {
-            guarded(|| names::function_named(handle, kind, code, names::code_of(code), &name));
+            guarded(|| kernels::function_named(handle, kind, code, kernels::code_of(code), &name));
         }
     }
     result
@@ -175,7 +140,7 @@ unsafe fn enumerate(
                 if handle != 0 && unsafe { name_of(&mut name, handle) }.ok() {
                     // SAFETY: the driver answered a C string.
                     if let Some(name) = unsafe { text(name) } {
-                        names::function_named(handle, kind, code, names::code_of(code), &name);
+                        kernels::function_named(handle, kind, code, kernels::code_of(code), &name);
                     }
                 }
             }
@@ -224,7 +189,7 @@ hooks! {
         if result.ok() {
             // SAFETY: the driver wrote the module.
             if let Some(module) = unsafe { written(module) } {
-                guarded(|| names::code_loaded(module, library, names::code_of(library)));
+                guarded(|| kernels::code_loaded(module, library, kernels::code_of(library)));
             }
         }
         result
@@ -242,7 +207,7 @@ hooks! {
         if result.ok() {
             // SAFETY: the driver wrote the function.
             if let Some(function) = unsafe { written(function) } {
-                guarded(|| names::same_function(function, kernel));
+                guarded(|| kernels::same_function(function, kernel));
             }
         }
         result
@@ -250,13 +215,13 @@ hooks! {
     fn cuModuleEnumerateFunctions(functions: *mut CuFunction, count: u32, module: CuModule) |real| {
         // SAFETY: the call's own parameters.
         unsafe {
-            enumerate(functions, count, Kind::Function, module, real::cuModuleGetFunctionCount, real::cuFuncGetName, real)
+            enumerate(functions, count, Kind::Function, module, calls::cuModuleGetFunctionCount, calls::cuFuncGetName, real)
         }
     }
     fn cuLibraryEnumerateKernels(kernels: *mut CuKernel, count: u32, library: CuLibrary) |real| {
         // SAFETY: the call's own parameters.
         unsafe {
-            enumerate(kernels, count, Kind::Kernel, library, real::cuLibraryGetKernelCount, real::cuKernelGetName, real)
+            enumerate(kernels, count, Kind::Kernel, library, calls::cuLibraryGetKernelCount, calls::cuKernelGetName, real)
         }
     }
 }

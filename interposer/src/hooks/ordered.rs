@@ -6,12 +6,14 @@
 
 use weft_profiles::working_set::Access;
 
-use super::{capture, per_thread};
-use crate::abi::{Copy2d, Copy3d, CuResult, MEMORY_HOST};
+use super::declare::per_thread;
+use crate::driver::abi::{Copy2d, Copy3d, CuResult, MEMORY_HOST};
+use crate::driver::capture;
+use crate::driver::symbols::StreamOp;
+use crate::driver::symbols::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 use crate::memory::{self, touch};
 use crate::queue::{self, Fill};
-use crate::session::{self, StreamOp};
-use crate::table::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
+use crate::session;
 
 /// The arguments of a call as they came.
 #[derive(Clone, Copy)]
@@ -37,7 +39,7 @@ impl Arguments {
     }
 }
 
-/// Called by the gate (`table::ordered_gate`). Answers where to go on.
+/// Called by the gate (`symbols::ordered_gate`). Answers where to go on.
 ///
 /// # Safety
 /// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments on the stack.
@@ -225,7 +227,7 @@ unsafe fn sum(sizes: *const usize, count: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::find;
+    use crate::driver::symbols::find;
 
     fn told(symbol: &std::ffi::CStr, arguments: &[usize]) -> (StreamOp, u64) {
         let mut registers = [0usize; 6];
@@ -302,7 +304,7 @@ mod tests {
             source_kind: MEMORY_HOST,
             source: [0; 4],
             target_offset: [0; 2],
-            target_kind: crate::abi::MEMORY_DEVICE,
+            target_kind: crate::driver::abi::MEMORY_DEVICE,
             target: [0; 4],
             width: 100,
             height: 3,
@@ -312,7 +314,7 @@ mod tests {
         assert_eq!(told(c"cuMemcpy2D_v2", &[0]), (StreamOp::CopyOnDevice, 0));
         let copy = Copy3d {
             source_offset: [0; 4],
-            source_kind: crate::abi::MEMORY_ARRAY,
+            source_kind: crate::driver::abi::MEMORY_ARRAY,
             source: [0; 6],
             target_offset: [0; 4],
             target_kind: MEMORY_HOST,

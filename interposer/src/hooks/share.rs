@@ -2,8 +2,8 @@
 //!
 //! Only for jobs whose memory is not managed; what managed jobs hear is in [`super::backed`].
 
-use super::hooks;
-use crate::abi::CuResult;
+use super::declare::hooks;
+use crate::driver::abi::CuResult;
 use crate::session;
 
 /// What the job is told, where that differs from what the driver said.

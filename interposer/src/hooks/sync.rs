@@ -2,15 +2,16 @@
 
 use std::ffi::c_void;
 
-use super::{capture, hooks, per_thread};
-use crate::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
+use super::declare::{hooks, per_thread, written};
+use crate::driver::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
+use crate::driver::capture;
+use crate::driver::symbols::StreamOp;
 use crate::queue;
-use crate::session::{self, StreamOp, Synced};
+use crate::session::{self, Synced};
 
 /// A call that waits.
 #[inline(always)]
 fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
-    session::before_sync();
     ask(what, real)
 }
 
@@ -56,7 +57,7 @@ fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> Cu
 #[inline(always)]
 unsafe fn copy_2d(copy: *const Copy2d, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: the caller's promise.
-    let Some(shape) = (unsafe { super::written(copy) }) else {
+    let Some(shape) = (unsafe { written(copy) }) else {
         return real();
     };
     let bytes = (shape.width as u64).saturating_mul(shape.height as u64);
@@ -68,7 +69,7 @@ unsafe fn copy_2d(copy: *const Copy2d, stream: CuStream, real: impl FnOnce() -> 
 #[inline(always)]
 unsafe fn copy_3d(copy: *const Copy3d, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: the caller's promise.
-    let Some(shape) = (unsafe { super::written(copy) }) else {
+    let Some(shape) = (unsafe { written(copy) }) else {
         return real();
     };
     let slices = (shape.height as u64).saturating_mul(shape.depth as u64);

@@ -4,11 +4,12 @@
 
 use std::ffi::c_void;
 
+use super::declare::{hooks, per_thread, written};
 use super::launch::{Straight, Way, as_is, launch, launch_ex, launch_graph};
-use super::{hooks, per_thread, written};
-use crate::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
+use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::memory::touch::{self, Kernel, Noted};
-use crate::session::{self, LaunchInfo, LaunchKind};
+use crate::session;
 
 fn kernel(
     function: CuFunction,

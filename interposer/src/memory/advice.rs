@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::away::GRANULE;
 use super::backing::{PREFER, advise};
-use crate::abi::{CuDevice, CuResult};
+use crate::driver::abi::{CuDevice, CuResult};
 
 /// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
 const READ_MOSTLY: u32 = 1;

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use super::ranges::{Origin, Range};
 use super::{capacity, ranges};
-use crate::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
+use crate::driver::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
 
 /// CUpointer_attribute, as far as managed memory answers otherwise than device memory.
 mod attribute {

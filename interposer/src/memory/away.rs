@@ -19,7 +19,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::thread::futex;
 use weft_protocol::Ns;
+
+use crate::client::{clock, link};
 
 /// Bytes of a granule: the planner's.
 pub const GRANULE: u64 = 2 << 20;
@@ -225,6 +228,28 @@ pub struct Waited {
     pub time: Ns,
     /// How it ended.
     pub how: How,
+}
+
+/// Waits, within a bound, until memory that the broker had moved away is back.
+pub fn await_memory(wanted: &[(u64, u64)]) {
+    let Some(link) = link::only() else { return };
+    let slowness = link.stated_slowness().unwrap_or(1.0);
+    let waited = wait(wanted, slowness, clock::now, |came, within| {
+        let nap = clock::timespec(within.as_nanos() as Ns);
+        let _ = futex::wait(&CAME, futex::Flags::PRIVATE, came, Some(&nap));
+    });
+    let counters = &link.lane.counters;
+    if waited.time > 0 {
+        counters.memory_waited.fetch_add(waited.time, Ordering::Relaxed);
+    }
+    if waited.how != How::Here {
+        counters.memory_waits_expired.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Wakes launches that wait for memory.
+pub fn wake() {
+    let _ = futex::wake(&CAME, futex::Flags::PRIVATE, u32::MAX);
 }
 
 /// Waits until all of these (address and bytes) are back, within the bounds above. `slowness`: how many times slower than a real one's the device's link is. `nap` sleeps until [`CAME`] is not what it

@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use weft_protocol::amount;
 use weft_protocol::host;
 
+use weft_protocol::control::ToBroker;
+
 use super::ranges::{Origin, Range};
 use super::{advice, capacity, pool, ranges};
-use crate::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
-use crate::hooks::capture;
-use crate::{real, report, session};
+use crate::client::link;
+use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::report;
 
 /// CU_MEM_ATTACH_GLOBAL: any stream on any device may use it.
 const ATTACH_GLOBAL: u32 = 1;
@@ -58,21 +62,21 @@ pub fn say_once(said: &AtomicBool, text: &str) {
 /// Counts an allocation that stays device memory, and says why, once a reason.
 pub fn stays_plain(said: &AtomicBool, why: &str) {
     PLAIN.fetch_add(1, Ordering::Relaxed);
-    session::left_unmanaged();
+    link::only().into_iter().for_each(super::report);
     say_once(said, why);
 }
 
 fn device() -> Option<i32> {
     let mut device = 0;
     // SAFETY: the out-parameter is valid.
-    unsafe { real::cuCtxGetDevice(&mut device) }.ok().then_some(device)
+    unsafe { calls::cuCtxGetDevice(&mut device) }.ok().then_some(device)
 }
 
 /// The device and the context that the calling thread uses.
 pub fn here() -> Option<(i32, CuContext)> {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
     if !asked.ok() || context == 0 {
         return None;
     }
@@ -94,9 +98,9 @@ pub fn supported(device: i32) -> bool {
     }
     let (mut concurrent, mut total) = (0, 0usize);
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuDeviceGetAttribute(&mut concurrent, CONCURRENT_MANAGED_ACCESS, device) };
+    let asked = unsafe { calls::cuDeviceGetAttribute(&mut concurrent, CONCURRENT_MANAGED_ACCESS, device) };
     // SAFETY: the out-parameter is valid.
-    let sized = unsafe { real::cuDeviceTotalMem_v2(&mut total, device) };
+    let sized = unsafe { calls::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
         // Said wrongly is said once, by the settings.
@@ -169,7 +173,7 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
             };
             advice::forget(at, bytes);
             ranges::add(at, range);
-            session::backed(at, bytes);
+            super::tell(ToBroker::Backed { start: at, bytes });
             prefer(at, bytes, device);
             Taken::At(at)
         }
@@ -197,7 +201,7 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
     };
     let mut at = 0;
     // SAFETY: the out-parameter is valid.
-    let result = unsafe { real::cuMemAllocManaged(&mut at, bytes, ATTACH_GLOBAL) };
+    let result = unsafe { calls::cuMemAllocManaged(&mut at, bytes, ATTACH_GLOBAL) };
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
@@ -211,7 +215,7 @@ fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
 /// Advises the driver about managed memory.
 pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
     // SAFETY: a range that the job holds, or an error.
-    unsafe { real::cuMemAdvise(at, bytes as usize, advice, device) }
+    unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
 /// Gives back a range that starts here, if it is one of ours, by `free`: the driver's own call with the job's own arguments.
@@ -224,7 +228,7 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     let result = free();
     if result.ok() {
         capacity::given_back(range.device, range.room);
-        session::unbacked(at);
+        super::tell(ToBroker::Unbacked { start: at });
     } else {
         ranges::add(at, range);
         pool::taken(&range);
@@ -236,7 +240,7 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
 pub fn lives(at: CuDevicePtr) -> bool {
     let mut managed = 0u32;
     // SAFETY: the attribute is an int.
-    let asked = unsafe { real::cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, at) };
+    let asked = unsafe { calls::cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, at) };
     asked.ok() && managed == 1
 }
 
@@ -249,11 +253,11 @@ pub fn pitch(width: u64, element: u32) -> Option<u64> {
     if unit == 0 {
         let (mut at, mut pitch) = (0, 0usize);
         // SAFETY: the out-parameters are valid.
-        if !unsafe { real::cuMemAllocPitch_v2(&mut at, &mut pitch, 1, 1, element) }.ok() {
+        if !unsafe { calls::cuMemAllocPitch_v2(&mut at, &mut pitch, 1, 1, element) }.ok() {
             return None;
         }
         // SAFETY: just taken, never used.
-        let _ = unsafe { real::cuMemFree_v2(at) };
+        let _ = unsafe { calls::cuMemFree_v2(at) };
         unit = pitch as u64;
         if !unit.is_power_of_two() {
             return None;

@@ -1,6 +1,6 @@
 //! Stage 1: what launches touched, as far as anybody tells, becomes templates.
 //!
-//! Evidence comes through [`Evidence`], from where [`FROM`] says. The simulated GPU tells after each launch what that launch touches (`simgpuTouches`). On a real driver, which has no such symbol, the host's page
+//! Evidence comes through [`Evidence`], from where [`EVIDENCE_FROM`] says. The simulated GPU tells after each launch what that launch touches (`simgpuTouches`). On a real driver, which has no such symbol, the host's page
 //! table shows it of launches that run one by one ([`super::observe`]); that is slow, and so done only where it is asked for.
 //!
 //! A launch's thread only notes it, as a record of [`recording`], under a lock that is held for that alone. The memory thread takes the notes now and then and fits templates, which may take it
@@ -21,40 +21,17 @@ use weft_profiles::working_set::{
 };
 
 use super::observe;
+use crate::client::settings::{EVIDENCE_FROM, Source};
 
-use crate::abi::{CuFunction, CuResult};
-use crate::{loader, names};
+use crate::driver::abi::{CuFunction, CuResult};
+use crate::driver::loader;
+use crate::kernels;
 
 /// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
 const PIECES: usize = 4096;
 
 /// The file that launches and what they touched are written to, in stage 1. The first process that makes it has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
-
-/// Where evidence comes from.
-pub const FROM: &str = "WEFT_EVIDENCE_FROM";
-
-/// Where evidence comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The simulated GPU's ledger, where there is one.
-    Ledger,
-    /// The host's page table.
-    Residency,
-}
-
-impl Source {
-    /// What a value of [`FROM`] means.
-    pub fn parse(text: Option<&str>) -> Result<Source, String> {
-        match text.map(str::trim) {
-            None | Some("" | "auto" | "ledger") => Ok(Source::Ledger),
-            Some("residency") => Ok(Source::Residency),
-            Some(other) => Err(format!(
-                "{FROM}={other} is none of auto, ledger, residency; taken as auto"
-            )),
-        }
-    }
-}
 
 /// Bytes of notes that wait for the memory thread at most; launches beyond that are not noted.
 const WAITING: usize = 64 << 20;
@@ -186,7 +163,7 @@ impl Notes {
             self.version = Some(version);
         }
         if self.named.insert(launch.kernel)
-            && let Some(named) = names::named(function)
+            && let Some(named) = kernels::named(function)
         {
             recording::write_name(&mut self.records, launch.kernel, &named.symbol);
         }
@@ -227,7 +204,7 @@ impl Learner {
     pub fn begin() -> Learner {
         let mut learner = Learner::default();
         // What it says that is none of these was complained about at the start.
-        let source = Source::parse(std::env::var(FROM).ok().as_deref()).unwrap_or(Source::Ledger);
+        let source = Source::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(Source::Ledger);
         if source == Source::Residency {
             learner.residency = Some(Fitter::of_residency());
             observe::begin();

@@ -12,14 +12,11 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `choice` | whether this process's memory is managed |
 //! | `backing` | takes and gives back managed memory; support; advice |
 //! | `capacity` | how much of a device a job may take |
 //! | `ranges` | what was handed out |
 //! | `pool` | stream-ordered allocation |
 //! | `answers` | what the job is told about its memory |
-//! | `layout` | where kernels' parameters stand |
-//! | `images` | the same from kernels' images, where the driver does not say it |
 //! | `touch` | what launches use of it |
 //! | `sequence` | in which order, and when it repeats |
 //! | `learn` | stage 1: from what launches touched to templates |
@@ -35,9 +32,6 @@ pub mod answers;
 pub mod away;
 pub mod backing;
 pub mod capacity;
-mod choice;
-pub mod images;
-pub mod layout;
 pub mod learn;
 pub mod mover;
 pub mod observe;
@@ -46,21 +40,27 @@ pub mod ranges;
 pub mod sequence;
 pub mod touch;
 
-use crate::abi::CuContext;
-use crate::session;
+use std::sync::atomic::Ordering;
 
-pub use choice::{Backing, VARIABLE, decide, is_open, managed, may_be_managed, settled};
+use weft_protocol::control::ToBroker;
+
+use crate::client::backing_mode;
+use crate::client::link::{self, Link};
+use crate::driver::abi::CuContext;
+use crate::driver::stream::{Stream, own_stream};
+
+pub use crate::client::backing_mode::{is_open, managed, may_be_managed, settled};
 
 /// In a forked child.
 pub fn forget() {
-    choice::forget();
+    backing_mode::forget();
     mover::forget();
 }
 
 /// A stream is about to end.
-pub fn stream_ending(stream: session::Stream) {
+pub fn stream_ending(stream: Stream) {
     if managed() {
-        observe::stream_ending(session::own(stream));
+        observe::stream_ending(own_stream(stream));
         pool::stream_ending(stream);
     }
 }
@@ -82,12 +82,30 @@ pub fn context_ended(ended: Option<CuContext>) {
     let Some(context) = ended else { return };
     observe::context_ended();
     pool::context_ended(context);
-    if !crate::hooks::capture::any() {
+    if !crate::driver::capture::any() {
         pool::forget_gone();
         for gone in ranges::all().into_iter().filter(|(start, _)| !backing::lives(*start)) {
             ranges::remove(gone.0);
-            session::unbacked(gone.0);
+            tell(ToBroker::Unbacked { start: gone.0 });
             capacity::given_back(gone.1.device, gone.1.room);
         }
+    }
+}
+
+/// Tells the broker of a change of the managed memory, and sees to the thread that moves it. Slow path.
+fn tell(message: ToBroker) {
+    if let Some(link) = link::only() {
+        link.tell(message);
+        report(link);
+        mover::start(link);
+    }
+}
+
+/// Writes into the lane how much managed memory is held, and how much could not be managed.
+pub fn report(link: &Link) {
+    if managed() {
+        let counters = &link.lane.counters;
+        counters.managed.store(capacity::taken_of_all(), Ordering::Relaxed);
+        counters.unmanaged.store(backing::left_plain(), Ordering::Relaxed);
     }
 }

@@ -11,20 +11,27 @@
 //!   ([`timed`]), and the broker is told: what the link carries is seen by nobody else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
 
+use rustix::thread::futex;
 use weft_protocol::Ns;
+use weft_protocol::control::ToBroker;
 use weft_protocol::errands::{Errand, Errands, Outcome, Taker, What};
 use weft_protocol::host;
 
 use super::advice::{self, Again, HOST};
 use super::learn::Learner;
 use super::pool::Spare;
+use super::sequence::Forecast;
 use super::{away, observe, pool, ranges, touch};
-use crate::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
-use crate::hooks::capture;
-use crate::session::MemorySession;
-use crate::{real, trouble};
+use crate::client::clock;
+use crate::client::link::Link;
+use crate::client::settings::Purpose;
+use crate::driver::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::{internal_error, thread};
 
 /// Errands under way at most. The broker gives no more than the link carries; this bounds one that does not.
 const MOST: usize = 64;
@@ -73,19 +80,60 @@ static ENDING: AtomicU32 = AtomicU32::new(0);
 /// Contexts that ended so far: streams made before may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
+/// Ranges of a round that the broker is told: a message must fit one packet of the channel.
+const RANGES_TOLD: usize = 4096;
+
+/// Uses in one part of a forecast, for the same reason: each takes 20 bytes at most.
+const USES_TOLD: usize = 2048;
+
+/// Sleeps until the word is no more what it was and somebody says so, or so long.
+fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
+    let nap = clock::timespec(within.as_nanos() as Ns);
+    let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
+}
+
+/// Tells which ranges the job has named of late; `None`: all may have been.
+fn tell_touched(link: &Link, starts: Option<Vec<u64>>) {
+    let starts = starts.map(|mut starts| {
+        starts.truncate(RANGES_TOLD);
+        starts
+    });
+    link.tell(ToBroker::Touched { starts });
+}
+
+/// Tells what the job touches in a period.
+fn tell_forecast(link: &Link, number: u32, forecast: &Forecast) {
+    let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
+    let mut part = parts.next().unwrap_or_default();
+    loop {
+        let next = parts.next();
+        link.tell(ToBroker::Forecast {
+            number,
+            period: forecast.period,
+            uses: part.to_vec(),
+            ends: next.is_none(),
+        });
+        match next {
+            Some(next) => part = next,
+            None => return,
+        }
+    }
+}
+
 /// Starts the thread, if it is not there yet. Cheap after that.
-pub fn start(session: MemorySession) {
+pub fn start(link: &'static Link) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    let spawned = session.spawn("weft-memory", STACK, move || {
-        let errands = session.errands();
-        let worked = trouble::guarded(|| Mover::new(session).run());
+    let builder = Builder::new().name("weft-memory".into()).stack_size(STACK);
+    let spawned = thread::spawn(builder, move || {
+        let errands = &link.lane.errands;
+        let worked = internal_error::guarded(|| Mover::new(link).run());
         // Without it memory moves on demand, as without a broker.
         errands.served.store(0, Ordering::Release);
         // Nobody brings back what was moved out.
         away::forget();
-        session.wake_launches();
+        away::wake();
         if worked.is_none() {
             log::warn!("weft's memory thread failed: the job's memory moves on demand");
         }
@@ -170,7 +218,7 @@ struct Out {
 }
 
 struct Mover {
-    session: MemorySession,
+    link: &'static Link,
     taker: Taker,
     attachment: u64,
     ended: u32,
@@ -198,9 +246,9 @@ fn is_filtered() -> bool {
 }
 
 impl Mover {
-    fn new(session: MemorySession) -> Mover {
+    fn new(link: &'static Link) -> Mover {
         Mover {
-            session,
+            link,
             taker: Taker::default(),
             attachment: 0,
             ended: ENDED.load(Ordering::Acquire),
@@ -220,12 +268,12 @@ impl Mover {
     fn run(&mut self) {
         let mut mode = RELAXED;
         // SAFETY: the mode is an int that the call exchanges.
-        let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        if self.session.is_profiling() {
+        let _ = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        if self.link.settings.purpose == Purpose::Profile {
             self.learner = Some(Learner::begin());
         }
         loop {
-            let errands = self.session.errands();
+            let errands = &self.link.lane.errands;
             // The bell first: a gift after this look changes it, and the nap does not begin.
             let bell = errands.bell.load(Ordering::Acquire);
             self.look_round(errands);
@@ -239,13 +287,13 @@ impl Mover {
                     if self.out.is_empty() { GLANCE } else { LOOK }
                 }
             };
-            self.session.nap(&errands.bell, bell, nap);
+            sleep_until(&errands.bell, bell, nap);
         }
     }
 
     /// Tells what the job's control groups leave of the host, now and then: the broker orders nothing out beyond that.
     fn tell_host(&mut self) {
-        let now = self.session.now();
+        let now = clock::now();
         if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
             return;
         }
@@ -256,29 +304,29 @@ impl Mover {
         }
         // 0 is no limit.
         let left = host::left_of_groups().map_or(0, |left| left.max(1));
-        self.session.counters().host_left.store(left, Ordering::Relaxed);
+        self.link.lane.counters.host_left.store(left, Ordering::Relaxed);
     }
 
     /// Another broker, or contexts that are gone.
     fn look_round(&mut self, errands: &Errands) {
-        let attachment = self.session.attachment();
+        let attachment = self.link.attachment();
         if attachment != self.attachment {
             self.attachment = attachment;
             self.taker.begin_anew();
             self.touched = None;
             self.tells_again = true;
             away::forget();
-            self.session.wake_launches();
+            away::wake();
             // Nobody waits for these any more.
             for out in std::mem::take(&mut self.out) {
                 pool::put_back(out.borrowed);
             }
         }
-        let attached = self.session.is_attached();
+        let attached = self.link.is_attached();
         if !attached && away::any() {
             // Nobody brings back what was moved out.
             away::forget();
-            self.session.wake_launches();
+            away::wake();
         }
         errands.served.store(u32::from(attached), Ordering::Release);
         let ended = ENDED.load(Ordering::Acquire);
@@ -295,24 +343,24 @@ impl Mover {
 
     /// Tells the broker now and then which ranges the job has named.
     fn tell_touched(&mut self) {
-        let now = self.session.now();
-        if self.session.is_attached()
+        let now = clock::now();
+        if self.link.is_attached()
             && let Some((number, forecast)) = touch::news(std::mem::take(&mut self.tells_again))
         {
-            self.session.forecast(number, &forecast);
+            tell_forecast(self.link, number, &forecast);
         }
-        if now.saturating_sub(self.told) < ROUND || !self.session.is_attached() {
+        if now.saturating_sub(self.told) < ROUND || !self.link.is_attached() {
             return;
         }
         self.told = now;
         let touched = touch::end_round();
         if touched != self.touched {
-            self.session.touched(touched.clone());
+            tell_touched(self.link, touched.clone());
             self.touched = touched;
         }
         if let Some(learner) = self.learner.as_mut() {
             for set in learner.news() {
-                self.session.working_set(set);
+                self.link.tell(ToBroker::WorkingSet(set));
             }
         }
     }
@@ -327,7 +375,7 @@ impl Mover {
                 Err(outcome) => {
                     if errand.what.is_inward() {
                         away::came(errand.start, errand.bytes);
-                        self.session.wake_launches();
+                        away::wake();
                     }
                     self.finish(errands, number, outcome, 0);
                 }
@@ -337,10 +385,10 @@ impl Mover {
 
     fn finish(&self, errands: &Errands, number: u64, outcome: Outcome, took: Ns) {
         if outcome == Outcome::Refused {
-            self.session.counters().refused.fetch_add(1, Ordering::Relaxed);
+            self.link.lane.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
         errands.end_timed(number, outcome, took);
-        self.session.ring();
+        self.link.fence_and_ring();
     }
 
     /// Begins an errand. Nothing is under way afterwards if it was only advice.
@@ -422,7 +470,7 @@ impl Mover {
             stream,
             follows,
             followed: false,
-            since: self.session.now(),
+            since: clock::now(),
             late: false,
             borrowed: Vec::new(),
             again,
@@ -436,7 +484,7 @@ impl Mover {
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
             // SAFETY: the lists have as many entries as said; the driver reads them before it returns.
             let result = unsafe {
-                real::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
+                calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
             let event = result.ok().then(|| self.mark(context, streams.outward)).flatten();
             event.map(|event| (event, streams.outward)).ok_or(Outcome::Refused)
@@ -452,7 +500,7 @@ impl Mover {
                 stream,
                 follows: None,
                 followed: false,
-                since: self.session.now(),
+                since: clock::now(),
                 late: false,
                 borrowed,
                 again: Vec::new(),
@@ -468,7 +516,7 @@ impl Mover {
     fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
         if self.current != context {
             // SAFETY: a context that memory of the job was taken in; should it be gone, the driver says so.
-            if !unsafe { real::cuCtxSetCurrent(context) }.ok() {
+            if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
                 return Err(Outcome::Gone);
             }
             self.current = context;
@@ -479,7 +527,7 @@ impl Mover {
         let mut made = [0; 2];
         for stream in &mut made {
             // SAFETY: the out-parameter is valid.
-            if !unsafe { real::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
+            if !unsafe { calls::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
                 return Err(Outcome::Refused);
             }
         }
@@ -499,12 +547,12 @@ impl Mover {
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
         if event == 0 {
             // SAFETY: the out-parameter is valid.
-            if !unsafe { real::cuEventCreate(&mut event, WITH_TIME) }.ok() {
+            if !unsafe { calls::cuEventCreate(&mut event, WITH_TIME) }.ok() {
                 return None;
             }
         }
         // SAFETY: our event, our stream.
-        if unsafe { real::cuEventRecord(event, stream) }.ok() {
+        if unsafe { calls::cuEventRecord(event, stream) }.ok() {
             return Some(event);
         }
         self.events.push((context, event));
@@ -515,7 +563,7 @@ impl Mover {
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
         let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
-        if unsafe { real::cuEventQuery(last.event) } != CuResult::NOT_READY {
+        if unsafe { calls::cuEventQuery(last.event) } != CuResult::NOT_READY {
             return None;
         }
         last.followed = true;
@@ -524,11 +572,11 @@ impl Mover {
 
     /// Sees what has ended.
     fn poll(&mut self, errands: &Errands) {
-        let now = self.session.now();
+        let now = clock::now();
         let mut going = Vec::new();
         for mut out in std::mem::take(&mut self.out) {
             // SAFETY: our event.
-            let outcome = match unsafe { real::cuEventQuery(out.event) } {
+            let outcome = match unsafe { calls::cuEventQuery(out.event) } {
                 CuResult::SUCCESS => Some(Outcome::Done),
                 CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
                 _ => Some(Outcome::Refused),
@@ -536,7 +584,7 @@ impl Mover {
             let Some(outcome) = outcome else {
                 if !out.late && now.saturating_sub(out.since) > LATE {
                     out.late = true;
-                    self.session.counters().late.fetch_add(1, Ordering::Relaxed);
+                    self.link.lane.counters.late.fetch_add(1, Ordering::Relaxed);
                 }
                 going.push(out);
                 continue;
@@ -547,12 +595,12 @@ impl Mover {
                     // It never will.
                     _ => away::came(out.range.0, out.range.1),
                 }
-                self.session.wake_launches();
+                away::wake();
             }
             let mut took = 0;
             if outcome == Outcome::Done {
                 // The events' times are a device's that is not slowed down.
-                took = self.session.slowed(timed(&out));
+                took = self.link.slowed(timed(&out));
                 if out.what == What::Prefetch && took > 0 {
                     away::carried(out.bytes, took);
                 }
@@ -570,7 +618,7 @@ impl Mover {
     }
 
     fn count(&self, out: &Out) {
-        let counters = self.session.counters();
+        let counters = &self.link.lane.counters;
         let counter = match out.what {
             What::Prefetch | What::Populate => &counters.prefetched,
             What::Discard if !out.borrowed.is_empty() => &counters.discarded,
@@ -588,7 +636,7 @@ fn timed(out: &Out) -> Ns {
     };
     let mut milliseconds: f32 = 0.0;
     // SAFETY: our events, both reached; the out-parameter is valid.
-    if !unsafe { real::cuEventElapsedTime(&mut milliseconds, before, out.event) }.ok() {
+    if !unsafe { calls::cuEventElapsedTime(&mut milliseconds, before, out.event) }.ok() {
         return 0;
     }
     (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
@@ -598,10 +646,10 @@ fn timed(out: &Out) -> Ns {
 pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
     let to = device.map_or(Location::HOST, Location::device);
     // SAFETY: a range that the job holds, or an error.
-    match unsafe { real::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
+    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
         // SAFETY: as above.
         CuResult::NOT_FOUND => unsafe {
-            real::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
+            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
         },
         result => result,
     }

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use weft_profiles::working_set::{Allocations, Evidence, HostResidency, Launch, Touched};
 
 use super::{away, mover, ranges};
-use crate::abi::{CuResult, CuStream};
-use crate::hooks::capture;
-use crate::real;
+use crate::driver::abi::{CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::capture;
 
 /// Observations of one shape of a kernel: with its data elsewhere, what was brought around it differs.
 pub const TIMES: u8 = 2;
@@ -338,7 +338,7 @@ fn ended(stream: CuStream, within: Duration) -> bool {
             return false;
         }
         // SAFETY: a stream that the job launches to, and has not destroyed yet.
-        match unsafe { real::cuStreamQuery(stream) } {
+        match unsafe { calls::cuStreamQuery(stream) } {
             CuResult::SUCCESS => return true,
             CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(LOOK),
             _ => return false,
@@ -408,12 +408,12 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     let bytes = BLOCKS * HostResidency::BLOCK;
     let mut at = 0;
     // SAFETY: the out-parameter is valid.
-    if !unsafe { real::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
+    if !unsafe { calls::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
         return Err("the driver gives no managed memory");
     }
     let tried = try_on(table, stream, at, bytes);
     // SAFETY: taken above, and nobody else knows it.
-    let _ = unsafe { real::cuMemFree_v2(at) };
+    let _ = unsafe { calls::cuMemFree_v2(at) };
     tried
 }
 
@@ -430,7 +430,7 @@ fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'s
         return Err("pages that the host has read are not in its page table");
     }
     // SAFETY: the first block of memory of our own.
-    let filled = unsafe { real::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, PATIENCE);
+    let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, PATIENCE);
     match (filled, look(0, block), look(2 * block, bytes)) {
         (false, ..) => Err("the driver refuses to fill managed memory"),
         (_, Some(touched), Some(others)) if touched == 0.0 && others == 1.0 => Ok(()),

@@ -11,12 +11,16 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use weft_protocol::control::ToBroker;
+
 use super::backing::{self, Taken};
 use super::ranges::{Origin, Range};
 use super::{capacity, ranges};
-use crate::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
-use crate::hooks::capture;
-use crate::{real, session};
+use crate::driver::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::thread;
 
 /// Blocks kept; CTranslate2 has some thirty on their way at a time (28 pairs a token).
 const MOST: usize = 1024;
@@ -60,7 +64,7 @@ impl Line {
     fn of(stream: CuStream, context: CuContext) -> Line {
         match stream {
             0 | LEGACY => Line::Legacy(context),
-            session::PER_THREAD_STREAM => Line::Thread(session::thread_number(), context),
+            PER_THREAD_STREAM => Line::Thread(thread::number(), context),
             stream => Line::Stream(stream),
         }
     }
@@ -119,8 +123,8 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
             return Taken::At(spare.at);
         }
         // SAFETY: nobody holds the block but we.
-        let _ = unsafe { real::cuMemFree_v2(spare.at) };
-        session::unbacked(spare.at);
+        let _ = unsafe { calls::cuMemFree_v2(spare.at) };
+        super::tell(ToBroker::Unbacked { start: spare.at });
         return Taken::Refused(CuResult::OUT_OF_MEMORY);
     }
     let result = backing::take(bytes, origin);
@@ -164,7 +168,7 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     let spare = inside(other)?;
     // A capture may begin meanwhile.
     // SAFETY: an event of our own.
-    if capture::relaxed(|| unsafe { real::cuEventQuery(spare.event) }).ok() {
+    if capture::relaxed(|| unsafe { calls::cuEventQuery(spare.event) }).ok() {
         return Some(spare);
     }
     inside(|inside| inside.spare.push(spare));
@@ -185,7 +189,7 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     };
     freed(&range);
     capacity::given_back(range.device, range.room);
-    session::resting(at);
+    super::tell(ToBroker::Resting { start: at });
     let spare = Spare {
         at,
         range,
@@ -217,19 +221,19 @@ fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
     let mut event = inside(kept).unwrap_or(0);
     if event == 0 {
         // SAFETY: the out-parameter is valid.
-        if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+        if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
             return Ok((0, context));
         }
     }
     // SAFETY: our event, the job's stream.
-    let result = capture::relaxed(|| unsafe { real::cuEventRecord(event, stream) });
+    let result = capture::relaxed(|| unsafe { calls::cuEventRecord(event, stream) });
     if result.ok() {
         return Ok((event, context));
     }
     keep_event(context, event);
     // Another context's stream is no error of the job's.
     // SAFETY: as above.
-    let known = capture::relaxed(|| unsafe { real::cuStreamQuery(stream) });
+    let known = capture::relaxed(|| unsafe { calls::cuStreamQuery(stream) });
     match known {
         CuResult::SUCCESS | CuResult::NOT_READY => Ok((0, context)),
         _ => Err(result),
@@ -262,8 +266,8 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         }
         // The driver waits for what still uses it.
         // SAFETY: nobody holds the block but we.
-        let _ = capture::relaxed(|| unsafe { real::cuMemFree_v2(block.at) });
-        session::unbacked(block.at);
+        let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
+        super::tell(ToBroker::Unbacked { start: block.at });
     }
     !blocks.is_empty()
 }
@@ -354,7 +358,7 @@ pub fn default_of_here() -> Option<usize> {
     let (device, _) = backing::here()?;
     let mut pool = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuDeviceGetMemPool(&mut pool, device) };
+    let asked = unsafe { calls::cuDeviceGetMemPool(&mut pool, device) };
     (!asked.ok() || !is_foreign(pool)).then_some(0)
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::abi::CuContext;
+use crate::driver::abi::CuContext;
 
 /// What the job asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,11 +21,12 @@ use weft_protocol::control::{GRANULE, GranuleUse};
 
 use super::observe::{self, Windows};
 use super::sequence::{Forecast, Sequence};
-use super::{away, layout, learn, ranges};
-use crate::abi::{CuFunction, CuResult, CuStream};
-use crate::hooks::capture;
-use crate::trouble::guarded;
-use crate::{names, session};
+use super::{away, learn, ranges};
+use crate::client::{clock, link};
+use crate::driver::abi::{CuFunction, CuResult, CuStream};
+use crate::driver::capture;
+use crate::internal_error::guarded;
+use crate::kernels::{self, layouts};
 
 /// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond that are the exception.
 const UNKNOWN: u64 = 64 << 20;
@@ -91,6 +92,35 @@ pub struct Kernel {
     pub stream: CuStream,
 }
 
+/// The predicted time of a kernel or graph; what an unknown one is charged where nothing is known.
+fn cost(hash: u64) -> Ns {
+    link::only().map_or(0, |link| {
+        let unknown = || link.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        link.costs.get(hash).unwrap_or_else(unknown)
+    })
+}
+
+/// The time, less what the job's launches have waited for their turns and for memory.
+fn own_time() -> Ns {
+    let waited = link::only().map_or(0, |link| {
+        let counters = &link.lane.counters;
+        let gate = counters.waited.load(Ordering::Relaxed);
+        gate.saturating_add(counters.memory_waited.load(Ordering::Relaxed))
+    });
+    clock::now().saturating_sub(waited)
+}
+
+/// Says how far into its period the job is, by this forecast.
+fn tell_position(forecast: u32, at: Option<Ns>) {
+    if let Some(link) = link::only() {
+        let errands = &link.lane.errands;
+        errands.forecast.store(forecast, Ordering::Relaxed);
+        errands
+            .position
+            .store(at.map_or(0, |at| at.saturating_add(1)), Ordering::Release);
+    }
+}
+
 /// Goes from before a launch to behind it.
 #[derive(Debug, Default)]
 pub struct Noted {
@@ -109,12 +139,12 @@ impl Noted {
     #[inline]
     pub fn around(self, real: impl FnOnce() -> CuResult) -> CuResult {
         if !self.wanted.is_empty() {
-            guarded(|| session::await_memory(&self.wanted));
+            guarded(|| away::await_memory(&self.wanted));
         }
         let behind = self.behind;
         let result = self.learning(real);
         if let Some((number, position)) = behind {
-            guarded(|| session::position(number, position));
+            guarded(|| tell_position(number, position));
         }
         result
     }
@@ -123,10 +153,10 @@ impl Noted {
     #[inline]
     pub fn goes(self) {
         if !self.wanted.is_empty() {
-            guarded(|| session::await_memory(&self.wanted));
+            guarded(|| away::await_memory(&self.wanted));
         }
         if let Some((number, position)) = self.behind {
-            guarded(|| session::position(number, position));
+            guarded(|| tell_position(number, position));
         }
     }
 
@@ -190,25 +220,25 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
         // It runs with its graph, which counts as touching all.
         return Noted::default();
     }
-    let Some(layout) = layout::of(kernel.function) else {
+    let Some(layout) = layouts::of(kernel.function) else {
         mark_unseen();
         return Noted::default();
     };
     let (gx, gy, gz) = kernel.grid;
     let (bx, by, bz) = kernel.block;
-    let hash = names::identify(kernel.function, gx, gy, gz, bx, by, bz, kernel.shared);
-    let word = names::symbol(kernel.function);
+    let hash = kernels::identify(kernel.function, gx, gy, gz, bx, by, bz, kernel.shared);
+    let word = kernels::symbol(kernel.function);
     let mut guard = tracker();
     let tracker = guard.get_or_insert_default();
     // SAFETY: the caller's promise.
-    unsafe { layout::pack(layout, arguments, extra, &mut tracker.block) };
+    unsafe { layouts::pack(layout, arguments, extra, &mut tracker.block) };
     tracker.refresh();
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
         tracker.sequence.forget();
     }
     // What a kernel writes is foretold: it may leave some of it as it was.
     let mut noted = Noted {
-        behind: tracker.step(hash, session::cost(hash), touching),
+        behind: tracker.step(hash, cost(hash), touching),
         ..Noted::default()
     };
     noted.wanted = tracker.wanted();
@@ -424,7 +454,7 @@ impl Tracker {
         }
         let parts = self.regions.iter().flat_map(|region| region.parts());
         let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
-        self.sequence.step(sign, cost, session::own_time(), uses);
+        self.sequence.step(sign, cost, own_time(), uses);
         Some((self.number, self.sequence.position()))
     }
 }

@@ -4,10 +4,13 @@
 
 use super::held::current;
 use super::known;
-use crate::abi::{CuContext, CuDevicePtr, CuResult, CuStream};
-use crate::real;
-use crate::session::{self, LaunchInfo, LaunchKind, PER_THREAD_STREAM, StreamOp};
-use crate::table::{self, Entry, Moves};
+use crate::driver::abi::{CuContext, CuDevicePtr, CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::driver::symbols::StreamOp;
+use crate::driver::symbols::{self, Entry, Moves};
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::session;
 
 /// What the calls are named, without version: target, value or source, amount, stream.
 const NAMES: [&str; 4] = [
@@ -48,7 +51,7 @@ pub fn is_one(entry: &Entry) -> bool {
 impl Fill {
     /// Of a call of symbol `at` with these arguments, if it is one. `stream`: as the plain entry points take it.
     pub fn new(at: usize, words: [usize; 4], bytes: u64, stream: CuStream, capturing: bool) -> Option<Fill> {
-        let entry = table::ENTRIES.get(at).filter(|entry| is_one(entry))?;
+        let entry = symbols::ENTRIES.get(at).filter(|entry| is_one(entry))?;
         let Moves::Bytes(_, unit) = entry.moves else {
             return None;
         };
@@ -93,7 +96,7 @@ impl Fill {
 fn there(address: CuDevicePtr, bytes: u64) -> bool {
     let (mut start, mut size) = (0, 0);
     // SAFETY: both out-parameters are valid.
-    let found = unsafe { real::cuMemGetAddressRange_v2(&mut start, &mut size, address) };
+    let found = unsafe { calls::cuMemGetAddressRange_v2(&mut start, &mut size, address) };
     let before = address.checked_sub(start);
     let end = before.and_then(|before| before.checked_add(bytes));
     found.ok() && end.is_some_and(|end| end <= size as u64)
@@ -126,7 +129,7 @@ impl Ready {
             stream,
             ..
         } = self.fill;
-        let Some(found) = table::real(at) else {
+        let Some(found) = symbols::real(at) else {
             return CuResult::NOT_FOUND;
         };
         session::before_stream_op(op, bytes, stream);
@@ -144,7 +147,7 @@ mod tests {
 
     #[test]
     fn calls_of_these_names_with_wide_addresses_are_left_behind() {
-        let named = |symbol| is_one(&table::ENTRIES[table::find(symbol).unwrap()]);
+        let named = |symbol| is_one(&symbols::ENTRIES[symbols::find(symbol).unwrap()]);
         for symbol in [
             c"cuMemsetD8Async",
             c"cuMemsetD16Async",
@@ -167,12 +170,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_left_behind_goes_the_usual_way() {
-        let at = table::find(c"cuMemsetD32Async").unwrap();
+        let at = symbols::find(c"cuMemsetD32Async").unwrap();
         let fill = |words, bytes, stream| Fill::new(at, words, bytes, stream, false).unwrap();
         // Not aligned, nothing to do, a thread's own stream.
         assert!(fill([0x1001, 0, 4, 0], 16, 0).ready().is_none());
         assert!(fill([0x1000, 0, 0, 0], 0, 0).ready().is_none());
         assert!(fill([0x1000, 0, 4, 2], 16, PER_THREAD_STREAM).ready().is_none());
-        assert!(Fill::new(table::find(c"cuMemcpyHtoDAsync_v2").unwrap(), [0; 4], 16, 0, false).is_none());
+        assert!(Fill::new(symbols::find(c"cuMemcpyHtoDAsync_v2").unwrap(), [0; 4], 16, 0, false).is_none());
     }
 }

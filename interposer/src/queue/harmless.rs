@@ -87,7 +87,7 @@ pub fn harmless(base: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::ENTRIES;
+    use crate::driver::symbols::ENTRIES;
 
     #[test]
     fn the_list_is_sorted_and_names_what_there_is() {

@@ -3,11 +3,14 @@
 use std::ffi::c_void;
 
 use super::known;
-use crate::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig};
-use crate::hooks::capture;
-use crate::memory::{self, layout};
-use crate::session::{LaunchInfo, PER_THREAD_STREAM};
-use crate::{real, session};
+use crate::client::backing_mode;
+use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::kernels::launch::LaunchInfo;
+use crate::kernels::layouts;
+use crate::session;
 
 /// The parameter block of one launch: CUDA allows 32,764 bytes since 12.1 and 4,096 before.
 const LARGEST: usize = 32_764;
@@ -89,7 +92,7 @@ impl Held {
         if self.attributes.is_empty() {
             // SAFETY: a copy of what the client gave the driver; function, stream and context live, because whatever ends one of them waits for the queue.
             return unsafe {
-                real::cuLaunchKernel(
+                calls::cuLaunchKernel(
                     self.function,
                     gx,
                     gy,
@@ -113,7 +116,7 @@ impl Held {
             attribute_count: self.attributes.len() as u32,
         };
         // SAFETY: as above.
-        unsafe { real::cuLaunchKernelEx(&config, self.function, arguments, std::ptr::null()) }
+        unsafe { calls::cuLaunchKernelEx(&config, self.function, arguments, std::ptr::null()) }
     }
 }
 
@@ -170,7 +173,7 @@ fn is_blocking(stream: CuStream) -> Option<bool> {
     }
     let mut flags = 0;
     // SAFETY: the out-parameter is valid; the client has just launched to the stream.
-    let asked = unsafe { real::cuStreamGetFlags(stream, &mut flags) };
+    let asked = unsafe { calls::cuStreamGetFlags(stream, &mut flags) };
     Some(!asked.ok() || flags & NON_BLOCKING == 0)
 }
 
@@ -213,7 +216,7 @@ impl Mix {
 pub fn current() -> Option<CuContext> {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
     (asked.ok() && context != 0).then_some(context)
 }
 
@@ -222,7 +225,7 @@ pub fn current() -> Option<CuContext> {
 /// # Safety
 /// As [`attributes`].
 pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
-    if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || memory::managed() {
+    if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || backing_mode::managed() {
         return None;
     }
     if !launch
@@ -243,7 +246,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
     let mut block_of_parameters = Vec::new();
     let mut offsets = None;
     if !launch.arguments.is_null() {
-        let parameters = &layout::of(launch.function)?.parameters;
+        let parameters = &layouts::of(launch.function)?.parameters;
         let ends = parameters
             .iter()
             .map(|parameter| parameter.offset as usize + parameter.size as usize);

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
@@ -13,11 +14,13 @@ use weft_protocol::Ns;
 use super::left::Left;
 use super::line::{Line, Weight};
 use super::{FAILED, STATE, pending};
-use crate::abi::{CuContext, CuEvent, CuResult, CuStream};
-use crate::hooks::capture;
+use crate::client::clock;
+use crate::driver::abi::{CuContext, CuEvent, CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::internal_error::guarded;
 use crate::lock::lock;
-use crate::trouble::guarded;
-use crate::{real, session};
+use crate::{session, thread};
 
 /// The issuing thread's stack: a launch and the gate, no more.
 const STACK: usize = 256 << 10;
@@ -63,7 +66,7 @@ static HURRIES: Mutex<Vec<Ns>> = Mutex::new(Vec::new());
 /// The process that has the thread; 0: none.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// The thread that issues ([`session::mark`]); 0: none.
+/// The thread that issues ([`thread::mark`]); 0: none.
 static ISSUER: AtomicU32 = AtomicU32::new(0);
 
 /// The process ends: the gate is open.
@@ -117,7 +120,8 @@ pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
     }
-    if !session::spawn("weft-queue", STACK, work) {
+    let builder = Builder::new().name("weft-queue".into()).stack_size(STACK);
+    if thread::spawn(builder, work).is_err() {
         stop();
         log::info!("launches are not left behind at the gate: no thread could be had for them");
     }
@@ -137,7 +141,7 @@ fn work() {
             guarded(|| issue_until(&issuing, || false));
             continue;
         }
-        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&session::pause(NAP)));
+        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&clock::timespec(NAP)));
     }
 }
 
@@ -192,7 +196,7 @@ struct This;
 
 impl This {
     fn new() -> This {
-        ISSUER.store(session::mark(), Ordering::Release);
+        ISSUER.store(thread::mark(), Ordering::Release);
         This
     }
 }
@@ -216,7 +220,7 @@ impl Own {
         }
         self.leave();
         // SAFETY: the context lives: whatever ends it waits for the queue.
-        if unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+        if unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
             self.pushed = Some(context);
         }
     }
@@ -225,7 +229,7 @@ impl Own {
         if self.pushed.take().is_some() {
             let mut context = 0;
             // SAFETY: the out-parameter is valid; what was pushed is popped once.
-            let _ = unsafe { real::cuCtxPopCurrent_v2(&mut context) };
+            let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut context) };
         }
     }
 }
@@ -252,7 +256,7 @@ pub fn empty_at_once() {
 /// this, nobody can, and nothing waits. Nor does a child that shares the parent's memory: the launches are the parent's.
 pub fn leave_at_once() {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-    if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == session::mark() {
+    if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
         return;
     }
     stop();
@@ -261,11 +265,11 @@ pub fn leave_at_once() {
     CALLED.fetch_add(1, Ordering::AcqRel);
     let _ = futex::wake(&CALLED, Flags::PRIVATE, 1);
     WAITERS.fetch_add(1, Ordering::SeqCst);
-    let begin = session::time();
-    while pending() > 0 && session::time().saturating_sub(begin) < AT_EXIT {
+    let begin = clock::now();
+    while pending() > 0 && clock::now().saturating_sub(begin) < AT_EXIT {
         let seen = LEFT.load(Ordering::SeqCst);
         if pending() > 0 {
-            let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&session::pause(LOOK)));
+            let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&clock::timespec(LOOK)));
         }
     }
 }
@@ -281,10 +285,10 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     if holds() {
         return;
     }
-    let begin = session::time();
+    let begin = clock::now();
     let _waiter = Waiter::new(begin.saturating_add(patience));
     while !holds() {
-        let waited = session::time().saturating_sub(begin);
+        let waited = clock::now().saturating_sub(begin);
         if waited >= longest {
             break;
         }
@@ -296,7 +300,7 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
                 if holds() {
                     break;
                 }
-                let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&session::pause(LOOK)));
+                let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&clock::timespec(LOOK)));
             }
         }
     }
@@ -377,31 +381,31 @@ pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     }
     let mut event = 0;
     // SAFETY: the out-parameter is valid.
-    if !unsafe { real::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
+    if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
         return false;
     }
     let done = capture::relaxed(|| behind(event, stream, longest / SERVED));
     // SAFETY: an event of our own, given back once.
-    let _ = unsafe { real::cuEventDestroy_v2(event) };
+    let _ = unsafe { calls::cuEventDestroy_v2(event) };
     done
 }
 
 /// Whether what is on a stream by now has ended after so long.
 fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     // SAFETY: our event; the client is just asking about this stream itself.
-    if !unsafe { real::cuEventRecord(event, stream) }.ok() {
+    if !unsafe { calls::cuEventRecord(event, stream) }.ok() {
         return false;
     }
-    let begin = session::time();
+    let begin = clock::now();
     loop {
         // SAFETY: our event.
-        if unsafe { real::cuEventQuery(event) }.ok() {
+        if unsafe { calls::cuEventQuery(event) }.ok() {
             return true;
         }
-        if session::time().saturating_sub(begin) >= within {
+        if clock::now().saturating_sub(begin) >= within {
             return false;
         }
-        session::rest(BETWEEN);
+        thread::rest(BETWEEN);
     }
 }
 

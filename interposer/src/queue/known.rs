@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::abi::{CuContext, CuDevice, CuFunction, CuStream};
+use crate::driver::abi::{CuContext, CuDevice, CuFunction, CuStream};
 use crate::lock::lock;
 
 /// Launches that are remembered, streams, and values of attributes. A job with more (one that changes its launches all the time) begins anew.

@@ -7,7 +7,7 @@ use super::fill::Ready;
 use super::held::{self, Held};
 use super::known;
 use super::line::To;
-use crate::abi::{CuContext, CuResult, CuStream};
+use crate::driver::abi::{CuContext, CuResult, CuStream};
 use crate::session;
 
 /// A call that waits in the queue.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use weft_protocol::Ns;
 
-use crate::abi::{CuContext, CuResult, CuStream};
+use crate::driver::abi::{CuContext, CuResult, CuStream};
 
 /// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
 const MOST: usize = 1_024;

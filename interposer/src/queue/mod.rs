@@ -31,7 +31,7 @@ pub mod tables;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, Once, OnceLock};
+use std::sync::{Once, OnceLock};
 
 use weft_protocol::Ns;
 
@@ -39,10 +39,13 @@ pub use self::fill::Fill;
 pub use self::harmless::harmless;
 pub use self::held::Launch;
 pub use self::known::Named;
-use crate::abi::{CuContext, CuFunction, CuResult, CuStream};
-use crate::session::{self, LaunchInfo};
-use crate::table::{ENTRIES, real_bound};
-use crate::trouble::guarded;
+use crate::client::clock;
+use crate::client::deferral::on;
+use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
+use crate::driver::symbols::{ENTRIES, real_bound};
+use crate::internal_error::guarded;
+use crate::kernels::launch::LaunchInfo;
+use crate::session;
 
 /// How many launches are in the queue, the one that is just being issued included; and whether one of them has failed. Looked at by every call.
 pub static STATE: AtomicU32 = AtomicU32::new(0);
@@ -59,28 +62,6 @@ pub fn busy() -> bool {
 /// Launches in the queue.
 fn pending() -> u32 {
     STATE.load(Ordering::Acquire) & !FAILED
-}
-
-/// Whether launches may be left behind at all, or may come to be: not those of a job on managed memory, nor those of a job that somebody looks into by its launches ([`looked_into`]).
-pub fn on() -> bool {
-    static WANTED: LazyLock<bool> = LazyLock::new(|| {
-        let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let wanted = said("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0");
-        wanted && !looked_into(said)
-    });
-    *WANTED && !crate::memory::managed()
-}
-
-/// Whether a launch is to return when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, to find the line that fails), or a profiler was put into the job (Nsight, compute-sanitizer): it holds a
-/// kernel against the call and the thread that made it.
-fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
-    let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
-    blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()
-}
-
-/// Whether launches are left behind now: while it is open what the job's memory is ([`crate::memory::is_open`]) its hooks are those of managed jobs, which wait at the gate themselves.
-pub fn leaves() -> bool {
-    on() && !crate::memory::is_open()
 }
 
 /// What became of a launch that would have to wait.
@@ -285,13 +266,13 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
         if !issuer::has_work_for(stream, context) {
             return None;
         }
-        let (now, longest) = (session::time(), session::longest_wait());
+        let (now, longest) = (clock::now(), session::longest_wait());
         let asked = ASKED.get();
         let again = asked.stream == stream && now.saturating_sub(asked.last) < longest;
         let first = if again { asked.first } else { now };
         let served = now.saturating_sub(first) >= longest;
         let done = served && issuer::is_done(stream, longest);
-        let last = session::time();
+        let last = clock::now();
         ASKED.set(Asked {
             stream,
             first: if served { last } else { first },
@@ -328,7 +309,7 @@ extern "C" fn answer() -> u32 {
 }
 
 /// Where a call without a hook goes when the queue may have to be emptied first: to the driver, or to the error of a launch that was left behind. Called by
-/// `table::queue_gate`.
+/// `symbols::queue_gate`.
 pub extern "C" fn gate(at: u32) -> *const c_void {
     let at = at as usize;
     match before(at) {
@@ -420,20 +401,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_is_looked_into_leaves_nothing_behind() {
-        let said = |name: &'static str, value: &'static str| move |asked: &str| (asked == name).then(|| value.into());
-        assert!(!looked_into(|_| None));
-        assert!(looked_into(said("CUDA_LAUNCH_BLOCKING", "1")));
-        assert!(!looked_into(said("CUDA_LAUNCH_BLOCKING", "0")));
-        assert!(looked_into(said(
-            "CUDA_INJECTION64_PATH",
-            "/opt/nvidia/libToolsInjection64.so"
-        )));
-    }
-
-    #[test]
     fn everything_waits_but_what_is_harmless_and_what_sees_to_it_itself() {
-        let waiting = |name: &std::ffi::CStr| waits(crate::table::find(name).unwrap());
+        let waiting = |name: &std::ffi::CStr| waits(crate::driver::symbols::find(name).unwrap());
         for name in [
             c"cuMemFree_v2",
             c"cuMemcpyHtoDAsync_v2",
@@ -467,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_by_a_call_that_can_be_refused_and_ends_with_its_context() {
-        let at = |name: &std::ffi::CStr| crate::table::find(name).unwrap();
+        let at = |name: &std::ffi::CStr| crate::driver::symbols::find(name).unwrap();
         let (gives_back, may_fail, harmless) =
             (at(c"cuMemFree_v2"), at(c"cuMemcpyHtoDAsync_v2"), at(c"cuCtxGetCurrent"));
         let (here, elsewhere) = (0x1000, 0x2000);
@@ -500,7 +469,7 @@ mod tests {
 
     #[test]
     fn what_ends_something_is_told_from_what_does_not() {
-        let ends = |name: &std::ffi::CStr| ends_something(ENTRIES[crate::table::find(name).unwrap()].base);
+        let ends = |name: &std::ffi::CStr| ends_something(ENTRIES[crate::driver::symbols::find(name).unwrap()].base);
         for name in [
             c"cuMemFree_v2",
             c"cuMemFreeAsync_ptsz",

@@ -14,8 +14,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
-use crate::abi::CuDevice;
-use crate::real;
+use crate::driver::abi::CuDevice;
+use crate::driver::calls;
 
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.
 const MAJOR: i32 = 75;
@@ -102,7 +102,7 @@ pub fn asked(identity: Identity, handed: bool) {
 pub fn device_used(device: CuDevice) {
     let mut major = 0;
     // SAFETY: the out-parameter is valid.
-    let told = unsafe { real::cuDeviceGetAttribute(&mut major, MAJOR, device) }.ok();
+    let told = unsafe { calls::cuDeviceGetAttribute(&mut major, MAJOR, device) }.ok();
     // One that does not say how old it is was not tried.
     if (!told || major >= NEWER) && !ON_NEWER.swap(true, Ordering::SeqCst) {
         decide();

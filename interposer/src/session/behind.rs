@@ -3,20 +3,23 @@
 
 use std::sync::atomic::Ordering;
 
-use rustix::time::Timespec;
 use weft_protocol::Ns;
 use weft_protocol::lane::{Mode, flags};
 
 use super::copies::DEVICE_BANDWIDTH;
-use super::sampler::Look;
+use super::devices::session;
 use super::state::Session;
 use super::step::Step;
-use super::{LaunchInfo, Ticket, clock, devices, helper, peers, session, turn};
+use super::step::Ticket;
+use super::{devices, peers};
+use crate::client::clock;
+use crate::kernels::launch::LaunchInfo;
+use crate::profiler::Look;
 
 impl Session {
     /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.
     pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
-        let orders = &self.lane.orders;
+        let orders = &self.link.lane.orders;
         !launch.capturing
             && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Filler)
             && orders.flags.load(Ordering::Relaxed) & flags::PROFILE == 0
@@ -27,7 +30,7 @@ impl Session {
 
     /// As [`Session::before_launch`] for a launch that is counted already: goes through the gate in its turn.
     pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
-        let serving = self.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
+        let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
         let step = match self.mode() {
             Mode::Filler => self.fill_in_turn(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
             Mode::Holder => {
@@ -66,27 +69,27 @@ pub fn cost_of(launch: &LaunchInfo) -> Ns {
 
 /// What a fill or copy of so many bytes on the device is predicted to take.
 pub fn cost_of_bytes(bytes: u64) -> Ns {
-    devices::first().map_or(0, |session| session.slowed(bytes / DEVICE_BANDWIDTH))
+    devices::first().map_or(0, |session| session.link.slowed(bytes / DEVICE_BANDWIDTH))
 }
 
 /// A launch was left behind.
 pub fn left_behind() {
     if let Some(session) = devices::first() {
-        session.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
+        session.link.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A launch that nobody asked the session about goes into the queue: it is counted like any other.
 pub fn counted() {
     if let Some(session) = devices::first() {
-        session.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
+        session.link.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A launch that was left behind has failed.
 pub fn held_failed() {
     if let Some(session) = devices::first() {
-        session.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
+        session.link.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -106,20 +109,4 @@ pub fn hurry_by(time: Ns) {
     for session in devices::all() {
         session.hurry.store(time, Ordering::Relaxed);
     }
-}
-
-/// The time.
-pub fn time() -> Ns {
-    clock::now()
-}
-
-/// So long a nap.
-pub fn pause(ns: Ns) -> Timespec {
-    turn::nap(ns)
-}
-
-/// Starts a thread that no signal of the job reaches. False if it cannot be had.
-pub fn spawn(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> bool {
-    let thread = std::thread::Builder::new().name(name.into()).stack_size(stack);
-    helper::spawn(thread, body).is_ok()
 }

@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering;
 
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
-use super::gate::Want;
-use super::state::{Session, own_stream};
-use super::{Event, Stream, StreamOp, clock};
-use crate::trouble::{guarded, trip};
+use super::state::Session;
+use super::step::Want;
+use crate::client::clock;
+use crate::driver::stream::own_stream;
+use crate::driver::stream::{Event, Stream};
+use crate::driver::symbols::StreamOp;
+use crate::internal_error::{failpoint, guarded};
 
 /// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
 const SMALL_TRANSFER: u64 = 64 * 1024;
@@ -31,7 +34,7 @@ impl Session {
             self.tuning.event_recorded();
             return;
         }
-        self.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
+        self.link.lane.counters.transfers.fetch_add(1, Ordering::Relaxed);
         if mode == Mode::Alone || self.captures.load(Ordering::Acquire) != 0 {
             return;
         }
@@ -51,7 +54,7 @@ impl Session {
     }
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
-        trip("transfer");
+        failpoint("transfer");
         let (kernel, bandwidth) = match op {
             StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
             StreamOp::CopyOnDevice
@@ -60,7 +63,7 @@ impl Session {
             | StreamOp::EventWait
             | StreamOp::Other => (DEVICE_COPY, DEVICE_BANDWIDTH),
         };
-        let cost = self.slowed(bytes / bandwidth);
+        let cost = self.link.slowed(bytes / bandwidth);
         let own = own_stream(stream);
         let stirs = self.busy.is_idle();
         if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
@@ -77,11 +80,11 @@ impl Session {
         }
         let now = clock::now();
         if stirs {
-            self.write(Kind::Stir, now, 0, 0, stream as u64);
+            self.link.write(Kind::Stir, now, 0, 0, stream as u64);
         }
-        self.write(Kind::Transfer, now, kernel, cost, bytes);
+        self.link.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.busy.mark(own) {
-            self.fence_and_ring();
+            self.link.fence_and_ring();
         }
     }
 }

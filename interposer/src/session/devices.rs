@@ -17,12 +17,19 @@ use std::time::Duration;
 
 use weft_protocol::transport;
 
-use super::settings::Settings;
+use super::ends::Synced;
+use super::helper;
 use super::state::Session;
 use super::step::Step;
-use super::{Event, LaunchInfo, LaunchKind, PER_THREAD_STREAM, SESSION, Stream, StreamOp, Synced, clock, helper};
-use crate::hooks::capture;
-use crate::{memory, real};
+use crate::client::backing_mode;
+use crate::client::clock;
+use crate::client::settings::Settings;
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
+use crate::driver::symbols::StreamOp;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::thread;
 
 /// Devices of one process that have a session. The largest machines that are sold have sixteen.
 const MOST: usize = 16;
@@ -45,6 +52,16 @@ impl Where {
     pub const FIRST: Where = Where(0);
     /// None that has a session.
     const NOWHERE: Where = Where(u8::MAX);
+}
+
+/// The session, once there is one. Never freed. Null as well where there are several.
+pub(super) static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+
+#[inline]
+pub(super) fn session() -> Option<&'static Session> {
+    let session = SESSION.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box that [`super::begin`] stored and nothing ever frees.
+    unsafe { session.as_ref() }
 }
 
 #[derive(Debug)]
@@ -106,8 +123,8 @@ pub fn forget() {
         // SAFETY: null, or a leaked box that nothing ever frees.
         if let Some(parents) = unsafe { parents.as_ref() } {
             // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
-            parents.lane_place.clear();
-            parents.board_place.clear();
+            parents.link.lane_place.clear();
+            parents.link.board_place.clear();
         }
     }
     forget_contexts();
@@ -195,7 +212,7 @@ fn of_stream_among_several(stream: Stream) -> Where {
     }
     let mut context = 0;
     // SAFETY: the out-parameter is valid; the client vouches for the stream, which it is about to give the driver.
-    if !unsafe { real::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
+    if !unsafe { calls::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
         return of_current();
     }
     remembered(context).unwrap_or_else(|| learn(context, true))
@@ -217,16 +234,16 @@ fn learn(context: usize, elsewhere: bool) -> Where {
     let mut device = NONE;
     if elsewhere {
         // SAFETY: the driver just named this context as that of a living stream.
-        if !unsafe { real::cuCtxPushCurrent_v2(context) }.ok() {
+        if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
             return Where::NOWHERE;
         }
     }
     // SAFETY: the out-parameter is valid.
-    let asked = unsafe { real::cuCtxGetDevice(&mut device) };
+    let asked = unsafe { calls::cuCtxGetDevice(&mut device) };
     if elsewhere {
         let mut popped = 0;
         // SAFETY: the out-parameter is valid; the context was pushed above.
-        let _ = unsafe { real::cuCtxPopCurrent_v2(&mut popped) };
+        let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
     }
     let Some(place) = place_of(device).filter(|_| asked.ok()) else {
         return Where::NOWHERE;
@@ -255,7 +272,7 @@ pub fn of_new(device: i32) -> Option<&'static Session> {
     }
     let ordinal = &PLACES.first()?.device;
     let claimed = ordinal.compare_exchange(NONE, device, Ordering::AcqRel, Ordering::Acquire);
-    if claimed.is_ok() || claimed == Err(device) || memory::managed() {
+    if claimed.is_ok() || claimed == Err(device) || backing_mode::managed() {
         return Some(first);
     }
     let begun = clock::now();
@@ -263,7 +280,7 @@ pub fn of_new(device: i32) -> Option<&'static Session> {
         if clock::now().saturating_sub(begun) > PATIENCE {
             return None;
         }
-        super::thread::rest(Duration::from_millis(1));
+        thread::rest(Duration::from_millis(1));
     }
     let _turn = Turn;
     match place_of(device) {
@@ -288,7 +305,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         // The first session has seen to both.
         autostart: false,
         explicit: false,
-        ..first.settings.clone()
+        ..first.link.settings.clone()
     };
     let mut session = match Session::make(first.driver, settings) {
         Ok(session) => session,
@@ -297,7 +314,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
             return None;
         }
     };
-    session.further = count as u32;
+    session.admission.further = count as u32;
     session.captures = AtomicU32::new(first.captures.load(Ordering::Acquire));
     let session: &'static Session = Box::leak(Box::new(session));
     helper::start(session, transport::path::socket());

@@ -7,9 +7,22 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
 use super::busy::{Ended, Left};
-use super::state::{Session, own_stream};
-use super::{Stream, Synced, clock};
-use crate::trouble::{caught, trip, trips};
+use super::state::Session;
+use crate::client::clock;
+use crate::driver::stream::own_stream;
+use crate::driver::stream::{Event, Stream};
+use crate::internal_error::{caught, failpoint, fails_at};
+
+/// What a synchronising call that returned without error had waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synced {
+    /// All work of the context.
+    Context,
+    /// All work of one stream. A blocking copy counts as this for its stream.
+    Stream(Stream),
+    /// This event: work up to it.
+    Event(Event),
+}
 
 /// Whether the process has just become idle, and whether that is certain.
 #[inline(always)]
@@ -26,11 +39,11 @@ impl Session {
     #[inline(always)]
     pub fn synced(&self, what: Synced) {
         // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a holder's whole way here.
-        let mode = self.lane.orders.mode.load(Ordering::Relaxed);
+        let mode = self.link.lane.orders.mode.load(Ordering::Relaxed);
         match what {
             Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
             Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
-            _ if mode == Mode::Alone as u32 && !self.sampling() => {}
+            _ if mode == Mode::Alone as u32 && !self.link.sampling() => {}
             _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
             _ => {}
         }
@@ -40,7 +53,7 @@ impl Session {
     #[inline(never)]
     fn holder_synced(&self, stream: Stream) {
         let own = own_stream(stream);
-        if self.sampling() || trips("sync") || !self.busy.is_all(own) {
+        if self.link.sampling() || fails_at("sync") || !self.busy.is_all(own) {
             return self.synced_in_company(Synced::Stream(stream));
         }
         self.busy.end_all();
@@ -70,9 +83,9 @@ impl Session {
     /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
-        trip("sync");
-        if self.sampling() {
-            self.sampler.synced(self);
+        failpoint("sync");
+        if self.link.sampling() {
+            self.sampler_synced();
         }
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;
@@ -97,7 +110,7 @@ impl Session {
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
                 // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
-                self.lane.become_idle(now);
+                self.link.lane.become_idle(now);
             }
         } else if idle {
             self.holder_idle(now);
@@ -108,8 +121,8 @@ impl Session {
     #[inline(always)]
     fn holder_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);
-        self.lane.become_idle_fenced(now);
-        self.ring_idle();
+        self.link.lane.become_idle_fenced(now);
+        self.link.ring_idle();
     }
 
     #[inline(always)]

@@ -13,17 +13,18 @@
 #![forbid(unsafe_code)]
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
 use weft_protocol::credit::Leave;
-use weft_protocol::lane::{Kind, Mode, bells};
+use weft_protocol::lane::{Kind, Mode};
 
+use super::peers;
 use super::state::Session;
-use super::streams::Place;
-use super::turn::nap;
-use super::{Stream, clock, peers};
+use super::step::Want;
+use crate::client::clock;
+use crate::thread;
 
 /// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every 100 ms while anybody waits.
 const STANDSTILL: Ns = 300_000_000;
@@ -56,19 +57,6 @@ const PACE: Ns = 500_000;
 
 /// So often the device is asked meanwhile whether earlier work has ended: asking costs about 1 us.
 const ASK: Ns = 2_000;
-
-/// What is to go through.
-#[derive(Debug, Clone, Copy)]
-pub struct Want {
-    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_protocol::lane::HOST_COPY) or `DEVICE_COPY`.
-    pub kernel: u64,
-    /// Predicted time.
-    pub cost: Ns,
-    /// Where to.
-    pub stream: Stream,
-    /// The stream's account.
-    pub place: Place,
-}
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +91,7 @@ impl Session {
         let passes = peers::awaits(want.kernel);
         if passes {
             self.overdraw(want.cost);
-            self.lane.counters.unsplit.fetch_add(1, Ordering::Relaxed);
+            self.link.lane.counters.unsplit.fetch_add(1, Ordering::Relaxed);
         }
         passes
     }
@@ -111,7 +99,7 @@ impl Session {
     /// Whether the lease, if there is one, lets a launch go that takes so long, by the clock alone.
     #[inline]
     fn leaves(&self, takes: Ns, now: Ns) -> Leave {
-        match self.lane.orders.lease() {
+        match self.link.lane.orders.lease() {
             None => Leave::Now,
             Some(lease) => lease.leave(now, self.backlog(now), takes),
         }
@@ -121,7 +109,7 @@ impl Session {
     /// mark that is not reached has not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the clock.
     #[inline]
     fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> Leave {
-        match self.lane.orders.lease() {
+        match self.link.lane.orders.lease() {
             None => Leave::Now,
             Some(lease) => {
                 let backlog = self.backlog(now).max(self.streams.behind());
@@ -138,7 +126,7 @@ impl Session {
     /// By what time a launch that waits for the broker goes. `came_under`: until when the lease was that it came under. By that one it would have to end whatever it may take; a word that
     /// was told since knows of it.
     pub(super) fn waits_by(&self, want: &Want, came_under: Option<Ns>) -> Ns {
-        let until = self.lane.orders.lease().map(|lease| lease.until);
+        let until = self.link.lane.orders.lease().map(|lease| lease.until);
         match until == came_under {
             true => self.long(want.kernel, want.cost),
             false => want.cost,
@@ -148,7 +136,7 @@ impl Session {
     /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
-        let _whole = super::uncancelled();
+        let _whole = thread::uncancelled();
         let ticket = self.turn.take();
         let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == Leave::Now && self.take_credit(want.cost);
         let passed = if self.turn.come(ticket) && goes_on(clock::now()) {
@@ -164,16 +152,16 @@ impl Session {
     #[inline]
     fn take_credit(&self, cost: Ns) -> bool {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        self.lane.orders.take(self.board, cost)
+        self.link.lane.orders.take(self.link.board, cost)
     }
 
     /// Takes credit that is not there.
     fn overdraw(&self, cost: Ns) {
-        self.lane.orders.overdraw(i64::try_from(cost).unwrap_or(i64::MAX));
+        self.link.lane.orders.overdraw(i64::try_from(cost).unwrap_or(i64::MAX));
     }
 
     pub(super) fn longest_wait(&self) -> Ns {
-        match self.lane.orders.longest_wait.load(Ordering::Relaxed) {
+        match self.link.lane.orders.longest_wait.load(Ordering::Relaxed) {
             0 => DEFAULT_LONGEST_WAIT,
             wait => wait.min(UTMOST_WAIT),
         }
@@ -192,7 +180,7 @@ impl Session {
         } else {
             Passed::Expired
         };
-        let counters = &self.lane.counters;
+        let counters = &self.link.lane.counters;
         match passed {
             Passed::Credit => {}
             // It is reported as issued, so it is taken from the word like all else that is.
@@ -214,19 +202,19 @@ impl Session {
         if self.paced(want, arrived) {
             return Passed::Credit;
         }
-        let heartbeat = self.board.heartbeat.load(Ordering::Relaxed);
+        let heartbeat = self.link.board.heartbeat.load(Ordering::Relaxed);
         // A broker that stood still once is not waited for again until it moves.
         if self.standstill.load(Ordering::Relaxed) == u64::from(heartbeat) + 1 {
             return Passed::Standstill;
         }
-        let lane = self.lane;
+        let lane = self.link.lane;
         let reports = &lane.reports;
         reports.wanted_kernel.store(want.kernel, Ordering::Relaxed);
         reports.wanted_cost.store(want.cost, Ordering::Relaxed);
         reports.waiting_since.store(arrived, Ordering::Relaxed);
-        self.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
+        self.link.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
         reports.waiting.swap(1, Ordering::SeqCst);
-        self.ring();
+        self.link.ring();
         // From here on the end of what is on the device matters: mark it.
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
@@ -246,7 +234,7 @@ impl Session {
 
     /// Waits for the device alone, as long as a lease holds and not for long. True with the credit taken.
     fn paced(&self, want: &Want, arrived: Ns) -> bool {
-        let orders = &self.lane.orders;
+        let orders = &self.link.lane.orders;
         let cost = i64::try_from(want.cost).unwrap_or(i64::MAX);
         let mut marked = false;
         let mut asked: Ns = 0;
@@ -270,7 +258,7 @@ impl Session {
                 return true;
             }
             // A sign that has moved ends the lease, as does the broker.
-            let holds = orders.lease().is_some() && orders.holds(self.board);
+            let holds = orders.lease().is_some() && orders.holds(self.link.board);
             if !holds || now.saturating_sub(arrived) >= PACE || self.in_a_hurry(now) {
                 return false;
             }
@@ -302,19 +290,19 @@ impl Session {
 
     /// A short pause: spun where there are cores for it.
     fn rest(&self, wait: Ns) {
-        let spin = self.settings.spin;
+        let spin = self.link.settings.spin;
         if wait <= spin.max(ASK) && spin > 0 {
             std::hint::spin_loop();
         } else {
             // Nobody wakes this sleep; the last of it is spun.
-            super::thread::rest(std::time::Duration::from_nanos(
+            thread::rest(std::time::Duration::from_nanos(
                 wait.saturating_sub(spin).clamp(ASK, SHORTEST_NAP),
             ));
         }
     }
 
     fn sleep_for_credit(&self, want: &Want, arrived: Ns, deadline: Ns, longest: Ns, heartbeat: u32) -> Passed {
-        let orders = &self.lane.orders;
+        let orders = &self.link.lane.orders;
         let stuck_after = (longest / STUCK_PART).max(STUCK_LEAST);
         let mut asked = arrived;
         let came_under = orders.lease().map(|lease| lease.until);
@@ -332,7 +320,7 @@ impl Session {
             if now >= deadline || self.in_a_hurry(now) {
                 return Passed::Expired;
             }
-            if now.saturating_sub(arrived) < self.settings.spin {
+            if now.saturating_sub(arrived) < self.link.settings.spin {
                 std::hint::spin_loop();
                 continue;
             }
@@ -340,14 +328,16 @@ impl Session {
                 asked = now;
                 if self.ask_device(now) {
                     // The broker waits for this very news.
-                    self.ring();
+                    self.link.ring();
                 }
                 let progress = self.settle.progress().max(arrived.saturating_sub(stuck_after));
                 if now.saturating_sub(progress) > stuck_after && self.settle.awaits() {
                     return Passed::Stuck;
                 }
             }
-            if now.saturating_sub(arrived) > STANDSTILL && self.board.heartbeat.load(Ordering::Relaxed) == heartbeat {
+            if now.saturating_sub(arrived) > STANDSTILL
+                && self.link.board.heartbeat.load(Ordering::Relaxed) == heartbeat
+            {
                 self.standstill.store(u64::from(heartbeat) + 1, Ordering::Relaxed);
                 return Passed::Standstill;
             }
@@ -357,7 +347,7 @@ impl Session {
             };
             let length = length.min(deadline.saturating_sub(now));
             // Woken, interrupted or timed out: look again.
-            let _ = futex::wait(&orders.bell, Flags::empty(), bell, Some(&nap(length)));
+            let _ = futex::wait(&orders.bell, Flags::empty(), bell, Some(&clock::timespec(length)));
         }
     }
 
@@ -384,50 +374,14 @@ impl Session {
     #[inline(always)]
     pub fn report_settled(&self, gained: Ns, now: Ns) {
         if gained > 0 {
-            let lane = self.lane;
+            let lane = self.link.lane;
             lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
-            lane.orders.renew(&lane.reports, self.board);
+            lane.orders.renew(&lane.reports, self.link.board);
             // No more is left there than was not seen to end.
             let left = now.saturating_add(self.streams.outstanding());
             if self.free_at.load(Ordering::Relaxed) > left {
                 self.free_at.fetch_min(left, Ordering::Relaxed);
             }
-        }
-    }
-
-    /// Wakes the broker after plain stores.
-    pub fn fence_and_ring(&self) {
-        fence(Ordering::SeqCst);
-        self.ring();
-    }
-
-    /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word that the broker looks at by a sequentially consistent
-    /// read-modify-write, or fenced, so a broker that looks once more after it said that it sleeps sees what was reported.
-    #[inline]
-    pub fn ring(&self) {
-        if self.wants_ring() {
-            self.wake_broker();
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn wants_ring(&self) -> bool {
-        self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
-    }
-
-    /// The same where the process has become idle: that also wakes a broker that naps, because a filler waits for this very moment.
-    #[inline]
-    pub fn ring_idle(&self) {
-        if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {
-            self.wake_broker();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn wake_broker(&self) {
-        if self.lane.broker_sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE {
-            self.bell.ring();
         }
     }
 }

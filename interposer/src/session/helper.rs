@@ -5,10 +5,10 @@
 //! * It makes no driver call.
 //! * It alone uses the control channel, whose sends may block while a broker is stopped; the queue before it is bounded.
 //! * What a broker must know again after a restart (kernels, graphs, the device) is kept here.
-#![allow(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::mem::{self, MaybeUninit};
+use std::mem;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::Builder;
@@ -23,10 +23,11 @@ use weft_protocol::transport::client::{self, Attached, Channel};
 use weft_protocol::transport::path;
 use weft_protocol::transport::{Error, HANDSHAKE};
 
-use super::settings::Purpose;
 use super::state::Session;
-use super::turn::nap;
-use super::{autostart, clock};
+use crate::client::backing_mode;
+use crate::client::settings::Purpose;
+use crate::client::{autostart, clock};
+use crate::thread;
 
 /// `cuInit` waits so long for the first attempt: a broker that runs answers within a millisecond or two, one that must be started within 100.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
@@ -54,8 +55,8 @@ static TRIED: AtomicU32 = AtomicU32::new(0);
 pub fn start(session: &'static Session, path: PathBuf) {
     TRIED.store(0, Ordering::Relaxed);
     let thread = Builder::new().name("weft".into()).stack_size(STACK);
-    let spawned = spawn(thread, move || {
-        if crate::trouble::guarded(|| Helper::new(session, path).run()).is_none() {
+    let spawned = thread::spawn(thread, move || {
+        if crate::internal_error::guarded(|| Helper::new(session, path).run()).is_none() {
             // Without it nobody would notice the broker's death: let go.
             let_go(session);
         }
@@ -71,7 +72,7 @@ pub fn start(session: &'static Session, path: PathBuf) {
         if now >= deadline {
             return;
         }
-        let _ = futex::wait(&TRIED, Flags::PRIVATE, 0, Some(&nap(deadline - now)));
+        let _ = futex::wait(&TRIED, Flags::PRIVATE, 0, Some(&clock::timespec(deadline - now)));
     }
 }
 
@@ -80,43 +81,15 @@ fn done() {
     let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// Starts a thread that no signal of the job reaches.
-pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let before = block_signals();
-    let spawned = thread.spawn(body);
-    if let Some(before) = before {
-        restore_signals(&before);
-    }
-    spawned.map(|_| ())
-}
-
-/// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for [`restore_signals`].
-fn block_signals() -> Option<libc::sigset_t> {
-    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointer is to a local large enough for a set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: both pointers are to locals; the first was filled above.
-    let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: zeroed or filled by the call, a set is valid either way.
-    (result == 0).then_some(unsafe { before.assume_init() })
-}
-
-/// Undoes [`block_signals`].
-fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set is what pthread_sigmask said before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
-}
-
 /// No broker any more: launches pass through, waiting ones go. Only the helper calls it.
 fn let_go(session: &Session) {
-    let orders = &session.lane.orders;
+    let orders = &session.link.lane.orders;
     orders.mode.store(Mode::Free as u32, Ordering::Release);
     orders.bell.fetch_add(1, Ordering::AcqRel);
     // While the old memory is still there: a shared futex is found by its memory.
     let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
-    session.lane_place.clear();
-    session.board_place.clear();
+    session.link.lane_place.clear();
+    session.link.board_place.clear();
     session.standstill.store(0, Ordering::Relaxed);
 }
 
@@ -170,7 +143,7 @@ impl Helper {
         done();
         let mut next = Instant::now() + LATER;
         loop {
-            if self.session.further == 0 {
+            if self.session.admission.further == 0 {
                 // One line for the process, and one who draws it.
                 self.comparison.go_on();
             }
@@ -183,7 +156,10 @@ impl Helper {
             let now = Instant::now();
             if now < next || self.hopeless {
                 let pause = next.saturating_duration_since(now);
-                self.session.messages.wait(if self.hopeless { LATER } else { pause });
+                self.session
+                    .link
+                    .messages
+                    .wait(if self.hopeless { LATER } else { pause });
                 continue;
             }
             next = now + LATER;
@@ -192,7 +168,7 @@ impl Helper {
     }
 
     fn hello(&self) -> Hello {
-        let settings = &self.session.settings;
+        let settings = &self.session.link.settings;
         let command: Vec<String> = std::env::args_os()
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
@@ -215,7 +191,7 @@ impl Helper {
                 Ok(()) => return,
                 // A shared broker is started by whoever runs the machine.
                 Err(Error::NoBroker(path))
-                    if self.session.settings.autostart && left > SOON && !path::is_shared(&path) =>
+                    if self.session.link.settings.autostart && left > SOON && !path::is_shared(&path) =>
                 {
                     if starter.is_none() {
                         let started = autostart::start(&self.path);
@@ -250,7 +226,7 @@ impl Helper {
             why,
             Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User | Refusal::Unseen)
         );
-        let loud = (self.session.settings.explicit || certain) && !self.warned;
+        let loud = (self.session.link.settings.explicit || certain) && !self.warned;
         if loud {
             self.warned = true;
             log::warn!("this job runs as without weft: {why}");
@@ -271,22 +247,22 @@ impl Helper {
         let session = self.session;
         self.profiled = !costs.is_empty();
         for (hash, cost) in costs {
-            session.costs.set(hash, cost);
+            session.link.costs.set(hash, cost);
         }
         self.learn_graphs();
         // The new lane's books begin at zero: what went out under an earlier one is not this one's.
         session.streams.settle_all();
-        session.board_place.put(&board)?;
-        session.bell.hang(bell);
+        session.link.board_place.put(&board)?;
+        session.link.bell.hang(bell);
         // What the broker before this one gave stays this job's.
-        let share = session.place.share();
+        let share = session.admission.share();
         // The lane last: it brings the mode.
-        session.lane_place.put(&lane)?;
-        session.attachments.fetch_add(1, Ordering::AcqRel);
-        session.report_memory();
-        session.report_changes();
-        session.lane.reports.state.store(1, Ordering::Release);
-        session.messages.nudge();
+        session.link.lane_place.put(&lane)?;
+        session.link.attachments.fetch_add(1, Ordering::AcqRel);
+        session.admission.report_memory(&session.link);
+        session.admission.changes.report(&session.link);
+        session.link.lane.reports.state.store(1, Ordering::Release);
+        session.link.messages.nudge();
         let again = self.lost > 0;
         log::info!("attached to the broker at {} as client {client}", self.path.display());
         for (key, message) in &self.known {
@@ -295,10 +271,10 @@ impl Helper {
                 // What was free then is not what is free now.
                 (Key::Context, _) => continue,
                 (Key::Wants, ToBroker::Wants(wants)) => {
-                    wants.runs = session.runs(share);
+                    wants.runs = session.admission.runs(share);
                     // What was open then may be decided.
-                    wants.managed = crate::memory::managed();
-                    wants.either &= crate::memory::is_open();
+                    wants.managed = backing_mode::managed();
+                    wants.either &= backing_mode::is_open();
                 }
                 _ => {}
             }
@@ -316,9 +292,9 @@ impl Helper {
 
     /// Takes what the threads want told; sends it if there is a broker.
     fn carry(&mut self) {
-        let (waiting, dropped) = self.session.messages.take();
+        let (waiting, dropped) = self.session.link.messages.take();
         if dropped > 0 {
-            let counter = &self.session.lane.counters.dropped_messages;
+            let counter = &self.session.link.lane.counters.dropped_messages;
             counter.fetch_add(dropped, Ordering::Relaxed);
         }
         for message in waiting {
@@ -373,7 +349,7 @@ impl Helper {
             self.detach("it is gone");
             return;
         }
-        let wanted = self.session.messages.begins_to_hear();
+        let wanted = self.session.link.messages.begins_to_hear();
         while let Ok(Some(message)) = channel.receive() {
             match message {
                 ToClient::Warning(line) => log::warn!("{line}"),
@@ -390,22 +366,23 @@ impl Helper {
         }
         self.judge();
         let session = self.session;
-        session.messages.has_heard(wanted);
-        let filler = session.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
+        session.link.messages.has_heard(wanted);
+        let filler = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
         if filler {
             // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.
             let now = clock::now();
             let gained = session.settle.by_clock(&session.streams, now);
             session.report_settled(gained, now);
             if gained > 0 {
-                session.ring();
+                session.link.ring();
             }
         }
-        if session.sampling() {
-            session.sampler.tell_launches(session);
+        if session.link.sampling() {
+            session.tell_launches();
         }
         let nap = if filler { WATCH } else { GLANCE };
         session
+            .link
             .messages
             .wait(if mem::take(&mut self.asked) { SOON } else { nap });
     }
@@ -413,16 +390,16 @@ impl Helper {
     /// Says once how much of the job its profile knows: that of another job is used as readily as
     /// its own.
     fn judge(&mut self) {
-        let (session, counters) = (self.session, &self.session.lane.counters);
+        let (session, counters) = (self.session, &self.session.link.lane.counters);
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
-        let Some(called) = session.settings.profile.as_deref() else {
+        let Some(called) = session.link.settings.profile.as_deref() else {
             return;
         };
         if self.judged || !self.profiled || launches < fit::ENOUGH {
             return;
         }
         self.judged = true;
-        let knows = |hash: &u64| session.costs.get(*hash).is_some();
+        let knows = |hash: &u64| session.link.costs.get(*hash).is_some();
         let mut fit = fit::Fit::default();
         for message in self.known.values() {
             let known = match message {
@@ -442,7 +419,7 @@ impl Helper {
 
     /// The profile is of another GPU: no cost of it is used, in no sum either.
     fn forget_costs(&self) {
-        self.session.costs.forget();
+        self.session.link.costs.forget();
         self.session.longs.forget();
         self.session.sums.forget();
         self.learn_graphs();
@@ -469,7 +446,7 @@ impl Helper {
         }
         let text =
             format!("the broker let go ({why}); this job runs on as without weft and looks for a broker once a second");
-        if self.session.settings.explicit && self.lost == 1 {
+        if self.session.link.settings.explicit && self.lost == 1 {
             log::warn!("{text}");
         } else {
             log::info!("{text}");

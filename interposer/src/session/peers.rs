@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::names::index::Index;
+use crate::kernels::index::Index;
 
 /// Identities that are remembered, three quarters of this: NCCL has some dozens of kernels, in a few shapes each.
 const MOST: usize = 1 << 10;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_protocol::Ns;
 
-use super::driver::{Context, Driver, Event, Reached};
 use super::streams::{Place, Streams};
+use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::memory::away;
 
 /// So much predicted work goes on a stream between two events. An event costs about 1 us, so 1 % at most; the broker's view of what is
@@ -77,7 +77,7 @@ impl Settle {
     }
 
     /// Puts a mark behind what was launched to `stream` so far. The caller has made sure that nothing captures.
-    pub fn mark(&self, driver: &Driver, streams: &Streams, place: Place, stream: usize) {
+    pub fn mark(&self, driver: &EventCalls, streams: &Streams, place: Place, stream: usize) {
         if !place.own || !driver.has_events() {
             return;
         }
@@ -111,7 +111,7 @@ impl Settle {
     }
 
     /// Asks which marks were reached. Returns predicted work newly seen to have ended.
-    pub fn poll(&self, driver: &Driver, streams: &Streams, now: Ns, captures: bool) -> Ns {
+    pub fn poll(&self, driver: &EventCalls, streams: &Streams, now: Ns, captures: bool) -> Ns {
         let mut gained: Ns = 0;
         if !captures && let Ok(mut inside) = self.inside.try_lock() {
             gained = inside.poll(driver, streams);
@@ -149,7 +149,7 @@ impl Settle {
     }
 
     /// Whether this thread can ask the device now: the marks are of its context, and nobody else is asking.
-    pub fn asks(&self, driver: &Driver) -> bool {
+    pub fn asks(&self, driver: &EventCalls) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.context.is_some() && driver.current() == inside.context,
             Err(_) => false,
@@ -201,7 +201,7 @@ fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
 
 impl Inside {
     /// An event in the current context: a spare one, or a new one.
-    fn event(&mut self, driver: &Driver) -> Option<Event> {
+    fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         let context = driver.current()?;
         // Events belong to the first context that used the gate. A process with several is rare; the others settle by time.
         if *self.context.get_or_insert(context) != context {
@@ -218,14 +218,14 @@ impl Inside {
         Some(event)
     }
 
-    fn give_back(&mut self, driver: &Driver, event: Event) {
+    fn give_back(&mut self, driver: &EventCalls, event: Event) {
         match self.spare.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(event),
             None => driver.destroy(event),
         }
     }
 
-    fn poll(&mut self, driver: &Driver, streams: &Streams) -> Ns {
+    fn poll(&mut self, driver: &EventCalls, streams: &Streams) -> Ns {
         // Other contexts' events can not be asked safely from here.
         if self.marks.iter().all(Option::is_none) || driver.current() != self.context {
             return 0;
@@ -235,7 +235,7 @@ impl Inside {
         gained
     }
 
-    fn ask(&mut self, driver: &Driver, streams: &Streams, gained: &mut Ns) {
+    fn ask(&mut self, driver: &EventCalls, streams: &Streams, gained: &mut Ns) {
         // A stream's marks are reached in order: after one that is not, the later ones need no question.
         let mut waiting: u64 = 0;
         let mut order: [Option<Mark>; MARKS] = self.marks;

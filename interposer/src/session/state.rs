@@ -4,29 +4,29 @@
 //! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use weft_protocol::Ns;
-use weft_protocol::board::Board;
-use weft_protocol::lane::{DILATION_ONE, Kind, Lane, Mode, Record, flags};
-use weft_protocol::transport::{self, map::Place as Mapping};
+use weft_protocol::lane::{Kind, Mode, flags};
+use weft_protocol::transport;
 
-use super::bell::Bell;
 use super::busy::Busy;
-use super::costs::Costs;
-use super::driver::Driver;
-use super::gate::Want;
-use super::messages::Messages;
-use super::sampler::{Half, Look, Sampler};
-use super::settings::Settings;
 use super::settle::{QUANTUM, Settle};
-use super::step::{Rest, Step};
+use super::step::{Rest, Step, Want};
 use super::streams::{Account, Place, Streams};
 use super::tuning::Tuning;
 use super::turn::Turn;
-use super::{LaunchInfo, LaunchKind, PER_THREAD_STREAM, Stream, clock, thread};
-use crate::memory;
-use crate::trouble::{caught, guarded, trip, trips};
+use crate::admission::Admission;
+use crate::client::costs::Costs;
+use crate::client::link::Link;
+use crate::client::settings::Settings;
+use crate::client::{clock, deferral};
+use crate::driver::events::EventCalls;
+use crate::driver::stream::{Stream, own_stream};
+use crate::internal_error::{caught, failpoint, fails_at, guarded};
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::profiler::{Around, Half, Look, Sampler};
+use crate::thread;
 
 /// Credit for so many times the unmarked work is plenty.
 const PLENTY: Ns = 4;
@@ -34,20 +34,10 @@ const PLENTY: Ns = 4;
 /// The session.
 #[derive(Debug)]
 pub struct Session {
-    /// The lane, whatever is there now.
-    pub lane: &'static Lane,
-    /// The board, whatever is there now.
-    pub board: &'static Board,
-    /// Where the lane is.
-    pub lane_place: Mapping<Lane>,
-    /// Where the board is.
-    pub board_place: Mapping<Board>,
+    /// What ties it to the broker.
+    pub link: Link,
     /// The driver's functions.
-    pub driver: Driver,
-    /// What the environment asks for.
-    pub settings: Settings,
-    /// Predicted times.
-    pub costs: Costs,
+    pub driver: EventCalls,
     /// What kernels may well take that are charged much less, and whether there are any.
     pub longs: Costs,
     has_longs: AtomicBool,
@@ -65,14 +55,6 @@ pub struct Session {
     pub settle: Settle,
     /// Stage-1 samples.
     pub sampler: Sampler,
-    /// The broker's doorbell.
-    pub bell: Bell,
-    /// To the broker, not urgent.
-    pub messages: Messages,
-    /// Brokers attached to so far: each has errands of its own.
-    pub attachments: AtomicU64,
-    /// 0: of the process's first device; else of one that it uses besides.
-    pub further: u32,
     /// Captures under way in the process.
     pub captures: AtomicU32,
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
@@ -86,28 +68,17 @@ pub struct Session {
     /// The account of the stream to which a filler launched last.
     last_place: AtomicU32,
     /// Its place on the device.
-    pub place: super::seat::Place,
-    /// Device memory held.
-    memory: AtomicI64,
-    /// Managed memory that the job took by itself.
-    own_managed: AtomicI64,
+    pub admission: Admission,
     /// The streams with work.
     pub(super) busy: Busy,
 }
 
 impl Session {
     /// A session without a broker.
-    pub fn make(driver: Driver, settings: Settings) -> Result<Session, transport::Error> {
-        let lane_place = Mapping::reserve()?;
-        let board_place = Mapping::reserve()?;
+    pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::Error> {
         Ok(Session {
-            lane: lane_place.get(),
-            board: board_place.get(),
-            lane_place,
-            board_place,
+            link: Link::new(settings)?,
             driver,
-            settings,
-            costs: Costs::default(),
             longs: Costs::few(),
             has_longs: AtomicBool::new(false),
             never_switches: AtomicBool::new(false),
@@ -117,32 +88,20 @@ impl Session {
             streams: Streams::default(),
             settle: Settle::default(),
             sampler: Sampler::default(),
-            bell: Bell::default(),
-            messages: Messages::default(),
-            attachments: AtomicU64::new(0),
-            further: 0,
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
             free_at: AtomicU64::new(0),
             last_place: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
-            place: super::seat::Place::default(),
-            memory: AtomicI64::new(0),
-            own_managed: AtomicI64::new(0),
+            admission: Admission::default(),
             busy: Busy::default(),
         })
     }
 
     pub(super) fn mode(&self) -> Mode {
         // A number that is no mode means that the broker talks nonsense: behave as without it.
-        Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
-    }
-
-    /// Whether stage 1 goes on.
-    #[inline]
-    pub fn sampling(&self) -> bool {
-        self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
+        Mode::from_word(self.link.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
     #[inline]
@@ -150,7 +109,7 @@ impl Session {
         if hint != 0 {
             return hint;
         }
-        if let Some(cost) = self.costs.get(kernel) {
+        if let Some(cost) = self.link.costs.get(kernel) {
             return cost;
         }
         if kind == LaunchKind::Graph
@@ -158,7 +117,7 @@ impl Session {
         {
             return sum;
         }
-        self.lane.orders.unknown_cost.load(Ordering::Relaxed)
+        self.link.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
 
     /// What kernels may well take that are charged much less.
@@ -187,24 +146,11 @@ impl Session {
 
     /// A graph whose own duration was not learnt costs what its kernels cost together.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
-        let unknown = self.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
         let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
-            sum.saturating_add(self.costs.get(*kernel).unwrap_or(unknown))
+            sum.saturating_add(self.link.costs.get(*kernel).unwrap_or(unknown))
         });
         self.sums.set(hash, sum);
-    }
-
-    /// Writes a record into the lane.
-    #[inline]
-    pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
-        self.lane.record(Record {
-            kind,
-            thread: thread::mark(),
-            at,
-            kernel,
-            a,
-            b,
-        });
     }
 
     /// See [`super::before_launch`]. What is inlined into the hook is what a job without company costs; the rest is behind a call that also
@@ -215,7 +161,7 @@ impl Session {
         if mode == Mode::Free {
             return Step::NOTHING;
         }
-        let counters = &self.lane.counters;
+        let counters = &self.link.lane.counters;
         match launch.kind {
             LaunchKind::Kernel => counters.launches.fetch_add(1, Ordering::Relaxed),
             LaunchKind::Graph => counters.graph_launches.fetch_add(1, Ordering::Relaxed),
@@ -226,7 +172,7 @@ impl Session {
                 return Step::NOTHING;
             }
         }
-        let flags = self.lane.orders.flags.load(Ordering::Relaxed);
+        let flags = self.link.lane.orders.flags.load(Ordering::Relaxed);
         // Sampled in one launch of hundreds while the job serves: see `Sampler::due`.
         let serving = flags & flags::SAMPLE != 0;
         match mode {
@@ -265,7 +211,7 @@ impl Session {
 
     #[cold]
     fn count_odd(&self, capturing: bool, kernel: u64) {
-        let counters = &self.lane.counters;
+        let counters = &self.link.lane.counters;
         if capturing {
             counters.captured.fetch_add(1, Ordering::Relaxed);
         }
@@ -293,25 +239,26 @@ impl Session {
             capturing: false,
         };
         guarded(|| {
-            trip("sample");
-            self.sampler.before(self, &launch, look)
+            failpoint("sample");
+            self.sampler.before(self.around(), &launch, look)
         })
-        .unwrap_or(Step::NOTHING)
+        .flatten()
+        .map_or(Step::NOTHING, |half| Step::sampled(half.place, half.sequence))
     }
 
     /// [`Session::hold`] for what is launched most, where nothing has to be searched for: the same in the same order, in code that calls no other, so that it saves no
     /// registers, and cannot panic, so that nothing guards it.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
-        let orders = &self.lane.orders;
+        let orders = &self.link.lane.orders;
         let slowly = || self.hold(kernel, stream, LaunchKind::Kernel, 0);
         let Some(now) = clock::at_once() else { return slowly() };
         let sign = orders.sign.load(Ordering::Relaxed) as usize;
         let unknown = orders.unknown_cost.load(Ordering::Relaxed);
-        let Some(cost) = self.costs.at_once(kernel, unknown) else {
+        let Some(cost) = self.link.costs.at_once(kernel, unknown) else {
             return slowly();
         };
-        if trips("hold") {
+        if fails_at("hold") {
             return slowly();
         }
         // Last, because it changes something.
@@ -319,8 +266,8 @@ impl Session {
             return slowly();
         };
         self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
-        self.board.raise(sign);
-        if ends_silence && self.wants_ring() {
+        self.link.board.raise(sign);
+        if ends_silence && self.link.wants_ring() {
             return self.end_silence();
         }
         self.rested()
@@ -329,7 +276,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn end_silence(&self) -> bool {
-        self.wake_broker();
+        self.link.wake_broker();
         self.rested()
     }
 
@@ -349,16 +296,16 @@ impl Session {
     ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
-        trip("hold");
+        failpoint("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
-        let sign = self.lane.orders.sign.load(Ordering::Relaxed) as usize;
+        let sign = self.link.lane.orders.sign.load(Ordering::Relaxed) as usize;
         // Before the record: another thread's synchronisation in between must not tell that nothing is left.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
-        self.board.raise(sign);
+        self.link.board.raise(sign);
         if ends_silence {
-            self.ring();
+            self.link.ring();
         }
         self.rested()
     }
@@ -379,7 +326,7 @@ impl Session {
             LaunchKind::Kernel => Kind::Launch,
             LaunchKind::Graph => Kind::Graph,
         };
-        self.write(kind, now, kernel, cost, stream as u64);
+        self.link.write(kind, now, kernel, cost, stream as u64);
     }
 
     /// [`Session::fill`] for what is launched most.
@@ -403,7 +350,7 @@ impl Session {
     /// fifth where it ends a silence, and one look at the clock.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
-        trip("fill");
+        failpoint("fill");
         // Early, as in `hold_now`; once more where the launch has waited.
         let mut now = clock::now();
         let cost = self.cost(kernel, kind, hint);
@@ -416,7 +363,7 @@ impl Session {
             place,
         };
         if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) {
-            if !waits && crate::queue::leaves() {
+            if !waits && deferral::leaves() {
                 return Step::WAITS;
             }
             self.pass_in_turn(&want);
@@ -438,9 +385,11 @@ impl Session {
         let ends_silence = self.busy.mark(own_stream(want.stream));
         self.issue(want, now);
         self.launched(want.kernel, want.stream, kind, now, want.cost);
-        self.board.raise(self.lane.orders.sign.load(Ordering::Relaxed) as usize);
+        self.link
+            .board
+            .raise(self.link.lane.orders.sign.load(Ordering::Relaxed) as usize);
         if ends_silence {
-            self.ring();
+            self.link.ring();
         }
         Step::filler(want.place, now, self.rested())
     }
@@ -453,7 +402,7 @@ impl Session {
         // Two threads at once may lose one of the two costs: the device is then asked a little early.
         let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
         self.free_at.store(free, Ordering::Relaxed);
-        self.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
+        self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
 
     /// See [`super::after_launch`].
@@ -478,7 +427,7 @@ impl Session {
 
     #[cold]
     fn sampled(&self, half: Half, result: u32) {
-        guarded(|| self.sampler.after(self, half, result));
+        guarded(|| self.sampler.after(self.around(), half, result));
     }
 
     /// So much work is unmarked that it may be time for a mark.
@@ -489,18 +438,18 @@ impl Session {
 
     /// `elsewhere`: the launch before was to another stream.
     fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
-        trip("mark");
+        failpoint("mark");
         let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
         if result != 0 {
             return;
         }
         // With little credit left the next launch will wait for just these ends; with much of it nobody waits for them.
-        let left = u64::try_from(self.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
+        let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
         if unmarked < QUANTUM {
             // Who waits puts a mark where he is about to launch. A job that goes from stream to stream has its work on others then, where nobody may put one any more, and work without a
             // mark counts as ended some ms later.
             if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
-                let _whole = super::uncancelled();
+                let _whole = thread::uncancelled();
                 self.settle.mark(&self.driver, &self.streams, place, stream);
             }
             return;
@@ -509,80 +458,34 @@ impl Session {
             return;
         }
         // Only here: in a burst with plenty of credit each launch comes as far as this, and the two changes of the thread's state take 15 ns.
-        let _whole = super::uncancelled();
+        let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, place, stream);
         }
         self.ask_device(at);
     }
 
-    /// How many times slower than a real device this one is, where the broker was told so: a simulated one among more work than it has cores for.
-    pub fn stated_slowness(&self) -> Option<f64> {
-        match self.lane.orders.dilation.load(Ordering::Relaxed) {
-            0 | DILATION_ONE => None,
-            dilation => Some(f64::from(dilation) / f64::from(DILATION_ONE)),
+    /// What the sampler needs of it.
+    fn around(&self) -> Around<'_> {
+        Around {
+            link: &self.link,
+            driver: &self.driver,
+            captures: &self.captures,
         }
     }
 
-    /// What takes so long on a real device, on this one.
-    pub(super) fn slowed(&self, real: Ns) -> Ns {
-        match self.lane.orders.dilation.load(Ordering::Relaxed) {
-            0 | DILATION_ONE => real,
-            dilation => real.saturating_mul(u64::from(dilation)) / u64::from(DILATION_ONE),
-        }
+    /// What was sampled and not told yet is told: the process ends.
+    pub fn tell_samples(&self) {
+        self.sampler.farewell(self.around());
     }
 
-    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
-    /// is not any more.
-    pub fn memory_changed(&self, delta: i64, claimed: u64) {
-        self.memory.fetch_add(delta, Ordering::Relaxed);
-        self.place.settled(delta, claimed);
-        self.report_memory();
+    /// How often what was launched is told, as far as it was not.
+    pub fn tell_launches(&self) {
+        self.sampler.tell_launches(self.around());
     }
 
-    /// The job took managed memory by itself, or gave it back.
-    pub fn own_managed_changed(&self, delta: i64) {
-        self.own_managed.fetch_add(delta, Ordering::Relaxed);
-        self.report_memory();
-    }
-
-    /// Bytes of device memory held.
-    pub fn held(&self) -> u64 {
-        u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
-    /// Bytes of managed memory that the job took by itself.
-    pub fn own_managed(&self) -> u64 {
-        u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
-    /// Writes what is held into the lane.
-    pub fn report_memory(&self) {
-        let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
-        let counters = &self.lane.counters;
-        counters.memory.store(held, Ordering::Relaxed);
-        counters.memory_peak.fetch_max(held, Ordering::Relaxed);
-        counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
-        if memory::managed() {
-            counters
-                .managed
-                .store(memory::capacity::taken_of_all(), Ordering::Relaxed);
-            counters
-                .unmanaged
-                .store(memory::backing::left_plain(), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Tells the default streams of threads apart, which share a handle; the two names of the legacy one are one stream.
-#[inline(always)]
-pub fn own_stream(stream: Stream) -> usize {
-    // One comparison for the many streams that have a name of their own.
-    if stream.wrapping_sub(1) >= PER_THREAD_STREAM {
-        return stream;
-    }
-    match stream {
-        PER_THREAD_STREAM => (thread::mark() as usize) << 8 | 0xff,
-        _ => 0,
+    /// A synchronising call returned, in stage 1.
+    pub(super) fn sampler_synced(&self) {
+        self.sampler.synced(self.around());
     }
 }

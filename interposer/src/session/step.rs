@@ -4,6 +4,7 @@
 use weft_protocol::Ns;
 
 use super::streams::Place;
+use crate::driver::stream::Stream;
 
 /// What is left to do after a launch. Two plain words, so that it goes around the driver's call in registers: as an enum of its own it would be
 /// written to the stack in pieces and read as a whole, which stalls every launch by some four nanoseconds.
@@ -111,6 +112,38 @@ impl Step {
             _ => Rest::Nothing,
         }
     }
+}
+
+/// Goes from [`super::before_launch`] to [`super::after_launch`] of the same launch on the same thread.
+#[must_use]
+#[derive(Debug, Clone, Copy)]
+pub struct Ticket(pub(super) Step);
+
+impl Ticket {
+    /// The launch did not go: it has to wait at the gate, by [`super::before_held`].
+    #[inline(always)]
+    pub fn waits(self) -> bool {
+        self.0.waits()
+    }
+
+    /// Nothing is left to do after the launch.
+    #[inline(always)]
+    pub fn is_nothing(self) -> bool {
+        self.0.is_nothing()
+    }
+}
+
+/// What is to go through.
+#[derive(Debug, Clone, Copy)]
+pub struct Want {
+    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_protocol::lane::HOST_COPY) or `DEVICE_COPY`.
+    pub kernel: u64,
+    /// Predicted time.
+    pub cost: Ns,
+    /// Where to.
+    pub stream: Stream,
+    /// The stream's account.
+    pub place: Place,
 }
 
 #[cfg(test)]

@@ -7,24 +7,15 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex::{self, Flags};
-use rustix::time::Timespec;
 use weft_protocol::Ns;
 
-use super::clock;
+use crate::client::clock;
 
 /// The turns of one process.
 #[derive(Debug, Default)]
 pub struct Turn {
     next: AtomicU32,
     serving: AtomicU32,
-}
-
-/// A nap on a futex.
-pub fn nap(ns: Ns) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    }
 }
 
 impl Turn {
@@ -61,7 +52,12 @@ impl Turn {
                 return false;
             }
             // Woken, interrupted or timed out: look again.
-            let _ = futex::wait(&self.serving, Flags::PRIVATE, serving, Some(&nap(deadline - now)));
+            let _ = futex::wait(
+                &self.serving,
+                Flags::PRIVATE,
+                serving,
+                Some(&clock::timespec(deadline - now)),
+            );
         }
     }
 

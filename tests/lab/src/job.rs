@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weft_trace_format::{Call, Direction, Step, Trace, Until};
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
+use weft_trace_format::{Call, Direction, Step, Trace, Until};
 
 use crate::{Ns, random};
 

@@ -10,10 +10,11 @@ use weft_protocol::board::Board;
 use weft_protocol::control::{Refusal, ToBroker, ToClient};
 use weft_protocol::lane::{Mode, Reader};
 
-use super::super::settings::Settings;
+use super::super::helper;
 use super::super::state::Session;
-use super::super::{clock, helper};
 use super::{LONG, attached as played, fake, kernel, launch, until};
+use crate::client::clock;
+use crate::client::settings::Settings;
 
 const PATIENCE: Duration = Duration::from_nanos(LONG);
 
@@ -86,7 +87,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
 
     // Names go up, costs came down, credit counts.
     let id = some_kernel("axpy");
-    session.messages.put(ToBroker::Kernel {
+    session.link.messages.put(ToBroker::Kernel {
         hash: 7,
         id: id.clone(),
     });
@@ -97,7 +98,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
             id: id.clone()
         }
     );
-    assert_eq!(session.costs.get(8), Some(800));
+    assert_eq!(session.link.costs.get(8), Some(800));
 
     // They are of another GPU, it turns out: nothing of them is used any more, in sums of graphs neither.
     let graph = ToBroker::Graph {
@@ -105,7 +106,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
         kernels: vec![7, 8],
     };
     session.learn_graph(71, &[7, 8]);
-    session.messages.put(graph.clone());
+    session.link.messages.put(graph.clone());
     assert_eq!(next(&broker), graph);
     assert_eq!(session.sums.get(71), Some(1_500));
     assert_eq!(session.long(8, 800), 800);
@@ -120,8 +121,8 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     broker.sender.send(ToClient::ForgetCosts).expect("sent");
     until("it forgets", || session.sums.get(71) == Some(40_000));
     assert_eq!(session.long(8, 20_000), 20_000);
-    assert_eq!((session.costs.get(7), session.costs.get(8)), (None, None));
-    session.costs.set(7, 700);
+    assert_eq!((session.link.costs.get(7), session.link.costs.get(8)), (None, None));
+    session.link.costs.set(7, 700);
     broker.lane.orders.credit.fetch_add(1_000, Ordering::AcqRel);
     launch(session, &kernel(7, 0xe000));
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
@@ -139,12 +140,12 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     });
     assert!(clock::now() - before < LONG / 2);
     until("it is let go", || {
-        session.lane.orders.mode.load(Ordering::Acquire) == Mode::Free as u32
+        session.link.lane.orders.mode.load(Ordering::Acquire) == Mode::Free as u32
     });
     launch(session, &kernel(7, 0xe000));
 
     // A new broker learns what the old one knew, and the books begin at zero.
-    session.messages.put(ToBroker::Graph {
+    session.link.messages.put(ToBroker::Graph {
         hash: 70,
         kernels: vec![7, 8],
     });
@@ -179,7 +180,7 @@ fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
     // Nobody is there, and none is to be started: known at once, not after the whole patience.
     assert!(clock::now() - before < LONG / 2);
     launch(session, &kernel(7, 0xe100));
-    session.memory_changed(4096, 0);
+    session.admission.memory_changed(&session.link, 4096, 0);
     let host = Host::make().expect("a host");
     let mut listener = Listener::bind(&path).expect("bound");
     let broker = let_in(&mut listener, &host);
@@ -209,7 +210,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
     }
     starter.join().expect("no panic");
     assert_eq!(asked, 1);
-    assert_eq!(session.lane.orders.mode.load(Ordering::Relaxed), Mode::Free as u32);
+    assert_eq!(session.link.lane.orders.mode.load(Ordering::Relaxed), Mode::Free as u32);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::super::autostart;
 use super::until;
+use crate::client::autostart;
 
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")

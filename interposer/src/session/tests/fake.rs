@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::Mutex;
 
-use super::super::clock;
-use super::super::driver::Driver;
+use crate::client::clock;
+use crate::driver::events::EventCalls;
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Event {
@@ -143,8 +143,8 @@ extern "C" fn current(context: *mut usize) -> u32 {
 }
 
 /// A driver made of these.
-pub fn driver() -> Driver {
-    Driver::find(|name: &CStr| match name.to_bytes() {
+pub fn driver() -> EventCalls {
+    EventCalls::find(|name: &CStr| match name.to_bytes() {
         b"cuEventCreate" => Some(create as *mut ()),
         b"cuEventRecord" => Some(record as *mut ()),
         b"cuEventQuery" => Some(query as *mut ()),

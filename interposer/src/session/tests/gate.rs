@@ -6,14 +6,17 @@ use std::thread;
 use weft_protocol::credit::Lease;
 use weft_protocol::lane::{Kind, Mode, flags};
 
-use super::super::gate::Want;
-use super::super::{StreamOp, Synced, clock, peers};
+use super::super::ends::Synced;
+use super::super::peers;
+use super::super::step::Want;
 use super::{attached, fake, kernel, launch, until};
+use crate::client::clock;
+use crate::driver::symbols::StreamOp;
 
 #[test]
 fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
     let (session, mut broker) = attached(Mode::Filler);
-    session.costs.set(7, 300);
+    session.link.costs.set(7, 300);
     broker.grant(100_000);
     for _ in 0..10 {
         launch(session, &kernel(7, 0x1000));
@@ -31,7 +34,7 @@ fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
 fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
     const THREADS: u32 = 8;
     let (session, mut broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     thread::scope(|scope| {
         for number in 0..THREADS {
             scope.spawn(move || launch(session, &kernel(7, 0x2000 + number as usize * 0x100)));
@@ -62,7 +65,7 @@ fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
 #[test]
 fn a_wait_without_an_answer_ends_and_is_counted() {
     let (session, mut broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     broker.lane.orders.longest_wait.store(20_000_000, Ordering::Relaxed);
     let before = clock::now();
     launch(session, &kernel(7, 0x3000));
@@ -81,7 +84,7 @@ fn a_wait_without_an_answer_ends_and_is_counted() {
 #[test]
 fn those_behind_one_that_waits_wait_no_longer_than_it() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     broker.lane.orders.longest_wait.store(100_000_000, Ordering::Relaxed);
     thread::scope(|scope| {
         for number in 0..6 {
@@ -96,7 +99,7 @@ fn those_behind_one_that_waits_wait_no_longer_than_it() {
 #[test]
 fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     let orders = &broker.lane.orders;
     orders.signs.store(broker.board.above(5), Ordering::Release);
     orders.flags.store(flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release);
@@ -130,7 +133,7 @@ fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
 #[test]
 fn a_revoked_credit_stops_and_another_mode_lets_go() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     broker.grant(10_000);
     launch(session, &kernel(7, 0x5000));
     let left = broker.lane.orders.credit.swap(0, Ordering::AcqRel);
@@ -147,7 +150,7 @@ fn a_revoked_credit_stops_and_another_mode_lets_go() {
 #[test]
 fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
     let (session, mut broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     let raised = || broker.board.above(6);
     let before = raised();
     thread::scope(|scope| {
@@ -171,7 +174,7 @@ fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
 #[test]
 fn work_that_waits_for_a_later_launch_gets_it() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     let orders = &broker.lane.orders;
     // Stuck after an eighth, a second; seven lie between that and the bound.
     const STUCK: u64 = 1_000_000_000;
@@ -197,7 +200,7 @@ fn work_that_waits_for_a_later_launch_gets_it() {
 #[test]
 fn a_broker_that_stands_still_is_waited_for_once() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     for _ in 0..50 {
         // Each would wait half a minute; the first finds out, the others know.
         launch(session, &kernel(7, 0x7000));
@@ -218,8 +221,8 @@ fn a_broker_that_stands_still_is_waited_for_once() {
 fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() {
     const HOUR: u64 = 3_600_000_000_000;
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
-    session.costs.set(8, 1_000);
+    session.link.costs.set(7, 1_000);
+    session.link.costs.set(8, 1_000);
     session.know_long(&[(7, 3 * HOUR)]);
     let lease = |hours: u64| Lease {
         calm: clock::now() + HOUR * hours,
@@ -254,9 +257,9 @@ fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() 
 #[test]
 fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 60_000);
+    session.link.costs.set(7, 60_000);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-    session.bell.hang(bell.try_clone().expect("dup"));
+    session.link.bell.hang(bell.try_clone().expect("dup"));
     broker.grant(120_000);
     launch(session, &kernel(7, 0x8000));
     launch(session, &kernel(7, 0x8000));
@@ -280,7 +283,7 @@ fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
 #[test]
 fn a_synchronising_call_settles_and_tells() {
     let (session, mut broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(7, 1_000);
     broker.grant(1_000_000);
     launch(session, &kernel(7, 0x9000));
     launch(session, &kernel(7, 0x9100));
@@ -302,7 +305,7 @@ fn a_synchronising_call_settles_and_tells() {
 #[test]
 fn nothing_waits_and_no_event_is_made_while_something_captures() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 500_000);
+    session.link.costs.set(7, 500_000);
     broker.grant(10_000_000);
     session.captures.fetch_add(1, Ordering::AcqRel);
     let calls = fake::calls();
@@ -340,7 +343,7 @@ fn big_copies_are_charged_and_small_ones_pass() {
 #[test]
 fn a_burst_that_times_new_code_is_not_split() {
     let (session, broker) = attached(Mode::Filler);
-    session.costs.set(7, 1_000_000);
+    session.link.costs.set(7, 1_000_000);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
     // A burst is one within a time after the load: not in the system's, which a busy machine may
     // take from it.
@@ -376,8 +379,8 @@ fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
         COLLECTIVE,
         "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
     );
-    session.costs.set(COLLECTIVE, 3_000);
-    session.costs.set(7, 1_000);
+    session.link.costs.set(COLLECTIVE, 3_000);
+    session.link.costs.set(7, 1_000);
     assert!(session.may_leave_behind(&kernel(7, 0xd000)) && !session.may_leave_behind(&kernel(COLLECTIVE, 0xd000)));
     thread::scope(|scope| {
         scope.spawn(|| launch(session, &kernel(7, 0xd000)));

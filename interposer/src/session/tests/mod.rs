@@ -15,9 +15,10 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, Mode, Reader, Record};
 use weft_protocol::transport::map::{SharedBoard, SharedLane};
 
-use super::settings::Settings;
 use super::state::Session;
-use super::{LaunchInfo, LaunchKind, Stream};
+use crate::client::settings::Settings;
+use crate::driver::stream::Stream;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
 
 /// Far more than anything takes; a test that reaches it has failed.
 const LONG: Ns = 60_000_000_000;
@@ -86,8 +87,16 @@ fn attached(mode: Mode) -> (&'static Session, Broker) {
         reader: Reader::default(),
     };
     let copy = |memory: std::os::fd::BorrowedFd<'_>| memory.try_clone_to_owned().expect("dup");
-    session.board_place.put(&copy(broker.board.memory())).expect("mapped");
-    session.lane_place.put(&copy(broker.lane.memory())).expect("mapped");
+    session
+        .link
+        .board_place
+        .put(&copy(broker.board.memory()))
+        .expect("mapped");
+    session
+        .link
+        .lane_place
+        .put(&copy(broker.lane.memory()))
+        .expect("mapped");
     let orders = &broker.lane.orders;
     orders.sign.store(5, Ordering::Relaxed);
     orders.longest_wait.store(LONG / 2, Ordering::Relaxed);

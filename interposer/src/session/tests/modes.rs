@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering;
 
 use weft_protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
-use super::super::{SESSION, StreamOp, Synced, devices, in_child, session};
+use super::super::devices;
+use super::super::devices::{SESSION, session};
+use super::super::ends::Synced;
 use super::{attached, kernel, launch};
+use crate::driver::symbols::StreamOp;
 
 #[test]
 fn without_orders_nothing_is_written() {
@@ -41,7 +44,7 @@ fn alone_it_counts_and_writes_nothing() {
 fn a_broker_that_naps_is_rung_for_by_an_idle_holder_and_not_by_its_launches() {
     let (session, broker) = attached(Mode::Holder);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-    session.bell.hang(bell.try_clone().expect("dup"));
+    session.link.bell.hang(bell.try_clone().expect("dup"));
     let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
     let sleeps = &broker.lane.broker_sleeps;
     sleeps.store(bells::IDLE, Ordering::SeqCst);
@@ -75,9 +78,9 @@ fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
 fn a_holder_raises_its_sign_and_records_and_never_waits() {
     let (session, mut broker) = attached(Mode::Holder);
     broker.lane.orders.sign.store(2, Ordering::Relaxed);
-    session.costs.set(7, 70_000);
+    session.link.costs.set(7, 70_000);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-    session.bell.hang(bell.try_clone().expect("dup"));
+    session.link.bell.hang(bell.try_clone().expect("dup"));
     let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
     broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
     for _ in 0..3 {
@@ -162,29 +165,29 @@ fn two_streams_are_idle_when_both_are() {
 #[test]
 fn memory_is_held_given_back_and_its_peak_kept() {
     let (session, broker) = attached(Mode::Alone);
-    session.memory_changed(5_000, 0);
-    session.memory_changed(3_000, 0);
-    session.memory_changed(-7_000, 0);
+    session.admission.memory_changed(&session.link, 5_000, 0);
+    session.admission.memory_changed(&session.link, 3_000, 0);
+    session.admission.memory_changed(&session.link, -7_000, 0);
     let counters = &broker.lane.counters;
     assert_eq!(counters.memory.load(Ordering::Relaxed), 1_000);
     assert_eq!(counters.memory_peak.load(Ordering::Relaxed), 8_000);
-    session.memory_changed(-9_000, 0);
+    session.admission.memory_changed(&session.link, -9_000, 0);
     assert_eq!(counters.memory.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     let (parents, mut broker) = attached(Mode::Holder);
-    super::super::fork::watch(in_child);
+    crate::process::watch_forks(crate::lifecycle::in_child);
     devices::begin(parents);
     SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
     launch(parents, &kernel(7, 0));
     // SAFETY: the child makes system calls and atomic accesses only, then ends without running anything of the test's.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let free = session().is_none() && parents.lane.orders.mode.load(Ordering::Relaxed) == Mode::Free as u32;
+        let free = session().is_none() && parents.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Free as u32;
         launch(parents, &kernel(7, 0));
-        parents.lane.counters.troubles.store(99, Ordering::Relaxed);
+        parents.link.lane.counters.troubles.store(99, Ordering::Relaxed);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(if free { 0 } else { 1 }) };
     }
@@ -197,6 +200,9 @@ fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     SESSION.store(ptr::null_mut(), Ordering::Release);
     assert_eq!(broker.launches().len(), 1);
     assert_eq!(broker.lane.counters.troubles.load(Ordering::Relaxed), 0);
-    assert_eq!(parents.lane.orders.mode.load(Ordering::Relaxed), Mode::Holder as u32);
+    assert_eq!(
+        parents.link.lane.orders.mode.load(Ordering::Relaxed),
+        Mode::Holder as u32
+    );
     devices::forget();
 }

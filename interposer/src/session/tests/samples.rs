@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use weft_protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
 
-use super::super::clock::played::{self, Played};
+use super::super::ends::Synced;
 use super::super::state::Session;
-use super::super::{Synced, clock};
 use super::{Broker, LONG, attached, fake, kernel};
+use crate::client::clock;
+use crate::client::clock::played::{self, Played};
 
 /// A launch whose kernel runs that many device nanoseconds.
 fn run(session: &Session, hash: u64, stream: usize, time: u64) {
@@ -222,12 +223,12 @@ fn every_launch_is_counted_once_alone_and_beside_others() {
             fake::catch_up();
             session.synced(Synced::Context);
             if step % 9 == 0 {
-                session.sampler.tell_launches(session);
+                session.tell_launches();
             }
             read(&mut broker);
         }
-        session.sampler.farewell(session);
-        session.sampler.farewell(session);
+        session.tell_samples();
+        session.tell_samples();
         read(&mut broker);
         assert_eq!(counted.len(), 60, "{mode:?}");
         assert!(

@@ -10,7 +10,7 @@ use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
 
 use super::{attached, until};
-use crate::session::seat::{Beat, LATE};
+use crate::admission::{Beat, LATE};
 
 const BLOCK: u64 = 1 << 20;
 
@@ -24,30 +24,33 @@ fn no_claim_sees_a_block_twice() {
     let takes_turns = || {
         both.wait();
         for _ in 0..1_000_000 {
-            assert!(session.claim(BLOCK));
-            session.memory_changed(BLOCK as i64, BLOCK);
-            session.memory_changed(-(BLOCK as i64), 0);
+            assert!(session.admission.claim(&session.link, BLOCK));
+            session.admission.memory_changed(&session.link, BLOCK as i64, BLOCK);
+            session.admission.memory_changed(&session.link, -(BLOCK as i64), 0);
         }
     };
     thread::scope(|scope| {
         scope.spawn(takes_turns);
         scope.spawn(takes_turns);
     });
-    let (asked, dropped) = session.messages.take();
+    let (asked, dropped) = session.link.messages.take();
     assert!(
         asked.is_empty() && dropped == 0,
         "{} times more was asked for",
         asked.len()
     );
     // What was not had is no more on its way, and what is too much is asked for.
-    assert!(session.claim(2 * BLOCK));
-    session.unclaim(2 * BLOCK);
-    assert!(session.claim(2 * BLOCK));
-    session.memory_changed(2 * BLOCK as i64, 2 * BLOCK);
+    assert!(session.admission.claim(&session.link, 2 * BLOCK));
+    session.admission.unclaim(2 * BLOCK);
+    assert!(session.admission.claim(&session.link, 2 * BLOCK));
+    session
+        .admission
+        .memory_changed(&session.link, 2 * BLOCK as i64, 2 * BLOCK);
     thread::scope(|scope| {
-        scope.spawn(|| assert!(session.claim(1)));
+        scope.spawn(|| assert!(session.admission.claim(&session.link, 1)));
         let asks = || {
             session
+                .link
                 .messages
                 .take()
                 .0
@@ -59,8 +62,8 @@ fn no_claim_sees_a_block_twice() {
         seat.answers.fetch_add(1, Ordering::AcqRel);
         let _ = futex::wake(&seat.answers, Flags::empty(), u32::MAX >> 1);
     });
-    session.unclaim(1);
-    assert_eq!(session.held(), 2 * BLOCK);
+    session.admission.unclaim(1);
+    assert_eq!(session.admission.held(), 2 * BLOCK);
 }
 
 #[test]
@@ -71,6 +74,7 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
     let answers = || {
         until("more is asked for", || {
             session
+                .link
                 .messages
                 .take()
                 .0
@@ -83,9 +87,9 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
     };
     thread::scope(|scope| {
         // Far too much, and both refusals of it; meanwhile a little.
-        let large = scope.spawn(|| session.claim(1 << 50));
-        until("it is on its way", || session.place.wanted() > 1 << 49);
-        let small = scope.spawn(|| session.claim(BLOCK));
+        let large = scope.spawn(|| session.admission.claim(&session.link, 1 << 50));
+        until("it is on its way", || session.admission.wanted() > 1 << 49);
+        let small = scope.spawn(|| session.admission.claim(&session.link, BLOCK));
         answers();
         answers();
         assert!(!large.join().expect("no panic"), "there is not so much");
@@ -97,8 +101,8 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
         }
         assert!(small.join().expect("no panic"), "it has room for that");
     });
-    session.unclaim(BLOCK);
-    assert_eq!(session.held(), 0);
+    session.admission.unclaim(BLOCK);
+    assert_eq!(session.admission.held(), 0);
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use weft_trace_format::raw::{Record, Recording, What};
 
-use super::super::clock;
 use super::super::trace::recorder::{Call, Recorder, Ticket};
 use super::super::trace::writer::Writer;
 use super::fake;
+use crate::client::clock;
 
 const STREAM: usize = 0x7f00_7ace_0000;
 

@@ -2,5 +2,5 @@
 
 use super::atomic;
 
-#[path = "../../../../interposer/src/names/index.rs"]
+#[path = "../../../../interposer/src/kernels/index.rs"]
 pub mod index;

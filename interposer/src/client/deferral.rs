@@ -1,0 +1,45 @@
+//! Whether launches of this process may be deferred at a closed gate (`WEFT_QUEUE`).
+#![forbid(unsafe_code)]
+
+use std::sync::LazyLock;
+
+use super::backing_mode;
+
+/// Whether launches may be left behind at all, or may come to be: not those of a job on managed memory, nor those of a job that somebody looks into by its launches ([`looked_into`]).
+pub fn on() -> bool {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| {
+        let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let wanted = said("WEFT_QUEUE").is_none_or(|queue| queue != "off" && queue != "0");
+        wanted && !looked_into(said)
+    });
+    *WANTED && !backing_mode::managed()
+}
+
+/// Whether a launch is to return when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, to find the line that fails), or a profiler was put into the job (Nsight, compute-sanitizer): it holds a
+/// kernel against the call and the thread that made it.
+fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
+    let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
+    blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()
+}
+
+/// Whether launches are left behind now: while it is open what the job's memory is ([`backing_mode::is_open`]) its hooks are those of managed jobs, which wait at the gate themselves.
+pub fn leaves() -> bool {
+    on() && !backing_mode::is_open()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_is_looked_into_leaves_nothing_behind() {
+        let said = |name: &'static str, value: &'static str| move |asked: &str| (asked == name).then(|| value.into());
+        assert!(!looked_into(|_| None));
+        assert!(looked_into(said("CUDA_LAUNCH_BLOCKING", "1")));
+        assert!(!looked_into(said("CUDA_LAUNCH_BLOCKING", "0")));
+        assert!(looked_into(said(
+            "CUDA_INJECTION64_PATH",
+            "/opt/nvidia/libToolsInjection64.so"
+        )));
+    }
+}

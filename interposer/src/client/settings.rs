@@ -1,0 +1,288 @@
+//! What the environment asks for. Pure: variables in, settings and complaints out.
+//!
+//! A complaint is one line that says what is wrong, where, and what to do; the job runs on with what is said there.
+#![forbid(unsafe_code)]
+
+use weft_protocol::{Ns, PRIORITIES, amount};
+
+use super::backing_mode::{Backing, VARIABLE};
+
+/// The priority of a job that asks for none.
+pub const DEFAULT_PRIORITY: u8 = 5;
+
+/// The priority of a job that asks for one that does not exist. The lowest: a typing error may slow the job that has it, never a more
+/// important one.
+const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
+
+/// Spinning at the gate before sleeping: a sleeping core takes 25-65 us to wake, so less than one wake-up.
+const SPIN: Ns = 20_000;
+
+/// No use in spinning longer.
+const LONGEST_SPIN: Ns = 10_000_000;
+
+/// With so few cores a spinning thread keeps the one it waits for from running.
+const FEW_CORES: usize = 2;
+
+/// Where evidence comes from.
+pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
+
+/// Where evidence comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The simulated GPU's ledger, where there is one.
+    Ledger,
+    /// The host's page table.
+    Residency,
+}
+
+impl Source {
+    /// What a value of [`EVIDENCE_FROM`] means.
+    pub fn parse(text: Option<&str>) -> Result<Source, String> {
+        match text.map(str::trim) {
+            None | Some("" | "auto" | "ledger") => Ok(Source::Ledger),
+            Some("residency") => Ok(Source::Residency),
+            Some(other) => Err(format!(
+                "{EVIDENCE_FROM}={other} is none of auto, ledger, residency; taken as auto"
+            )),
+        }
+    }
+}
+
+/// What weft is to do in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Take part in the sharing.
+    Serve,
+    /// Take stage-1 samples.
+    Profile,
+    /// Nothing: every call passes through.
+    Off,
+}
+
+/// The settings of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `WEFT_MODE`.
+    pub purpose: Purpose,
+    /// `WEFT_PRIORITY`.
+    pub priority: u8,
+    /// `WEFT_PROFILE`.
+    pub profile: Option<String>,
+    /// `WEFT_AUTOSTART`: whether a missing broker is started.
+    pub autostart: bool,
+    /// `WEFT_SPIN_NS`: how long a filler spins at the gate before it sleeps.
+    pub spin: Ns,
+    /// `WEFT_MEMORY`: bytes that the job takes at its peak.
+    pub memory: Option<u64>,
+    /// `WEFT_DURATION`: short, medium or long.
+    pub duration: Option<String>,
+    /// `WEFT_WAIT=SECONDS`: how long it waits for memory at most.
+    pub wait: Option<Ns>,
+    /// `WEFT_WAIT=no`: where it would wait for memory it ends.
+    pub no_wait: bool,
+    /// `WEFT_GANG`: what the processes of one job have in common.
+    pub gang: String,
+    /// `LOCAL_WORLD_SIZE`, which torchrun sets: how many of them use a device.
+    pub processes: u32,
+    /// `WEFT_USER`: who shares fairly with whom.
+    pub user: String,
+    /// The user asked for something that only a broker can give, so its absence is worth a warning.
+    pub explicit: bool,
+}
+
+impl Settings {
+    /// Reads the variables through `variable`.
+    pub fn read(variable: impl Fn(&str) -> Option<String>, cores: usize) -> (Settings, Vec<String>) {
+        let mut complaints = Vec::new();
+        let variable = |name: &str| {
+            variable(name)
+                .map(|value| value.trim().to_string())
+                .filter(|value| !value.is_empty())
+        };
+
+        let purpose = match variable("WEFT_MODE").as_deref() {
+            None | Some("serve") => Purpose::Serve,
+            Some("profile") => Purpose::Profile,
+            Some("off") => Purpose::Off,
+            Some(other) => {
+                complaints.push(format!(
+                    "WEFT_MODE={other} is none of serve, profile, trace, off; taken as serve"
+                ));
+                Purpose::Serve
+            }
+        };
+        let asked = variable("WEFT_PRIORITY");
+        let priority = match asked.as_deref().map(|text| (text, text.parse::<u8>())) {
+            None => DEFAULT_PRIORITY,
+            Some((_, Ok(priority))) if usize::from(priority) < PRIORITIES => priority,
+            Some((text, _)) => {
+                complaints.push(format!(
+                    "WEFT_PRIORITY={text} is no whole number from 0 (most important) to 9; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
+                ));
+                PRIORITY_OF_A_MISTAKE
+            }
+        };
+        let autostart = match variable("WEFT_AUTOSTART").as_deref() {
+            None | Some("1") => true,
+            Some("0") => false,
+            Some(other) => {
+                complaints.push(format!("WEFT_AUTOSTART={other} is neither 0 nor 1; taken as 1"));
+                true
+            }
+        };
+        if let Some(socket) = variable("WEFT_SOCKET").filter(|socket| !socket.starts_with('/')) {
+            complaints.push(format!(
+                "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
+            ));
+        }
+        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN };
+        let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
+            None => usual_spin,
+            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN),
+            Some((Err(_), text)) => {
+                complaints.push(format!(
+                    "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
+                ));
+                usual_spin
+            }
+        };
+        if let Err(complaint) = Backing::parse(variable(VARIABLE).as_deref()) {
+            complaints.push(complaint);
+        }
+        if let Err(complaint) = Source::parse(variable(EVIDENCE_FROM).as_deref()) {
+            complaints.push(complaint);
+        }
+        let profile = variable("WEFT_PROFILE");
+        let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
+            Ok(bytes) => Some(bytes),
+            Err(complaint) => {
+                complaints.push(format!("WEFT_MEMORY: {complaint}; taken as not said"));
+                None
+            }
+        });
+        let duration = variable("WEFT_DURATION").filter(|text| {
+            let known = matches!(text.as_str(), "short" | "medium" | "long");
+            if !known {
+                complaints.push(format!(
+                    "WEFT_DURATION={text} is none of short, medium, long; taken as not said"
+                ));
+            }
+            known
+        });
+        let asked_wait = variable("WEFT_WAIT");
+        let no_wait = asked_wait.as_deref() == Some("no");
+        let wait = asked_wait
+            .filter(|_| !no_wait)
+            .and_then(|text| match text.parse::<u64>() {
+                Ok(seconds) => Some(seconds.saturating_mul(1_000_000_000)),
+                Err(_) => {
+                    complaints.push(format!(
+                        "WEFT_WAIT={text} is neither a whole number of seconds nor no; taken as without end"
+                    ));
+                    None
+                }
+            });
+        let gang = variable("WEFT_GANG").unwrap_or_default();
+        let processes = variable("LOCAL_WORLD_SIZE")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(1);
+        let user = variable("WEFT_USER").unwrap_or_default();
+        let explicit = asked.is_some() || profile.is_some() || memory.is_some() || purpose == Purpose::Profile;
+        let settings = Settings {
+            purpose,
+            priority,
+            profile,
+            autostart,
+            spin,
+            memory,
+            duration,
+            wait,
+            no_wait,
+            gang,
+            processes,
+            user,
+            explicit,
+        };
+        (settings, complaints)
+    }
+
+    /// From this process's environment.
+    pub fn of_process() -> (Settings, Vec<String>) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Settings::read(
+            |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+            cores,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> (Settings, Vec<String>) {
+        let find = |name: &str| {
+            variables
+                .iter()
+                .find(|(other, _)| *other == name)
+                .map(|(_, value)| value.to_string())
+        };
+        Settings::read(find, 8)
+    }
+
+    #[test]
+    fn nothing_set_is_nothing_said() {
+        let (settings, complaints) = read(&[("WEFT_PRIORITY", ""), ("WEFT_PROFILE", " ")]);
+        assert_eq!(complaints, [""; 0]);
+        assert_eq!(settings.priority, DEFAULT_PRIORITY);
+        assert_eq!(settings.purpose, Purpose::Serve);
+        assert_eq!(settings.profile, None);
+        assert!(settings.autostart && !settings.explicit);
+        assert_eq!(settings.spin, SPIN);
+    }
+
+    #[test]
+    fn what_is_set_is_taken() {
+        let (settings, complaints) = read(&[
+            ("WEFT_PRIORITY", "0"),
+            ("WEFT_PROFILE", "resnet"),
+            ("WEFT_MODE", "profile"),
+            ("WEFT_AUTOSTART", "0"),
+            ("WEFT_SPIN_NS", "99999999999"),
+        ]);
+        assert_eq!(complaints, [""; 0]);
+        assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
+        assert_eq!(settings.profile.as_deref(), Some("resnet"));
+        assert!(!settings.autostart && settings.explicit);
+        assert_eq!(settings.spin, LONGEST_SPIN);
+    }
+
+    #[test]
+    fn a_wrong_priority_is_told_and_can_hurt_nobody() {
+        for wrong in ["abc", "12", "-1", "10", "3.5", "256"] {
+            let (settings, complaints) = read(&[("WEFT_PRIORITY", wrong)]);
+            assert_eq!(settings.priority, 9, "{wrong}");
+            let [complaint] = complaints.as_slice() else {
+                panic!("{complaints:?}")
+            };
+            assert!(complaint.contains(&format!("WEFT_PRIORITY={wrong}")), "{complaint}");
+            assert!(complaint.contains("0 (most important) to 9"), "{complaint}");
+        }
+        let (_, complaints) = read(&[
+            ("WEFT_MODE", "on"),
+            ("WEFT_AUTOSTART", "no"),
+            ("WEFT_SPIN_NS", "fast"),
+            ("WEFT_BACKING", "all"),
+            ("WEFT_MEMORY", "much"),
+            ("WEFT_DURATION", "eternal"),
+            ("WEFT_WAIT", "a while"),
+        ]);
+        assert_eq!(complaints.len(), 7);
+    }
+
+    #[test]
+    fn few_cores_do_not_spin() {
+        let (settings, _) = Settings::read(|_| None, 2);
+        assert_eq!(settings.spin, 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! The few driver functions that deal with events, and what must be known to call them safely.
+//!
+//! All are optional: a driver that lacks one gets no events of ours, and work then counts as ended when its predicted time is over. Calls go
+//! straight to the real driver, never through our own hooks. The job's own results are never touched: a failed call of ours is our trouble alone.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+
+/// A CUevent.
+pub type Event = usize;
+/// A CUcontext.
+pub type Context = usize;
+
+type Create = unsafe extern "C" fn(*mut Event, u32) -> u32;
+type Record = unsafe extern "C" fn(Event, usize) -> u32;
+type OfEvent = unsafe extern "C" fn(Event) -> u32;
+type Elapsed = unsafe extern "C" fn(*mut f32, Event, Event) -> u32;
+type Current = unsafe extern "C" fn(*mut Context) -> u32;
+type Exchange = unsafe extern "C" fn(*mut u32) -> u32;
+
+/// CUDA_SUCCESS.
+const SUCCESS: u32 = 0;
+/// CUDA_ERROR_NOT_READY.
+const NOT_READY: u32 = 600;
+/// CU_EVENT_DISABLE_TIMING.
+const DISABLE_TIMING: u32 = 2;
+/// CU_EVENT_DEFAULT.
+const TIMING: u32 = 0;
+/// CU_STREAM_CAPTURE_MODE_RELAXED: "potentially unsafe" calls of this thread do not end another thread's capture.
+const RELAXED: u32 = 2;
+
+/// Whether an event was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reached {
+    /// Yes.
+    Yes,
+    /// Not yet.
+    NotYet,
+    /// The driver does not want to say; the event is of no use any more.
+    Never,
+}
+
+/// The functions, as far as the driver has them.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct EventCalls {
+    create: Option<Create>,
+    record: Option<Record>,
+    query: Option<OfEvent>,
+    destroy: Option<OfEvent>,
+    elapsed: Option<Elapsed>,
+    current: Option<Current>,
+    exchange: Option<Exchange>,
+}
+
+/// One field of [`EventCalls`] from a looked-up address.
+macro_rules! function {
+    ($find:ident, $type:ty, $($name:literal),+) => {
+        None$(.or_else(|| $find($name)))+.map(|address: *mut ()| {
+            // SAFETY: the address is that of the driver's function of this name, whose public prototype the type repeats.
+            unsafe { std::mem::transmute::<*mut (), $type>(address) }
+        })
+    };
+}
+
+impl EventCalls {
+    /// Looks them up. `find` answers with the real driver's own functions.
+    pub fn find(find: impl Fn(&CStr) -> Option<*mut ()>) -> EventCalls {
+        EventCalls {
+            create: function!(find, Create, c"cuEventCreate"),
+            record: function!(find, Record, c"cuEventRecord"),
+            query: function!(find, OfEvent, c"cuEventQuery"),
+            destroy: function!(find, OfEvent, c"cuEventDestroy_v2", c"cuEventDestroy"),
+            elapsed: function!(find, Elapsed, c"cuEventElapsedTime_v2", c"cuEventElapsedTime"),
+            current: function!(find, Current, c"cuCtxGetCurrent"),
+            exchange: function!(find, Exchange, c"cuThreadExchangeStreamCaptureMode"),
+        }
+    }
+
+    /// Whether events can be used at all.
+    pub fn has_events(&self) -> bool {
+        self.create.is_some() && self.record.is_some() && self.query.is_some() && self.current.is_some()
+    }
+
+    /// Whether times can be taken.
+    pub fn has_times(&self) -> bool {
+        self.has_events() && self.elapsed.is_some()
+    }
+
+    /// The calling thread's context. `None` if it has none.
+    pub fn current(&self) -> Option<Context> {
+        let mut context = 0;
+        // SAFETY: the pointer is to a local that lives through the call.
+        let result = unsafe { self.current?(&raw mut context) };
+        (result == SUCCESS && context != 0).then_some(context)
+    }
+
+    /// A new event in the current context, with a time or (cheaper) without.
+    pub fn create(&self, timing: bool) -> Option<Event> {
+        let mut event = 0;
+        let flags = if timing { TIMING } else { DISABLE_TIMING };
+        // SAFETY: the pointer is to a local that lives through the call.
+        let result = unsafe { self.create?(&raw mut event, flags) };
+        (result == SUCCESS && event != 0).then_some(event)
+    }
+
+    /// Records an event of [`EventCalls::create`] into a stream that the calling thread is just launching to.
+    pub fn record(&self, event: Event, stream: usize) -> bool {
+        let Some(record) = self.record else { return false };
+        // SAFETY: the event is ours and lives (`context_ending` makes us forget it); the caller of the hook vouches for the stream.
+        let result = unsafe { record(event, stream) };
+        result == SUCCESS
+    }
+
+    /// Whether an event of ours was reached.
+    pub fn query(&self, event: Event) -> Reached {
+        let Some(query) = self.query else { return Reached::Never };
+        // SAFETY: the event is ours and lives (`context_ending` makes us forget it).
+        match unsafe { query(event) } {
+            SUCCESS => Reached::Yes,
+            NOT_READY => Reached::NotYet,
+            _ => Reached::Never,
+        }
+    }
+
+    /// Gives an event back.
+    pub fn destroy(&self, event: Event) {
+        let Some(destroy) = self.destroy else { return };
+        // SAFETY: the event is ours, lives, and is given back once.
+        let _ = unsafe { destroy(event) };
+    }
+
+    /// Device nanoseconds between two reached events.
+    pub fn elapsed(&self, from: Event, to: Event) -> Option<f64> {
+        let mut milliseconds = 0f32;
+        // SAFETY: the pointer is to a local that lives through the call; both events are ours and live.
+        let result = unsafe { self.elapsed?(&raw mut milliseconds, from, to) };
+        (result == SUCCESS && milliseconds.is_finite()).then(|| f64::from(milliseconds) * 1e6)
+    }
+
+    /// Runs driver calls of ours such that they can not end a capture that another thread has begun in the meantime.
+    pub fn relaxed<T>(&self, calls: impl FnOnce() -> T) -> T {
+        let Some(exchange) = self.exchange else { return calls() };
+        let mut mode = RELAXED;
+        // SAFETY: the pointer is to a local that lives through the call.
+        let result = unsafe { exchange(&raw mut mode) };
+        let done = calls();
+        if result == SUCCESS {
+            // SAFETY: as above; `mode` now holds what the thread had before.
+            let _ = unsafe { exchange(&raw mut mode) };
+        }
+        done
+    }
+}

@@ -1,0 +1,181 @@
+//! Opens the real driver, once, at the first call of a driver function.
+//!
+//! Never in a constructor: the preload is inherited by every shell, compiler and helper a job starts. Always by absolute
+//! path: asking for `libcuda.so.1` by name finds us. Never ourselves, however many names and copies of us lie on the library
+//! path. The handle is never closed.
+
+mod cache;
+mod search;
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::driver::linker::{elf, next, ourselves};
+use crate::report;
+
+/// The opened driver.
+#[derive(Debug)]
+pub struct Library {
+    /// What `dlopen` returned. Kept as a number: it is never closed, so it is valid for good.
+    handle: usize,
+    path: PathBuf,
+}
+
+/// What [`driver`] found.
+#[derive(Debug, Clone, Copy)]
+pub enum Driver {
+    /// It is open.
+    Open(&'static Library),
+    /// There is none. Said on stderr once.
+    Missing,
+    /// This very thread is opening it: the driver's own constructors called one of our entry points.
+    Opening,
+}
+
+/// Why there is no driver.
+#[derive(Debug)]
+enum Error {
+    /// Nothing of that name anywhere.
+    NotFound,
+    /// The only one of that name is this library.
+    Ourselves(PathBuf),
+    /// Something was there and could not be opened.
+    NotOpened(PathBuf, String),
+}
+
+static OPENED: OnceLock<Option<Library>> = OnceLock::new();
+
+thread_local! {
+    /// Is this thread opening the driver?
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The driver, opened if this is the first call.
+///
+/// Threads whose first calls come at once open it each for itself (the linker gives all of them the same handle) and the first to be
+/// done counts. None may wait for another: the other may wait for the linker's lock, which a thread in a constructor holds.
+pub fn driver() -> Driver {
+    if OPENED.get().is_none() {
+        if OPENING.get() {
+            return Driver::Opening;
+        }
+        OPENING.set(true);
+        report::start();
+        let library = open();
+        OPENING.set(false);
+        let (library, why) = match library {
+            Ok(library) => (Some(library), None),
+            Err(error) => (None, Some(error)),
+        };
+        if OPENED.set(library).is_ok() {
+            match (opened(), why) {
+                (_, Some(error)) => report::always(&explain(&error)),
+                (Some(library), None) => log::debug!("driver: {}", library.path.display()),
+                (None, None) => {}
+            }
+        }
+    }
+    opened().map_or(Driver::Missing, Driver::Open)
+}
+
+/// The driver, if it is open already.
+pub fn opened() -> Option<&'static Library> {
+    OPENED.get().and_then(Option::as_ref)
+}
+
+impl Library {
+    /// The driver's own function of that name.
+    pub fn symbol(&self, name: &CStr) -> Option<*mut ()> {
+        // SAFETY: the handle came from dlopen and is never closed; the name is a C string.
+        let found = unsafe { next::dlsym(self.handle as *mut c_void, name.as_ptr()) };
+        (!found.is_null()).then_some(found.cast())
+    }
+
+    /// Is this the handle a client got for the driver?
+    pub fn is(&self, handle: *mut c_void) -> bool {
+        self.handle == handle as usize
+    }
+
+    /// What `dlopen` returned.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle as *mut c_void
+    }
+
+    /// The names of all functions that it exports.
+    pub fn functions(&self) -> Vec<String> {
+        // SAFETY: the handle came from dlopen and is never closed.
+        unsafe { elf::functions(self.handle()) }
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn open() -> Result<Library, Error> {
+    let ourselves = ourselves::path().and_then(search::identity);
+    let (mut failed, mut us) = (None, None);
+    for path in search::candidates() {
+        let Some(identity) = search::identity(&path) else {
+            continue;
+        };
+        if Some(identity) == ourselves {
+            us = us.or(Some(Error::Ourselves(path)));
+            continue;
+        }
+        match open_at(&path) {
+            // A copy of us under another inode.
+            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
+            Ok(library) => return Ok(library),
+            // The first reason is the one to tell: later candidates are fallbacks.
+            Err(why) => failed = failed.or(Some(Error::NotOpened(path, why))),
+        }
+    }
+    Err(failed.or(us).unwrap_or(Error::NotFound))
+}
+
+fn open_at(path: &Path) -> Result<Library, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: the name is a C string; opening the driver runs its constructors, as any client's dlopen of it would.
+    let handle = unsafe { next::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        // SAFETY: takes nothing.
+        let why = unsafe { libc::dlerror() };
+        if why.is_null() {
+            return Err("unknown reason".to_owned());
+        }
+        // SAFETY: dlerror answers a C string that lives until this thread's next call of it.
+        let why = unsafe { CStr::from_ptr(why) };
+        return Err(why.to_string_lossy().into_owned());
+    }
+    Ok(Library {
+        handle: handle as usize,
+        path: path.to_owned(),
+    })
+}
+
+fn explain(error: &Error) -> String {
+    match error {
+        Error::NotFound => format!(
+            "no NVIDIA driver found: no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders; \
+             this process gets CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names one)",
+            search::VARIABLE
+        ),
+        Error::Ourselves(path) => format!(
+            "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
+             ({}=/path/to/libcuda.so.1 names the driver)",
+            path.display(),
+            search::VARIABLE
+        ),
+        Error::NotOpened(path, why) => {
+            format!(
+                "cannot open the driver {}: {why}; this process gets CUDA_ERROR_NO_DEVICE",
+                path.display()
+            )
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What every hook is made with: the macro that declares it, and how its arguments are read.
+
+use crate::driver::stream::{PER_THREAD_STREAM, Stream};
+
+/// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client gave.
+macro_rules! hooks {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) |$real:ident| $body:block)*) => {
+        $(
+            $(#[$doc])*
+            #[allow(non_snake_case)]
+            unsafe extern "C" fn $name($($argument: $kind),*) -> $crate::driver::abi::CuResult {
+                type Real = unsafe extern "C" fn($($kind),*) -> $crate::driver::abi::CuResult;
+                let function = $crate::driver::symbols::real_bound($crate::driver::symbols::index::$name);
+                // SAFETY: what the driver has under that symbol is a function of that type.
+                let function = unsafe { std::mem::transmute::<*mut (), Real>(function) };
+                // With its own copies of them: by reference, all of them would be laid out in memory before each launch, for paths that few take.
+                // SAFETY: the client's arguments, untouched: its own promise to the driver.
+                let $real = move || unsafe { function($($argument),*) };
+                // Nothing overtakes a launch that was left behind at the gate.
+                if const { !$crate::queue::by_itself(stringify!($name)) }
+                    && $crate::queue::busy()
+                    && let Some(error) = $crate::queue::before($crate::driver::symbols::index::$name)
+                {
+                    return error;
+                }
+                $body
+            }
+        )*
+
+        /// The hook for a symbol, if this module has one.
+        pub fn find(at: usize) -> Option<*const ()> {
+            match at {
+                $($crate::driver::symbols::index::$name => Some($name as *const ()),)*
+                _ => None,
+            }
+        }
+    };
+}
+pub(crate) use hooks;
+
+/// The stream that a `_ptsz` function means.
+#[inline]
+pub(super) fn per_thread(stream: Stream) -> Stream {
+    if stream == 0 { PER_THREAD_STREAM } else { stream }
+}
+
+/// What the client gets to know through an out-parameter of a call that succeeded.
+///
+/// # Safety
+/// `out` is null, or the driver wrote through it.
+pub(super) unsafe fn written<T: Copy>(out: *const T) -> Option<T> {
+    // SAFETY: the caller's promise.
+    (!out.is_null()).then(|| unsafe { out.read() })
+}

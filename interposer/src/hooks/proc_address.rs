@@ -1,0 +1,155 @@
+//! `cuGetProcAddress` in both versions: the driver answers, and where its answer is a function that we export, the client gets
+//! our entry point for it.
+//!
+//! Which of our entry points that is, follows from the name, the CUDA version and the per-thread flag by the symbol table; the
+//! address that the driver answered is held against it, because a driver newer than the table may mean another function. The
+//! empty name, which the CUDA runtime probes with, and unknown names are the driver's business alone.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+
+use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
+use crate::driver::counts;
+use crate::driver::symbols::{self, ENTRIES, HEADER_VERSION};
+use crate::queue;
+
+/// Puts our entry point in the place of what the driver answered.
+///
+/// # Safety
+/// `name` and `function` are null, or pointers that the driver read and wrote through without complaint.
+pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *mut (), version: c_int, flags: u64) {
+    if !result.ok() || name.is_null() || function.is_null() {
+        return;
+    }
+    // SAFETY: not null, so by the caller's promise it was written by the driver.
+    let answered = unsafe { function.read() };
+    if answered.is_null() {
+        return;
+    }
+    // SAFETY: not null, so by the caller's promise it is a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let Ok(name) = name.to_str() else { return };
+    let _whole = crate::thread::uncancelled();
+    let version = u32::try_from(version).unwrap_or(0);
+    match choose(name, version, flags & PROC_ADDRESS_PER_THREAD != 0, answered).and_then(symbols::export) {
+        Some(ours) => {
+            counts::answered_with_ours();
+            // SAFETY: as for the read.
+            unsafe { function.write(ours) };
+        }
+        None => {
+            counts::answered_with_unknown(name);
+            queue::passed_by(name);
+        }
+    }
+}
+
+/// The symbol whose entry point stands for what the driver answered.
+fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Option<usize> {
+    let meant = by_table(name, version, per_thread);
+    let same = |at: usize| symbols::real(at) == Some(answered);
+    if let Some(at) = meant.filter(|at| same(*at)) {
+        return Some(at);
+    }
+    // Another version or flavour of the name, as the driver itself exports it. What was learnt below does not count: a driver may hand
+    // out one address for two flavours.
+    let exported = |at: &usize| {
+        let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
+        symbol
+            .zip(crate::driver::loader::opened())
+            .is_some_and(|(symbol, driver)| driver.symbol(symbol) == Some(answered))
+    };
+    if let Some(at) = symbols::of_base(name).find(exported) {
+        return Some(at);
+    }
+    // A driver whose references to its own names come out at us hands out our own entry points.
+    if let Some(at) = symbols::exported_as(answered) {
+        return Some(at);
+    }
+    // A name that became another function: some drivers answer `cuGraphInstantiate` with `cuGraphInstantiateWithFlags`.
+    if let Some(at) = exported_at(answered) {
+        return Some(at);
+    }
+    // The driver hands out an address of its own, as it may. The table is right unless there is a version it has not heard of.
+    let at = meant?;
+    if version > HEADER_VERSION && has_newer(name) {
+        return None;
+    }
+    if symbols::real(at).is_none() {
+        symbols::learn(at, answered);
+    }
+    Some(at)
+}
+
+/// The symbol under which the driver exports this address.
+fn exported_at(address: *mut ()) -> Option<usize> {
+    // Read once, and only if some answer was not what the table says: seven hundred lookups take about half a millisecond.
+    static ADDRESSES: OnceLock<HashMap<usize, usize>> = OnceLock::new();
+    let driver = crate::driver::loader::opened()?;
+    let addresses = ADDRESSES.get_or_init(|| {
+        let all = ENTRIES.iter().enumerate();
+        all.filter_map(|(at, entry)| Some((driver.symbol(entry.symbol)? as usize, at)))
+            .collect()
+    });
+    addresses.get(&(address as usize)).copied()
+}
+
+/// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where there is one.
+pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
+    let newest = |flavour: bool| {
+        let offered = symbols::of_base(name).filter(|at| {
+            ENTRIES
+                .get(*at)
+                .is_some_and(|entry| entry.per_thread == flavour && entry.since <= version)
+        });
+        offered.last()
+    };
+    per_thread.then(|| newest(true)).flatten().or_else(|| newest(false))
+}
+
+/// Does the driver export a version of this function after the last one that the table knows?
+fn has_newer(name: &str) -> bool {
+    let Some(driver) = crate::driver::loader::opened() else {
+        return false;
+    };
+    let plain = |at: &usize| ENTRIES.get(*at).is_some_and(|entry| !entry.per_thread);
+    let last = symbols::of_base(name)
+        .filter(plain)
+        .filter_map(|at| ENTRIES.get(at))
+        .map(|entry| {
+            let symbol = entry.symbol.to_str().unwrap_or_default();
+            symbol
+                .rsplit_once("_v")
+                .and_then(|(_, number)| number.parse().ok())
+                .unwrap_or(1u32)
+        });
+    let next = last.max().unwrap_or(0) + 1;
+    std::ffi::CString::new(format!("{name}_v{next}")).is_ok_and(|symbol| driver.symbol(&symbol).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_the_interposer_agrees_with_the_parser_s() {
+        let entries = weft_symbols::table().unwrap();
+        for entry in &entries {
+            for version in [entry.since - 1, entry.since, HEADER_VERSION, HEADER_VERSION + 1000] {
+                for per_thread in [false, true] {
+                    let expected = weft_symbols::resolve(&entries, entry.base, version, per_thread);
+                    let found =
+                        by_table(entry.base, version, per_thread).map(|at| ENTRIES[at].symbol.to_str().unwrap());
+                    assert_eq!(
+                        found,
+                        expected.map(|entry| entry.symbol),
+                        "{} {version} {per_thread}",
+                        entry.base
+                    );
+                }
+            }
+        }
+        assert_eq!(by_table("", 0, false), None);
+    }
+}

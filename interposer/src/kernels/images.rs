@@ -1,0 +1,242 @@
+//! What loaded images say of their kernels' parameters, for drivers that do not say it themselves (before CUDA 12.4).
+//!
+//! What holds:
+//! * Only in jobs that are on managed memory or may come to be, and only where the driver lacks the call: for all others nothing is kept.
+//! * An image is read when the first of its kernels is launched, not when it is loaded: the client may have freed it by then. So a plain image is copied, up to [`COPY`] each and [`COPIES`] in all. What the CUDA
+//!   runtime hands in is part of a program and too large for that: it is found again where it was, read by the kernel's leave (`process_vm_readv`, an error where nothing lies there any more), and taken only if its
+//!   hash is what it was.
+//! * An image that says nothing, or is none, costs its kernels their layouts and nothing else.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::image;
+use crate::driver::{calls, symbols};
+
+/// Bytes of one image that are copied at most. Compilers at run time make some hundred KB.
+const COPY: usize = 16 << 20;
+
+/// Bytes of all copies.
+const COPIES: usize = 256 << 20;
+
+/// Bytes of an image that is read where it lies. The largest library's fat binary has some hundred MB.
+const LARGEST: usize = 1 << 30;
+
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR.
+const MAJOR: i32 = 75;
+const MINOR: i32 = 76;
+
+static COPIED: AtomicUsize = AtomicUsize::new(0);
+
+/// One parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// Where it stands in the kernel's parameter block.
+    pub offset: u32,
+    /// Bytes.
+    pub size: u32,
+}
+
+/// An image whose kernels may be asked about.
+#[derive(Debug)]
+pub struct Kept(Mutex<State>);
+
+#[derive(Debug)]
+enum State {
+    Copied(Copied),
+    /// Bytes from an address on, with their hash.
+    Stays(usize, usize, u64),
+    /// Parameters by symbol.
+    Read(HashMap<String, Vec<Parameter>>),
+}
+
+/// A copy, and where its bytes are counted.
+#[derive(Debug)]
+struct Copied(Vec<u8>, &'static AtomicUsize);
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+    }
+}
+
+impl Copied {
+    fn new(bytes: &[u8], count: &'static AtomicUsize) -> Option<Copied> {
+        if bytes.len() > COPY {
+            return None;
+        }
+        if count.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > COPIES {
+            count.fetch_sub(bytes.len(), Ordering::Relaxed);
+            return None;
+        }
+        Some(Copied(bytes.to_vec(), count))
+    }
+}
+
+/// Whether the driver leaves it to images what kernels' parameters are.
+pub fn tell_more() -> bool {
+    symbols::real(symbols::index::cuFuncGetParamInfo).is_none()
+}
+
+/// What is kept of an image in memory, with its hash.
+///
+/// # Safety
+/// The driver accepted `code` as an image to load, just now.
+pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<Kept>> {
+    if code.is_null() || hash == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let (start, bytes, stays) = unsafe { image::span(code) }?;
+    if stays {
+        return (bytes <= LARGEST).then(|| Kept::new(State::Stays(start as usize, bytes, hash)));
+    }
+    // SAFETY: the image says that it is that long, and the driver found it in order.
+    let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
+    Copied::new(bytes, &COPIED).map(|copied| Kept::new(State::Copied(copied)))
+}
+
+/// What is kept of an image that was read from a file.
+pub fn keep_file(bytes: &[u8]) -> Option<Arc<Kept>> {
+    let copied = Copied::new(bytes, &COPIED)?;
+    Some(Kept::new(State::Copied(copied)))
+}
+
+impl Kept {
+    fn new(state: State) -> Arc<Kept> {
+        Arc::new(Kept(Mutex::new(state)))
+    }
+
+    /// The parameters of a kernel, in order. `None`: the image does not say. A driver call of ours, where it is read: never while a capture is on.
+    pub fn parameters(&self, symbol: &str) -> Option<Vec<Parameter>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = match &*state {
+            State::Read(_) => None,
+            State::Copied(copied) => Some(read(&copied.0)),
+            State::Stays(start, bytes, hash) => Some(
+                look(*start, *bytes)
+                    .filter(|found| image::hash_bytes(found) == *hash)
+                    .map(|found| read(&found))
+                    .unwrap_or_default(),
+            ),
+        };
+        if let Some(kernels) = read {
+            *state = State::Read(kernels);
+        }
+        match &*state {
+            State::Read(kernels) => kernels.get(symbol).cloned(),
+            _ => None,
+        }
+    }
+}
+
+/// All kernels of an image whose parameters it tells.
+fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
+    let module = match weft_image::read(image, architecture()) {
+        Ok(module) => module,
+        Err(why) => {
+            log::debug!("an image of {} bytes tells no parameters: {why}", image.len());
+            return HashMap::new();
+        }
+    };
+    let kernels = module.kernels.into_iter().filter_map(|kernel| {
+        let parameter = |one: weft_image::Param| Parameter {
+            offset: one.offset,
+            size: one.size,
+        };
+        Some((kernel.name, kernel.params?.into_iter().map(parameter).collect()))
+    });
+    kernels.collect()
+}
+
+/// The current device's architecture, 80 for sm_80; 0 where there is none.
+fn architecture() -> u32 {
+    let mut device = 0;
+    // SAFETY: the out-parameter is valid.
+    if !unsafe { calls::cuCtxGetDevice(&mut device) }.ok() {
+        return 0;
+    }
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: the out-parameter is valid, the device the current one.
+        let asked = unsafe { calls::cuDeviceGetAttribute(&mut value, attribute, device) };
+        asked.ok().then(|| u32::try_from(value).ok()).flatten().unwrap_or(0)
+    };
+    ask(MAJOR).saturating_mul(10).saturating_add(ask(MINOR))
+}
+
+/// A copy of the process's own bytes, if they are there.
+fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let mut found: Vec<u8> = Vec::new();
+    found.try_reserve_exact(bytes).ok()?;
+    found.resize(bytes, 0);
+    let mut at = 0;
+    while at < bytes {
+        let into = libc::iovec {
+            iov_base: found.get_mut(at..)?.as_mut_ptr().cast(),
+            iov_len: bytes - at,
+        };
+        let from = libc::iovec {
+            iov_base: start.checked_add(at)? as *mut libc::c_void,
+            iov_len: bytes - at,
+        };
+        // SAFETY: the kernel writes no more than the buffer has; what it cannot read is an error.
+        let read = unsafe { libc::process_vm_readv(own, &into, 1, &from, 1, 0) };
+        at += usize::try_from(read).ok().filter(|read| *read > 0)?;
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &[u8] = b".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry axpy(\n.param .u64 a,\n.param .u32 n\n)\n{\nret;\n}\n";
+
+    #[test]
+    fn what_lies_somewhere_is_read_and_what_does_not_is_no_fault() {
+        assert_eq!(look(PTX.as_ptr() as usize, PTX.len()).as_deref(), Some(PTX));
+        assert_eq!(look(8, 4096), None);
+        assert_eq!(look(usize::MAX - 8, 4096), None);
+    }
+
+    #[test]
+    fn an_image_tells_its_kernels_parameters_and_a_part_of_one_is_no_panic() {
+        let kept = |bytes: &[u8]| Kept::new(State::Copied(Copied::new(bytes, &COPIED).unwrap()));
+        let whole = kept(PTX);
+        let at = |offset, size| Parameter { offset, size };
+        assert_eq!(whole.parameters("axpy"), Some(vec![at(0, 8), at(8, 4)]));
+        assert_eq!(whole.parameters("gemm"), None);
+        for length in 0..PTX.len() {
+            let _ = kept(&PTX[..length]).parameters("axpy");
+        }
+        assert_eq!(kept(b"\x7fELF").parameters("axpy"), None);
+    }
+
+    #[test]
+    fn an_image_that_changed_is_not_believed() {
+        let hash = image::hash_bytes(PTX);
+        let state = |hash| State::Stays(PTX.as_ptr() as usize, PTX.len(), hash);
+        let kept = Kept::new(state(hash ^ 1));
+        assert_eq!(kept.parameters("axpy"), None);
+        let State::Read(kernels) = &*kept.0.lock().unwrap() else {
+            panic!("read again at each kernel");
+        };
+        assert!(kernels.is_empty());
+    }
+
+    #[test]
+    fn copies_are_counted_and_bounded() {
+        // Not the one that the other tests' copies count in.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        assert!(Copied::new(&vec![0; COPY + 1], &COUNT).is_none());
+        let copies = (0..COPIES / COPY + 2).filter_map(|_| Copied::new(&vec![0; COPY], &COUNT));
+        let some: Vec<Copied> = copies.collect();
+        assert_eq!(some.len(), COPIES / COPY);
+        assert_eq!(COUNT.load(Ordering::Relaxed), COPIES);
+        drop(some);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 0);
+    }
+}

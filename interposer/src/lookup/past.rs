@@ -1,0 +1,76 @@
+//! Says at the process's end that the driver was opened past us.
+//!
+//! A library that was opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`, and one in a namespace of its own (`dlmopen`) finds nothing of ours at all. What they do with the driver is
+//! neither seen nor held. Nothing of ours runs in such a process before its end; then one look at the dynamic linker's list tells, without a system call unless there is something to say. A library
+//! that opens, in these ways, the very file that weft has opened for the rest of the process is not told from it.
+
+use std::ffi::{c_int, c_void};
+
+use super::open;
+use crate::driver::linker::elf::{self, LinkMap};
+use crate::driver::linker::ourselves;
+use crate::driver::loader;
+use crate::hooks;
+
+/// Run by the dynamic linker when the process ends by `exit`, or the return from `main`.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = at_end;
+
+/// See [`AT_END`].
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn at_end() {
+    let mut found = None;
+    // SAFETY: the callback is called, if at all, with the pointer to `found`, before this returns; the linker's lists do not change meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    let Some(path) = found.filter(|_: &Vec<u8>| !hooks::off()) else {
+        return;
+    };
+    crate::report::start();
+    log::warn!(
+        "{} was opened past weft, by a library in a scope or namespace of its own (RTLD_DEEPBIND, dlmopen): what that did on the device weft neither saw nor held",
+        String::from_utf8_lossy(&path)
+    );
+}
+
+/// Called under the linker's lock: looks at all lists, once.
+unsafe extern "C" fn look(_: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    let opened = loader::opened().map(|driver| driver.handle().cast_const());
+    let past = |map: &LinkMap| {
+        let path = map.path().to_bytes();
+        let known = opened == Some((&raw const *map).cast());
+        (open::is_driver(path) && !known && !map.is_ours() && !map.defines(ourselves::MARK)).then(|| path.to_vec())
+    };
+    // SAFETY: `at_end` gave this pointer to its own variable.
+    let found = unsafe { &mut *found.cast::<Option<Vec<u8>>>() };
+    *found = elf::all(past);
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_opened_no_driver() {
+        let mut seen: Vec<u8> = b"nobody looked".to_vec();
+        let mut found = Some(std::mem::take(&mut seen));
+        // SAFETY: the pointer is to a local of that type.
+        let more = unsafe { look(std::ptr::null_mut(), 0, (&raw mut found).cast()) };
+        assert_eq!((more, found), (1, None));
+    }
+
+    #[test]
+    fn the_linker_s_list_has_the_c_library() {
+        let named = |map: &LinkMap| {
+            let path = map.path();
+            path.to_bytes().ends_with(b"libc.so.6").then(|| map.defines(c"getpid"))
+        };
+        assert_eq!(elf::all(named), Some(true));
+        assert_eq!(
+            elf::all(|map| map.is_ours().then(|| map.defines(c"getpid"))),
+            Some(false)
+        );
+    }
+}

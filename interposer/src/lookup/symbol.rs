@@ -1,0 +1,222 @@
+//! Wraps `dlsym` and `dlvsym`: whoever looks a driver function up in a handle of the driver's gets our entry point, and a
+//! function that the driver lacks is absent for the client, though we export the name.
+//!
+//! Everything else is a jump to the real function, return address untouched: RTLD_NEXT and RTLD_DEFAULT depend on who calls. Names that
+//! do not start with `cu` take that jump after three instructions and nothing of ours runs: allocators call `dlsym` while
+//! they set themselves up.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::driver::linker::{next, ourselves};
+use crate::driver::loader::{self, Driver};
+use crate::driver::{counts, symbols};
+use crate::{exports, queue};
+
+/// What to do with a lookup.
+#[repr(C)]
+struct Verdict {
+    /// [`PASS`], [`ANSWER`].
+    what: usize,
+    /// The handle to pass on, or the answer.
+    value: *mut c_void,
+}
+
+/// Go on to the real function with `value` as the handle.
+const PASS: usize = 0;
+/// Return `value`.
+const ANSWER: usize = 1;
+
+/// RTLD_DEFAULT and RTLD_NEXT: searches that depend on the caller.
+fn is_search(handle: *mut c_void) -> bool {
+    handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT
+}
+
+/// Of a `dlsym`.
+///
+/// # Safety
+/// `name` is a C string that starts with "cu"; `handle` is what the client passed.
+unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict {
+    // SAFETY: the caller's promise.
+    unsafe { decide(handle, name, None) }
+}
+
+/// Of a `dlvsym`.
+///
+/// # Safety
+/// As [`judge`]; `version` is what the client passed.
+unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Verdict {
+    // SAFETY: the caller's promise.
+    unsafe { decide(handle, name, Some(version)) }
+}
+
+/// # Safety
+/// As [`judge`]; `version` is what a client passed to `dlvsym`.
+unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> Verdict {
+    // Files are read to find the driver.
+    let _whole = crate::thread::uncancelled();
+    next::find();
+    exports::announce();
+    let pass = Verdict {
+        what: PASS,
+        value: handle,
+    };
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    let known = symbols::find(name);
+    // Whether the driver has the name in the version asked for. Real drivers have no versions, and the linker then finds nothing for any.
+    let versioned = |driver: &loader::Library| {
+        // SAFETY: the handle came from dlopen and is never closed; the name is a C string, and the version is the client's own argument.
+        version.is_none_or(|version| !unsafe { next::dlvsym(driver.handle(), name.as_ptr(), version) }.is_null())
+    };
+    if is_search(handle) {
+        // Our own export would answer. If the driver is open and lacks the name, let the search fail in the driver.
+        return match (known, loader::opened()) {
+            (Some(at), Some(driver)) if symbols::real(at).is_none() => Verdict {
+                what: PASS,
+                value: driver.handle(),
+            },
+            _ => pass,
+        };
+    }
+    let ours = ourselves::handle() == Some(handle.cast_const());
+    let theirs = loader::opened().is_some_and(|driver| driver.is(handle));
+    if !ours && !theirs {
+        return pass;
+    }
+    match (known, loader::driver()) {
+        // A client that asks us for a name has opened the driver, as far as it knows: this is the moment to open it.
+        (Some(at), Driver::Open(driver)) => match (symbols::real(at), symbols::export(at)) {
+            (Some(_), Some(export)) if versioned(driver) => {
+                counts::answered_with_ours();
+                Verdict {
+                    what: ANSWER,
+                    value: export.cast(),
+                }
+            }
+            // The failure, its message included, is the driver's.
+            _ => Verdict {
+                what: PASS,
+                value: driver.handle(),
+            },
+        },
+        (Some(_), Driver::Missing | Driver::Opening) => pass,
+        (None, Driver::Open(driver)) => {
+            if let Some(found) = driver.symbol(name).filter(|_| versioned(driver)) {
+                let name = name.to_string_lossy();
+                counts::answered_with_unknown(&name);
+                queue::passed_by(&name);
+                return Verdict {
+                    what: ANSWER,
+                    value: found.cast(),
+                };
+            }
+            Verdict {
+                what: PASS,
+                value: driver.handle(),
+            }
+        }
+        (None, Driver::Missing | Driver::Opening) => pass,
+    }
+}
+
+/// See the top of this file.
+///
+/// # Safety
+/// As `dlsym`.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlsym() {
+    std::arch::naked_asm!(
+        "test rsi, rsi",
+        "jz 2f",
+        "cmp byte ptr [rsi], 0x63", // 'c'
+        "jne 2f",
+        "cmp byte ptr [rsi + 1], 0x75", // 'u'
+        "je 3f",
+        "2:",
+        "cmp qword ptr [rip + {next}], 0",
+        "je 4f",
+        "jmp qword ptr [rip + {next}]",
+        "3:",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {judge}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "mov rax, rdx",
+        "jnz 5f",
+        "mov rdi, rdx",
+        "jmp qword ptr [rip + {next}]",
+        "4:",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {find}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp qword ptr [rip + {next}]",
+        "5:",
+        "ret",
+        judge = sym judge,
+        find = sym find_next,
+        next = sym next::DLSYM,
+    )
+}
+
+/// As [`dlsym`]; the version goes through untouched. What the driver does not have in that version, the client does not get of us either.
+///
+/// # Safety
+/// As `dlvsym`.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlvsym() {
+    std::arch::naked_asm!(
+        "test rsi, rsi",
+        "jz 2f",
+        "cmp byte ptr [rsi], 0x63", // 'c'
+        "jne 2f",
+        "cmp byte ptr [rsi + 1], 0x75", // 'u'
+        "je 3f",
+        "2:",
+        "cmp qword ptr [rip + {next}], 0",
+        "je 4f",
+        "jmp qword ptr [rip + {next}]",
+        "3:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {judge}",
+        "mov r11, rdx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "mov rax, r11",
+        "jnz 5f",
+        "mov rdi, r11",
+        "jmp qword ptr [rip + {next}]",
+        "4:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {find}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp qword ptr [rip + {next}]",
+        "5:",
+        "ret",
+        judge = sym judge_version,
+        find = sym find_next,
+        next = sym next::DLVSYM,
+    )
+}
+
+extern "C" fn find_next() {
+    next::find();
+    exports::announce();
+}

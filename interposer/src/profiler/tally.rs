@@ -1,0 +1,145 @@
+//! What the sampler knows of each identity: how often it was launched since the broker was told, how often it was sampled, and whether it ever was last
+//! before a synchronising call.
+//!
+//! One word an identity, changed by single atomic steps, no lock: it is touched by every launch of a profiled job. A launch is told exactly once.
+#![forbid(unsafe_code)]
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use super::budget::RARE;
+use crate::client::costs::Costs;
+
+/// The low bits: samples taken, which are counted as far as it matters whether the identity is rare.
+const SAMPLES: u64 = 0x1f;
+/// It was last before a synchronising call.
+const TAIL: u64 = 0x20;
+/// One launch.
+const LAUNCH: u64 = 0x100;
+
+/// What is known of an identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Known {
+    /// It was hardly sampled yet.
+    pub rare: bool,
+    /// It was last before a synchronising call.
+    pub tail: bool,
+}
+
+/// All identities of a process. Made when the first launch is counted: most processes are never sampled.
+#[derive(Debug, Default)]
+pub struct Tally(OnceLock<Costs>);
+
+impl Tally {
+    /// Counts a launch. With more identities than there is room for the rest is neither counted nor sampled.
+    #[inline]
+    pub fn launched(&self, kernel: u64) -> Known {
+        let Some(word) = self.0.get_or_init(Costs::default).word(kernel) else {
+            return Known::default();
+        };
+        let before = word.fetch_add(LAUNCH, Ordering::Relaxed);
+        Known {
+            rare: before & SAMPLES < RARE,
+            tail: before & TAIL != 0,
+        }
+    }
+
+    /// Counts a sample.
+    pub fn sampled(&self, kernel: u64) {
+        if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
+            // Beyond the mark by the number of threads that launch at most, of which there is room for more.
+            && word.load(Ordering::Relaxed) & SAMPLES < RARE
+        {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It was last before a synchronising call.
+    pub fn was_last(&self, kernel: u64) {
+        if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
+            && word.load(Ordering::Relaxed) & TAIL == 0
+        {
+            word.fetch_or(TAIL, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells what was launched since it was last told, as identity and number.
+    pub fn tell(&self, mut tell: impl FnMut(u64, u64)) {
+        let Some(all) = self.0.get() else { return };
+        for (kernel, word) in all.words() {
+            if word.load(Ordering::Relaxed) >= LAUNCH {
+                tell(kernel, word.fetch_and(LAUNCH - 1, Ordering::Relaxed) / LAUNCH);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_are_told_once_and_the_rest_is_kept() {
+        let tally = Tally::default();
+        let told = || {
+            let mut told = Vec::new();
+            tally.tell(|kernel, launches| told.push((kernel, launches)));
+            told.sort_unstable();
+            told
+        };
+        assert_eq!(told(), []);
+        assert_eq!(
+            tally.launched(7),
+            Known {
+                rare: true,
+                tail: false
+            }
+        );
+        (0..3 * RARE).for_each(|_| tally.sampled(7));
+        tally.was_last(7);
+        tally.launched(9);
+        assert_eq!(
+            tally.launched(7),
+            Known {
+                rare: false,
+                tail: true
+            }
+        );
+        assert_eq!(told(), [(7, 2), (9, 1)]);
+        assert_eq!(told(), []);
+        assert_eq!(
+            tally.launched(7),
+            Known {
+                rare: false,
+                tail: true
+            }
+        );
+        assert_eq!(told(), [(7, 1)]);
+        assert_eq!(tally.launched(0), Known::default(), "no identity");
+    }
+
+    #[test]
+    fn threads_lose_no_launch() {
+        let tally = Tally::default();
+        let total = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (tally, total) = (&tally, &total);
+                scope.spawn(move || {
+                    for turn in 0..10_000u64 {
+                        tally.launched(1 + (turn + thread) % 5);
+                        if turn % 100 == 0 {
+                            tally.tell(|_, launches| {
+                                total.fetch_add(launches, Ordering::Relaxed);
+                            });
+                        }
+                    }
+                });
+            }
+        });
+        tally.tell(|_, launches| {
+            total.fetch_add(launches, Ordering::Relaxed);
+        });
+        assert_eq!(total.into_inner(), 40_000);
+    }
+}

@@ -1,0 +1,429 @@
+//! Calls in their order, with their times on the host and on the device.
+//!
+//! A call is noted before it goes to the driver and completed when it comes back. Work stands between two events; their times are read when the
+//! device has passed them, oldest first, mostly when the job itself has just waited. One lock, held for some event calls; the recorder waits for the device only
+//! where [`MOST_PENDING`] calls are unread, and then within a bound.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weft_protocol::Ns;
+use weft_trace_format::MAX_OPERATIONS;
+use weft_trace_format::raw::{Moment, Operation, Record, What};
+
+use super::writer::Writer;
+use crate::client::clock;
+use crate::driver::capture;
+use crate::driver::events::{Context, Event, EventCalls, Reached};
+use crate::driver::stream::Stream;
+use crate::thread;
+
+/// Calls whose times are not read yet, at most: two events each, some hundred bytes a piece in a driver.
+const MOST_PENDING: usize = 16 * 1024;
+
+/// Every so many calls it is looked whether some can be read: a job that waits seldom does not keep thousands.
+const LOOK: usize = 512;
+
+/// Every so many pieces of work one more event follows: what an event takes is the least that is seen.
+const TICK: usize = 61;
+
+/// How long the device is waited for, at most, where [`MOST_PENDING`] calls are unread.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is asked meanwhile.
+const ASK: Duration = Duration::from_micros(200);
+
+/// A call between its two halves.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticket(u64);
+
+/// What is to be recorded of a call.
+#[derive(Debug, Clone, Copy)]
+pub enum Call {
+    /// Work or a wait.
+    Operation {
+        /// What.
+        what: What,
+        /// Where events round it are recorded; `None` for what is no work.
+        timed: Option<Stream>,
+    },
+    /// A step begins.
+    Mark,
+    /// A step ends.
+    Stop,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Operation(Operation),
+    Mark,
+    Stop,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    context: Context,
+    stream: Stream,
+    start: Event,
+    end: Event,
+    extra: Option<Event>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    kind: Kind,
+    moment: Moment,
+    pair: Option<Pair>,
+    /// The job went on.
+    complete: bool,
+    /// The driver refused it: it never was.
+    refused: bool,
+}
+
+#[derive(Debug)]
+struct Inside {
+    writer: Writer,
+    spare: HashMap<Context, Vec<Event>>,
+    pending: VecDeque<Pending>,
+    /// Number of the first pending call, and of the next.
+    first: u64,
+    next: u64,
+    operations: usize,
+    timed: usize,
+    /// The end of the last work that was read, and where it lies on the device's axis.
+    last: Option<(Context, Event)>,
+    axis: f64,
+}
+
+/// The recorder of a process.
+#[derive(Debug)]
+pub struct Recorder {
+    driver: EventCalls,
+    inside: Mutex<Inside>,
+    /// A first mark was set: calls are recorded.
+    marked: AtomicBool,
+}
+
+impl Recorder {
+    /// With this driver, to this writer.
+    pub fn new(driver: EventCalls, writer: Writer) -> Recorder {
+        Recorder {
+            driver,
+            inside: Mutex::new(Inside {
+                writer,
+                spare: HashMap::new(),
+                pending: VecDeque::new(),
+                first: 0,
+                next: 0,
+                operations: 0,
+                timed: 0,
+                last: None,
+                axis: 0.0,
+            }),
+            marked: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what is no call.
+    pub fn write(&self, record: &Record) {
+        self.lock().writer.put(record);
+    }
+
+    /// Whether a call is to be recorded.
+    pub fn wants(&self, call: &Call) -> bool {
+        matches!(call, Call::Mark) || self.marked.load(Ordering::Relaxed)
+    }
+
+    /// Before a call that came in at `entered`, for `preempted` of the time before it without a processor.
+    pub fn before(&self, call: Call, entered: Ns, preempted: Ns) -> Option<Ticket> {
+        let mut inside = self.lock();
+        if !inside.writer.is_open() {
+            return None;
+        }
+        let inside = &mut *inside;
+        if inside.pending.len() >= MOST_PENDING {
+            inside.wait(&self.driver);
+        }
+        let kind = match call {
+            Call::Mark => {
+                self.marked.store(true, Ordering::Relaxed);
+                inside.writer.flush();
+                Kind::Mark
+            }
+            Call::Stop => Kind::Stop,
+            Call::Operation { what, .. } => {
+                inside.operations += 1;
+                if inside.operations > MAX_OPERATIONS {
+                    inside
+                        .writer
+                        .end(&format!("more than {MAX_OPERATIONS} operations: mark fewer steps"));
+                    return None;
+                }
+                Kind::Operation(Operation {
+                    thread: 0,
+                    sequence: 0,
+                    what,
+                    entered: 0,
+                    preempted: 0,
+                    called: 0,
+                    returned: 0,
+                    left: 0,
+                    device: None,
+                    tick: None,
+                })
+            }
+        };
+        let pair = match call {
+            Call::Operation {
+                timed: Some(stream), ..
+            } if !capture::any() => inside.pair(&self.driver, stream),
+            _ => None,
+        };
+        let sequence = inside.next;
+        inside.next += 1;
+        inside.pending.push_back(Pending {
+            kind,
+            moment: Moment {
+                thread: thread::id(),
+                sequence,
+                entered,
+                left: entered,
+                preempted,
+            },
+            pair,
+            complete: false,
+            refused: false,
+        });
+        Some(Ticket(sequence))
+    }
+
+    /// After it: the driver had it from `called` to `returned` and answered `ok`.
+    pub fn after(&self, ticket: Ticket, called: Ns, returned: Ns, ok: bool) {
+        let mut inside = self.lock();
+        let inside = &mut *inside;
+        let Some(at) = ticket
+            .0
+            .checked_sub(inside.first)
+            .and_then(|at| usize::try_from(at).ok())
+        else {
+            return;
+        };
+        let pair = inside.pending.get(at).and_then(|pending| pending.pair);
+        let ended = pair.and_then(|pair| inside.end(&self.driver, pair, ok));
+        let Some(pending) = inside.pending.get_mut(at) else {
+            return;
+        };
+        let waited = match &mut pending.kind {
+            Kind::Operation(operation) => {
+                (operation.called, operation.returned) = (called, returned);
+                matches!(operation.what, What::SyncAll | What::SyncStream(_) | What::SyncEvent(_))
+            }
+            Kind::Mark | Kind::Stop => true,
+        };
+        pending.pair = ended;
+        pending.refused = !ok;
+        if waited || inside.next.is_multiple_of(LOOK as u64) {
+            inside.drain(&self.driver);
+        }
+        // What was read above is of this call's own time.
+        if let Some(pending) = inside.find(ticket) {
+            pending.moment.left = clock::now();
+            pending.complete = true;
+        }
+    }
+
+    /// Reads what the device has passed.
+    pub fn read_on(&self) {
+        self.lock().drain(&self.driver);
+    }
+
+    /// A context has ended (0: some context), and its events with it.
+    pub fn forget(&self, context: Context) {
+        let its = |of: Context| context == 0 || of == context;
+        let mut inside = self.lock();
+        inside.spare.retain(|of, _| !its(*of));
+        if inside.last.is_some_and(|(of, _)| its(of)) {
+            inside.last = None;
+        }
+        for pending in &mut inside.pending {
+            if pending.pair.is_some_and(|pair| its(pair.context)) {
+                pending.pair = None;
+            }
+        }
+    }
+
+    /// The process ends: what is complete is written. No driver call.
+    pub fn farewell(&self) {
+        // A thread that is inside keeps what it has: the process does not wait for it.
+        let Ok(mut inside) = self.inside.try_lock() else { return };
+        let inside = &mut *inside;
+        while let Some(pending) = inside.pending.pop_front() {
+            inside.tell(pending, None);
+        }
+        inside.writer.finish();
+    }
+}
+
+impl Inside {
+    fn find(&mut self, ticket: Ticket) -> Option<&mut Pending> {
+        let at = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
+        self.pending.get_mut(at)
+    }
+
+    fn event(&mut self, driver: &EventCalls, context: Context) -> Option<Event> {
+        let spare = self.spare.entry(context).or_default().pop();
+        spare.or_else(|| driver.create(true))
+    }
+
+    fn give(&mut self, context: Context, event: Event) {
+        self.spare.entry(context).or_default().push(event);
+    }
+
+    /// Two events, the first one recorded.
+    fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<Pair> {
+        let context = driver.current()?;
+        let start = self.event(driver, context)?;
+        let end = self.event(driver, context);
+        match end {
+            Some(end) if driver.relaxed(|| driver.record(start, stream)) => Some(Pair {
+                context,
+                stream,
+                start,
+                end,
+                extra: None,
+            }),
+            end => {
+                self.give(context, start);
+                end.into_iter().for_each(|end| self.give(context, end));
+                None
+            }
+        }
+    }
+
+    /// The second event recorded, now and then with one more behind it. `None` where that was not possible.
+    fn end(&mut self, driver: &EventCalls, mut pair: Pair, ok: bool) -> Option<Pair> {
+        // Its thread may have changed the context in the call, or somebody may have begun a capture meanwhile.
+        let recorded = ok && !capture::any() && driver.relaxed(|| driver.record(pair.end, pair.stream));
+        if !recorded {
+            self.give(pair.context, pair.start);
+            self.give(pair.context, pair.end);
+            return None;
+        }
+        self.timed += 1;
+        if self.timed.is_multiple_of(TICK)
+            && let Some(extra) = self.event(driver, pair.context)
+        {
+            match driver.relaxed(|| driver.record(extra, pair.stream)) {
+                true => pair.extra = Some(extra),
+                false => self.give(pair.context, extra),
+            }
+        }
+        Some(pair)
+    }
+
+    /// Reads and writes what the device has passed, oldest first.
+    fn drain(&mut self, driver: &EventCalls) {
+        if capture::any() {
+            return;
+        }
+        while let Some(pending) = self.pending.front() {
+            if !pending.complete {
+                return;
+            }
+            let reached = match pending.pair {
+                None => Reached::Yes,
+                Some(pair) => driver.relaxed(|| driver.query(pair.extra.unwrap_or(pair.end))),
+            };
+            if reached == Reached::NotYet {
+                return;
+            }
+            let Some(pending) = self.pending.pop_front() else {
+                return;
+            };
+            self.first += 1;
+            let times = pending.pair.and_then(|pair| self.read(driver, pair, reached));
+            self.tell(pending, times);
+        }
+    }
+
+    /// The times of a pair: start, end, and what an event took.
+    fn read(&mut self, driver: &EventCalls, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
+        let read = (reached == Reached::Yes).then(|| {
+            // From the end of the work before it: event times are single-precision milliseconds, exact only over short times.
+            let since = match self.last {
+                Some((context, last)) if context == pair.context => driver.elapsed(last, pair.start),
+                _ => None,
+            };
+            let took = driver.elapsed(pair.start, pair.end)?;
+            let tick = pair.extra.and_then(|extra| driver.elapsed(pair.end, extra));
+            // After nothing that is known the device was idle for long.
+            let start = self.axis + since.unwrap_or(LONG_IDLE);
+            Some((start, start + took, tick))
+        });
+        let times = read.flatten();
+        let spare = match times {
+            Some((_, end, _)) => {
+                self.axis = end;
+                self.last.replace((pair.context, pair.end))
+            }
+            None => Some((pair.context, pair.end)),
+        };
+        self.give(pair.context, pair.start);
+        pair.extra.into_iter().for_each(|extra| self.give(pair.context, extra));
+        if let Some((context, event)) = spare {
+            self.give(context, event);
+        }
+        times
+    }
+
+    fn tell(&mut self, pending: Pending, times: Option<(f64, f64, Option<f64>)>) {
+        // One that is with the driver while the process ends was not seen to the end either.
+        if pending.refused || !pending.complete {
+            return;
+        }
+        let moment = pending.moment;
+        let record = match pending.kind {
+            Kind::Mark => Record::Mark(moment),
+            Kind::Stop => Record::Stop(moment),
+            Kind::Operation(operation) => Record::Operation(Operation {
+                thread: moment.thread,
+                sequence: moment.sequence,
+                entered: moment.entered,
+                left: moment.left,
+                preempted: moment.preempted,
+                device: times.map(|(start, end, _)| (start, end)),
+                tick: times.and_then(|(_, _, tick)| tick),
+                ..operation
+            }),
+        };
+        self.writer.put(&record);
+    }
+
+    /// Too many are unread: waits until the oldest can be.
+    fn wait(&mut self, driver: &EventCalls) {
+        let begin = clock::now();
+        while self.pending.len() >= MOST_PENDING {
+            self.drain(driver);
+            if self.pending.len() < MOST_PENDING {
+                return;
+            }
+            if clock::now().saturating_sub(begin) > PATIENCE.as_nanos() as Ns {
+                self.writer.end("the device did not end its work in time");
+                self.pending.clear();
+                self.first = self.next;
+                return;
+            }
+            std::thread::sleep(ASK);
+        }
+    }
+}
+
+/// Stands for a silence of which nothing is known, device ns.
+const LONG_IDLE: f64 = 1e9;

@@ -1,0 +1,256 @@
+//! Records to a file, some at a time, by a thread of its own: a file system that is slow or hangs holds up that thread, never one of the job's.
+//!
+//! What is handed to the thread and not written yet is bounded ([`MOST`]). Where that is not enough the recording ends, the file says why and how much was dropped, and
+//! so does one line of the log. Only the process's own end waits for the file, within [`PATIENCE`].
+#![forbid(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use weft_trace_format::raw::{self, Record};
+
+use crate::thread::spawn;
+
+/// Bytes kept before they are handed over. A step of a large model's training takes some 100 kB.
+const BUFFER: usize = 256 * 1024;
+
+/// Bytes that wait to be written, at most: a disk of 100 MB/s may pause for half a second.
+const MOST: usize = 64 * 1024 * 1024;
+
+/// How long the process's end waits for the file.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Order {
+    Write(Vec<u8>),
+    /// It answers when all before is written.
+    Answer(Sender<()>),
+}
+
+/// What both sides know.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes handed over and not written yet.
+    waiting: AtomicUsize,
+    /// The file takes no more.
+    failed: AtomicBool,
+}
+
+/// Where records go.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    orders: Sender<Order>,
+    shared: Arc<Shared>,
+    /// The recording has ended.
+    ended: bool,
+    /// Bytes dropped because too many waited.
+    dropped: usize,
+    buffer: Vec<u8>,
+}
+
+impl Writer {
+    /// A new file, in the place of an older one.
+    pub fn create(path: PathBuf) -> Result<Writer, String> {
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path);
+        // At once, so that a job that is killed soon leaves a file that is one.
+        let begun = opened.and_then(|mut file| file.write_all(&raw::MAGIC).map(|()| file));
+        let file = begun.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Writer::to(file, path)
+    }
+
+    fn to(file: File, path: PathBuf) -> Result<Writer, String> {
+        let (orders, incoming) = channel();
+        let shared = Arc::new(Shared::default());
+        let (known, named) = (Arc::clone(&shared), path.clone());
+        // The job's signals are not for this thread.
+        let thread = Builder::new().name("weft-trace".into());
+        spawn(thread, move || write_all(file, &named, &incoming, &known))
+            .map_err(|error| format!("no thread could be started: {error}"))?;
+        Ok(Writer {
+            path,
+            orders,
+            shared,
+            ended: false,
+            dropped: 0,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Whether records are still taken.
+    pub fn is_open(&self) -> bool {
+        !self.ended && !self.shared.failed.load(Ordering::Relaxed)
+    }
+
+    /// Takes a record. Never waits for the file.
+    pub fn put(&mut self, record: &Record) {
+        if !self.is_open() {
+            return;
+        }
+        // One that is too long is left out: a symbol or a graph beyond all bounds stays a number.
+        raw::append(&mut self.buffer, record);
+        if self.buffer.len() >= BUFFER {
+            self.flush();
+        }
+    }
+
+    /// Hands over what is kept.
+    pub fn flush(&mut self) {
+        let bytes = std::mem::take(&mut self.buffer);
+        if bytes.is_empty() || self.ended {
+            return;
+        }
+        let waiting = self.shared.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
+        if waiting.saturating_add(bytes.len()) > MOST {
+            self.shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+            self.dropped = self.dropped.saturating_add(bytes.len());
+            // The line that says so is short: it goes to the rest.
+            self.end(&format!(
+                "{} is slower than the job, {} bytes were dropped",
+                self.path.display(),
+                self.dropped
+            ));
+            return;
+        }
+        // Fails where the thread is gone, which has said why.
+        let _ = self.orders.send(Order::Write(bytes));
+    }
+
+    /// Nothing more is recorded, and the file says why.
+    pub fn end(&mut self, why: &str) {
+        log::warn!("the recording ends here: {why}; what was recorded before is kept");
+        raw::append(&mut self.buffer, &Record::Ended(why.to_string()));
+        let last = std::mem::take(&mut self.buffer);
+        self.shared.waiting.fetch_add(last.len(), Ordering::AcqRel);
+        let _ = self.orders.send(Order::Write(last));
+        self.ended = true;
+    }
+
+    /// The process ends: waits until all is written, within a bound.
+    pub fn finish(&mut self) {
+        self.finish_within(PATIENCE);
+    }
+
+    fn finish_within(&mut self, patience: Duration) {
+        self.flush();
+        let (answer, answered) = channel();
+        let asked = self.orders.send(Order::Answer(answer)).is_ok();
+        if asked && answered.recv_timeout(patience).is_err() && !self.shared.failed.load(Ordering::Relaxed) {
+            log::warn!(
+                "{} bytes of the recording are lost: {} takes too long",
+                self.shared.waiting.load(Ordering::Relaxed),
+                self.path.display()
+            );
+        }
+    }
+}
+
+/// The thread.
+fn write_all(mut file: File, path: &Path, incoming: &Receiver<Order>, shared: &Shared) {
+    while let Ok(order) = incoming.recv() {
+        match order {
+            Order::Write(bytes) => {
+                if let Err(error) = file.write_all(&bytes) {
+                    shared.failed.store(true, Ordering::Relaxed);
+                    log::warn!(
+                        "the recording ends here: cannot write {}: {error}; what was written before is kept",
+                        path.display()
+                    );
+                    return;
+                }
+                shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+            }
+            Order::Answer(answer) => {
+                let _ = answer.send(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn records_come_out_as_they_went_in_and_none_after_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.1.raw");
+        let mut writer = Writer::create(path.clone()).unwrap();
+        for hash in 0..20_000 {
+            writer.put(&Record::Graph {
+                hash,
+                kernels: vec![hash; 3],
+            });
+        }
+        writer.end("enough");
+        writer.put(&Record::Graph {
+            hash: 7_000_000,
+            kernels: vec![],
+        });
+        writer.finish_within(Duration::from_secs(60));
+        assert!(!writer.is_open());
+        let read = raw::Recording::load(&path).unwrap();
+        assert_eq!(read.graphs.len(), 20_000);
+        assert_eq!(read.graphs.get(&19_999), Some(&vec![19_999; 3]));
+        assert_eq!(read.ended.as_deref(), Some("enough"));
+    }
+
+    fn big() -> Record {
+        Record::Graph {
+            hash: 1,
+            kernels: vec![1; 1000],
+        }
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording_and_nothing_else() {
+        // Linux has a device that is always full.
+        let full = Writer::create(PathBuf::from("/dev/full")).unwrap_err();
+        assert!(full.contains("/dev/full"), "{full}");
+        // The disk fills up while the job runs.
+        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut writer = Writer::to(file, PathBuf::from("/dev/full")).unwrap();
+        while writer.is_open() {
+            writer.put(&big());
+        }
+        assert!(writer.buffer.len() < BUFFER);
+        assert_eq!(writer.dropped, 0);
+        writer.finish();
+        assert!(
+            Writer::create(PathBuf::from("/no/such/place"))
+                .unwrap_err()
+                .contains("/no/such/place")
+        );
+    }
+
+    #[test]
+    fn a_file_that_hangs_holds_nobody_up() {
+        // A pipe that nobody reads takes some bytes and then nothing more.
+        let (reader, pipe) = std::io::pipe().unwrap();
+        let mut writer = Writer::to(File::from(OwnedFd::from(pipe)), PathBuf::from("a pipe")).unwrap();
+        while writer.is_open() {
+            writer.put(&big());
+        }
+        // It took in what may wait, dropped the next buffer and says so, and waited for nobody.
+        assert!((BUFFER..2 * BUFFER).contains(&writer.dropped), "{}", writer.dropped);
+        let waiting = writer.shared.waiting.load(Ordering::Relaxed);
+        assert!((MOST - 2 * BUFFER..MOST + 1_000).contains(&waiting), "{waiting}");
+        writer.put(&big());
+        writer.finish_within(Duration::from_millis(10));
+        drop(reader);
+    }
+}
