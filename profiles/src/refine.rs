@@ -23,7 +23,7 @@ use crate::aggregate::unnamed;
 use crate::{Error, Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
 /// A time longer than this is no kernel's, and no gap's: an hour.
-const LONGEST: Ns = 3_600_000_000_000;
+const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 
 /// So many times of a kernel that the profile does not time, and it is added.
 const ENOUGH: u64 = 4;
@@ -136,13 +136,13 @@ impl Served {
         }
         self.samples += 1;
         let seen = self.kernels.entry(timed.kernel).or_default();
-        let time = timed.time.min(LONGEST);
+        let time = timed.time.min(MAX_SAMPLE_NS);
         seen.all.add(time);
         match timed.beside {
             Beside::Fillers => {
                 seen.holder.add(time);
                 if let Some(gap) = timed.gap {
-                    seen.gap.add(gap.min(LONGEST));
+                    seen.gap.add(gap.min(MAX_SAMPLE_NS));
                 }
             }
             // Who fills gaps waits at the gate between his launches: that is no gap of his own.

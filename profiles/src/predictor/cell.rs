@@ -29,7 +29,7 @@ const STRETCH: f32 = 12.0;
 /// Before a second value is seen: how far values may lie from the first, as a part of it...
 const FIRST_SPREAD: f32 = 0.15;
 /// ...and at least, in ns. Clocks, launches and interrupts jitter by as much.
-const LEAST_SPREAD: f32 = 200.0;
+const MIN_SPREAD_NS: f32 = 200.0;
 
 /// Of a bell curve, mean deviation on one side of the middle over the way from the middle to its lowest (or highest) tenth.
 const OF_TENTH: f32 = 0.31;
@@ -56,7 +56,7 @@ impl Cell {
     /// `shorter`: how far the value lies from what the next shorter context said.
     pub(super) fn first(value: Ns, shorter: f32) -> Cell {
         let value = value as f32;
-        let spread = (FIRST_SPREAD * value).max(LEAST_SPREAD) / 2.0;
+        let spread = (FIRST_SPREAD * value).max(MIN_SPREAD_NS) / 2.0;
         Cell {
             middle: value,
             down: spread,
@@ -88,7 +88,7 @@ impl Cell {
         self.seen = self.seen.saturating_add(1);
         let gain = GAINS[usize::from(self.seen.min(MEMORY))];
         let off = value - self.middle;
-        let spread = (self.down + self.up).max(LEAST_SPREAD);
+        let spread = (self.down + self.up).max(MIN_SPREAD_NS);
         let pull = off.clamp(-PULL * spread, PULL * spread);
         // Distances are taken from the old middle: a value that came as foreseen narrows them.
         let follow = |distance: &mut f32, seen: f32| *distance = (*distance + (seen - *distance) * gain).max(NOTHING);

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{History, MATERIAL, Predictor};
+use super::{History, MATERIAL_NS, Predictor};
 use crate::Ns;
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Evaluation {
-    /// Values that were forecast as at least [`MATERIAL`].
+    /// Values that were forecast as at least [`MATERIAL_NS`].
     pub forecasts: u64,
     /// Of these, the part at or above the forecast's low value.
     pub covered: f64,
@@ -20,7 +20,7 @@ pub struct Evaluation {
     pub error_of_means: f64,
     /// As `error`, of a predictor that learnt no more than the means did: nothing of the values it is judged by.
     pub error_frozen: f64,
-    /// As `covered`, of such a predictor, over its own forecasts of at least [`MATERIAL`].
+    /// As `covered`, of such a predictor, over its own forecasts of at least [`MATERIAL_NS`].
     pub covered_frozen: f64,
     /// How many those are.
     pub forecasts_frozen: u64,
@@ -86,12 +86,12 @@ pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
         let context = history.push(*kernel);
         let forecast = predictor.forecast(&context);
         let middle = forecast.map_or(0, |forecast| forecast.middle);
-        if let Some(forecast) = forecast.filter(|forecast| forecast.middle >= MATERIAL) {
+        if let Some(forecast) = forecast.filter(|forecast| forecast.middle >= MATERIAL_NS) {
             evaluation.forecasts += 1;
             covered += u64::from(*value >= forecast.low);
         }
         let still = frozen.forecast(&context);
-        if let Some(forecast) = still.filter(|forecast| forecast.middle >= MATERIAL) {
+        if let Some(forecast) = still.filter(|forecast| forecast.middle >= MATERIAL_NS) {
             evaluation.forecasts_frozen += 1;
             covered_frozen += u64::from(*value >= forecast.low);
         }

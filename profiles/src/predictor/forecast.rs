@@ -6,7 +6,7 @@ use crate::Ns;
 pub const MISS: f64 = 0.1;
 
 /// A forecast below this is no gap to fill and no kernel to wait for: it takes as long as launching. Such forecasts neither count nor teach the distances.
-pub const MATERIAL: Ns = 5_000;
+pub const MATERIAL_NS: Ns = 5_000;
 
 /// What is to be expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

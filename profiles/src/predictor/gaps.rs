@@ -2,7 +2,7 @@
 //!
 //! Asked is [`Gaps::room`]: how much time may be used from now on, if the holder is to find it used with no more than a given chance.
 
-use super::{Context, Forecast, MATERIAL, Predictor, Quality, forecast, shape::GapShape};
+use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
 
 /// Distributions kept of one job. What follows a request is one context, or a few.
@@ -16,7 +16,7 @@ const WIDE: Ns = 3;
 
 /// Where there is no room for another distribution, one that never had a gap half as long as this makes room: what a service pauses between two requests is to be known, also of one
 /// whose every kernel is followed by some gap.
-const LONG: Ns = 500_000;
+const LONG_GAP_NS: Ns = 500_000;
 
 /// Gaps of one job.
 #[derive(Debug, Clone, Default)]
@@ -58,7 +58,7 @@ impl Gaps {
             known.longest = known.longest.max(gap);
             return;
         }
-        if gap < MATERIAL || self.shapes.len() >= SHAPES && !self.make_room(gap) {
+        if gap < MATERIAL_NS || self.shapes.len() >= SHAPES && !self.make_room(gap) {
             return;
         }
         let mut shape = GapShape::default();
@@ -74,10 +74,10 @@ impl Gaps {
     fn make_room(&mut self, gap: Ns) -> bool {
         let least = (0..self.shapes.len()).min_by_key(|at| {
             let known = &self.shapes[*at];
-            (known.longest.max(LONG / 2), known.shape.total())
+            (known.longest.max(LONG_GAP_NS / 2), known.shape.total())
         });
         match least {
-            Some(least) if gap >= LONG => {
+            Some(least) if gap >= LONG_GAP_NS => {
                 self.shapes.swap_remove(least);
                 true
             }

@@ -24,7 +24,7 @@ mod trust;
 
 pub use context::{Context, History, ORDERS};
 pub use evaluate::{Evaluation, evaluate};
-pub use forecast::{Forecast, MATERIAL, MISS};
+pub use forecast::{Forecast, MATERIAL_NS, MISS};
 pub use gaps::{Gaps, Outlook};
 pub use table::MOST_CONTEXTS;
 
@@ -50,7 +50,7 @@ const CLASSES: usize = 4;
 /// How good the forecasts were.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Quality {
-    /// Values that were forecast as at least [`MATERIAL`].
+    /// Values that were forecast as at least [`MATERIAL_NS`].
     pub forecasts: u64,
     /// Of these, values at or above the low one.
     pub above_low: u64,
@@ -154,7 +154,7 @@ impl Predictor {
                 None => said = Some((order, before)),
             }
         }
-        if let Some((order, cell)) = said.filter(|(_, cell)| cell.middle() >= MATERIAL as f32) {
+        if let Some((order, cell)) = said.filter(|(_, cell)| cell.middle() >= MATERIAL_NS as f32) {
             let forecast = self.of_cell(order, &cell);
             self.judge(order, &cell, &forecast, value);
             self.drift.learn(exact, cell.middle());
@@ -227,7 +227,7 @@ impl Predictor {
             kernels: ORDERS[order] as u8,
             ..cell.forecast(distance.down, distance.up)
         };
-        match cell.middle() >= MATERIAL as f32 {
+        match cell.middle() >= MATERIAL_NS as f32 {
             true => self.drift.applied(known),
             false => known,
         }

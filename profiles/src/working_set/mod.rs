@@ -34,7 +34,7 @@ pub use evidence::{Certainty, Evidence, HostResidency, SimulatedLedger};
 pub use fit::Fitter;
 pub use formula::{Formula, Term};
 pub use launch::Launch;
-pub use predict::{GUESS, Predicted, Predictor};
+pub use predict::{GUESSED_BYTES, Predicted, Predictor};
 pub use region::{Access, Region, Touched};
 pub use template::{KernelWorkingSet, Template, WordTemplate, WorkingSets};
 

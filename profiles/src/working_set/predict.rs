@@ -14,7 +14,7 @@ use super::{
 
 /// What is guessed behind a pointer of a kernel that was never observed: one granule of the driver's largest, cut at the allocation's end. A whole allocation would
 /// be 5 to 15 times too much on the average (MSched's ablation); nothing would cost a fault at every launch.
-pub const GUESS: u64 = 2 << 20;
+pub const GUESSED_BYTES: u64 = 2 << 20;
 
 /// Pointers of one unobserved launch that are guessed behind at most.
 const MAX_GUESSES: usize = 64;
@@ -238,7 +238,7 @@ impl Predictor {
         for offset in launch.pointer_offsets() {
             let Some(pointer) = launch.word64(offset) else { break };
             if let Some((_, end)) = live.find(pointer) {
-                let bytes = GUESS.min(end - pointer);
+                let bytes = GUESSED_BYTES.min(end - pointer);
                 self.regions.push(Region::contiguous(pointer, bytes, Access::ReadWrite));
                 if self.regions.len() >= MAX_GUESSES {
                     break;

@@ -17,7 +17,7 @@ const NAME: u8 = 3;
 const GRANULE: u8 = 4;
 
 /// Bytes of a symbol at most; templates of C++ have some thousands. What is longer is cut.
-const MAX_NAME: usize = 1 << 14;
+const MAX_NAME_BYTES: usize = 1 << 14;
 
 /// Allocations or pieces of one record at most: beyond that the file is broken.
 const MOST: u32 = 1 << 20;
@@ -53,7 +53,7 @@ pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
 /// Appends what a kernel is called.
 pub fn write_name(into: &mut Vec<u8>, kernel: u64, symbol: &str) {
     let symbol = symbol.as_bytes();
-    let symbol = symbol.get(..MAX_NAME).unwrap_or(symbol);
+    let symbol = symbol.get(..MAX_NAME_BYTES).unwrap_or(symbol);
     into.push(NAME);
     into.extend(kernel.to_le_bytes());
     into.extend((symbol.len() as u32).to_le_bytes());
@@ -198,7 +198,7 @@ impl Recording {
             GRANULE => self.granule = Some(reader.long()?),
             NAME => {
                 let (kernel, size) = (reader.long()?, reader.word()? as usize);
-                if size > MAX_NAME {
+                if size > MAX_NAME_BYTES {
                     return Some(false);
                 }
                 let symbol = String::from_utf8_lossy(reader.take(size)?).into_owned();

@@ -259,7 +259,7 @@ fn an_unknown_kernel_is_guessed_within_bounds() {
     let predicted = predictor.predict(&one.launch(), &job.live);
     assert!(!predicted.known);
     assert_eq!(predicted.regions.len(), 3);
-    assert!(predicted.regions.iter().all(|region| region.bytes == GUESS));
+    assert!(predicted.regions.iter().all(|region| region.bytes == GUESSED_BYTES));
     let end = 0x7e00_0000_0000 + (1 << 20);
     let near_the_end = parameters(&[end - 100, end, 0], &[]);
     let launch = Launch {

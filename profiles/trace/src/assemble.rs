@@ -23,7 +23,7 @@ use super::{
 use weft_profiles::Ns;
 
 /// No work is shorter, ns: the rest of an event pair is the instrument.
-const SHORTEST: f64 = 100.0;
+const MIN_WORK_NS: f64 = 100.0;
 
 /// What is known of a recording beside what is in it.
 #[derive(Debug, Clone)]
@@ -221,7 +221,7 @@ impl<'a> Assembly<'a> {
         };
         self.ended = self.ended.max(end);
         let begin = (start + late).min(end - tick).max(start);
-        let time = (end - begin - tick).max(SHORTEST.min((end - start).max(1.0)));
+        let time = (end - begin - tick).max(MIN_WORK_NS.min((end - start).max(1.0)));
         time.round() as Ns
     }
 

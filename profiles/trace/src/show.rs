@@ -12,7 +12,7 @@ use weft_profiles::{Aggregator, Ns, Profile, Sketch, json as profile_json, show}
 
 /// What is to be seen of a trace.
 #[derive(Debug, Default)]
-struct Figures {
+struct TraceFigures {
     launches: Sketch,
     copies: Sketch,
     waits: Sketch,
@@ -48,8 +48,8 @@ impl Trace {
         aggregator.finish(&self.name, self.taken)
     }
 
-    fn figures(&self, timeline: &Timeline) -> Figures {
-        let mut figures = Figures::default();
+    fn figures(&self, timeline: &Timeline) -> TraceFigures {
+        let mut figures = TraceFigures::default();
         for (step, span) in self.steps.iter().zip(&timeline.steps) {
             let count = |wanted: fn(&Call) -> bool| {
                 let calls = step.operations.iter().map(|operation| &operation.call);
@@ -80,7 +80,7 @@ pub fn table(trace: &Trace, limit: usize) -> String {
     out
 }
 
-fn steps(out: &mut String, trace: &Trace, figures: &Figures) -> std::fmt::Result {
+fn steps(out: &mut String, trace: &Trace, figures: &TraceFigures) -> std::fmt::Result {
     writeln!(
         out,
         "trace {}: {} steps, {} operations of {} kernels, times {}",

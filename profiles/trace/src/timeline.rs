@@ -66,14 +66,14 @@ pub struct Timeline {
 
 /// Engines of the device: kernels (and copies on the device), copies in, copies out.
 #[derive(Debug, Default)]
-struct Device {
+struct IdealDevice {
     engines: [Ns; 3],
     streams: HashMap<u16, Ns>,
     events: HashMap<u16, Ns>,
     last: Ns,
 }
 
-impl Device {
+impl IdealDevice {
     fn run(&mut self, engine: usize, stream: u16, ready: Ns, duration: Ns) -> (Ns, Ns) {
         let in_stream = self.streams.get(&stream).copied().unwrap_or(0);
         let free = self.engines.get(engine).copied().unwrap_or(0);
@@ -99,7 +99,7 @@ impl Device {
 /// Plays the trace.
 pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
     let mut timeline = Timeline::default();
-    let mut device = Device::default();
+    let mut device = IdealDevice::default();
     // Where each host thread is, and the operation before in the list ended.
     let mut mark: Ns = 0;
     for (number, step) in trace.steps.iter().enumerate() {
@@ -136,14 +136,14 @@ pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
 /// One call that begins at `called`; when it returns.
 fn call(
     trace: &Trace,
-    device: &mut Device,
+    device: &mut IdealDevice,
     timeline: &mut Timeline,
     (step, at): (usize, usize),
     operation: &Operation,
     called: Ns,
     costs: Costs,
 ) -> Ns {
-    let mut work = |device: &mut Device, engine, stream, duration| {
+    let mut work = |device: &mut IdealDevice, engine, stream, duration| {
         let (begin, end) = device.run(engine, stream, called.saturating_add(costs.latency), duration);
         timeline.spans.push(Span {
             step,

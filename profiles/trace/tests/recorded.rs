@@ -8,8 +8,8 @@ use weft_trace_format::timeline::{self, Costs};
 use weft_trace_format::{Call, Source, Step, Trace};
 
 /// What a repository bears: `scripts/traces` says so too.
-const MOST_BYTES: u64 = 400_000;
-const MOST_BYTES_ALL: u64 = 6_000_000;
+const MAX_TRACE_BYTES: u64 = 400_000;
+const MAX_TOTAL_BYTES: u64 = 6_000_000;
 
 const MODELS: [&str; 12] = [
     "resnet50",
@@ -60,11 +60,11 @@ fn every_model_is_there_in_both_modes_and_they_are_small() {
         for mode in ["infer", "train"] {
             let bytes = fs::metadata(folder().join(format!("{model}-{mode}.trace"))).map(|file| file.len());
             let bytes = bytes.unwrap_or_else(|error| panic!("{model}-{mode}: {error}"));
-            assert!(bytes <= MOST_BYTES, "{model}-{mode}: {bytes}");
+            assert!(bytes <= MAX_TRACE_BYTES, "{model}-{mode}: {bytes}");
             all += bytes;
         }
     }
-    assert!(all <= MOST_BYTES_ALL, "{all}");
+    assert!(all <= MAX_TOTAL_BYTES, "{all}");
 }
 
 #[test]

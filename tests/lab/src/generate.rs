@@ -9,7 +9,7 @@ use weft_trace_format::{Call, Direction, Kernel, Node, Operation, Source, Step, 
 use crate::{Ns, US};
 
 /// What a launch call takes: 4-6 us a submit on recent cards.
-const LAUNCH: Ns = 5 * US;
+const LAUNCH_NS: Ns = 5 * US;
 
 /// Builds a trace.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Builder {
         Builder(Trace {
             name: name.to_string(),
             source: Source::Generated,
-            launch_cost: LAUNCH,
+            launch_cost: LAUNCH_NS,
             ..Trace::default()
         })
     }

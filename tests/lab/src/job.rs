@@ -64,7 +64,7 @@ pub enum Play {
 
 /// An operation of a step.
 #[derive(Debug, Clone, Copy)]
-pub struct Op {
+pub struct JobOp {
     /// Host time before the call.
     pub host_before: Ns,
     /// The call.
@@ -81,7 +81,7 @@ pub struct StepProgram {
     /// Host time before it.
     pub think: Ns,
     /// In host order.
-    pub ops: Vec<Op>,
+    pub ops: Vec<JobOp>,
     /// Operations that begin with the step.
     pub roots: Vec<u32>,
 }
@@ -134,7 +134,7 @@ impl Program {
             }
             last_of_thread.insert(operation.thread, at);
             let play = self.play(trace, &operation.call, graphs);
-            out.ops.push(Op {
+            out.ops.push(JobOp {
                 host_before: operation.host_before,
                 play,
                 next_same: NONE,
@@ -328,7 +328,7 @@ impl Default for Jitter {
 
 /// A job of a run.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct PlayedJob {
     /// Its name.
     pub name: String,
     /// 0 (most important) to 9.
@@ -343,10 +343,10 @@ pub struct Job {
     pub profiled: bool,
 }
 
-impl Job {
+impl PlayedJob {
     /// A closed loop with the program's own think times.
-    pub fn new(name: &str, priority: u8, program: Arc<Program>) -> Job {
-        Job {
+    pub fn new(name: &str, priority: u8, program: Arc<Program>) -> PlayedJob {
+        PlayedJob {
             name: name.to_string(),
             priority,
             program,

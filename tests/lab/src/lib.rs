@@ -15,6 +15,7 @@ pub mod compare;
 pub mod foresight;
 pub mod generate;
 pub mod job;
+mod lost;
 pub mod measure;
 pub mod memory;
 pub mod oracle;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Ns;
 use crate::job::Program;
-use crate::world::{Piece, Run};
+use crate::world::{KernelPiece, MachineRun};
 
 /// An operation that never ran, in [`Analysis::inside`].
 pub const NOT_RUN: u32 = u32::MAX;
@@ -88,7 +88,7 @@ pub struct Analysis {
 
 impl Analysis {
     /// Of a run, without what came before the arrival of request number `warmup` of the first job.
-    pub fn of(run: &Run, warmup: usize) -> Analysis {
+    pub fn of(run: &MachineRun, warmup: usize) -> Analysis {
         let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
         let begin = run.jobs[0].arrivals.get(warmup).copied().unwrap_or(0);
         let holds: Vec<bool> = run.jobs.iter().map(|job| job.job.priority == first).collect();
@@ -100,7 +100,7 @@ impl Analysis {
         };
         let mut last_end: Option<Ns> = None;
         let mut last_job = None;
-        let mut pending: Vec<&Piece> = Vec::new();
+        let mut pending: Vec<&KernelPiece> = Vec::new();
         let mut gates = Gates::of(run, &holds);
         for piece in &run.pieces {
             let job = usize::from(piece.job);
@@ -127,7 +127,7 @@ impl Analysis {
         analysis
     }
 
-    fn note(&mut self, piece: &Piece) {
+    fn note(&mut self, piece: &KernelPiece) {
         let inside = &mut self.inside[usize::from(piece.job)];
         let op = piece.op as usize;
         if inside.len() <= op {
@@ -138,7 +138,14 @@ impl Analysis {
         }
     }
 
-    fn holder_piece(&mut self, piece: &Piece, last: Ns, pending: &[&Piece], own: bool, gates: &mut Gates<'_>) {
+    fn holder_piece(
+        &mut self,
+        piece: &KernelPiece,
+        last: Ns,
+        pending: &[&KernelPiece],
+        own: bool,
+        gates: &mut Gates<'_>,
+    ) {
         let from = piece.ready.max(last);
         let wait = if own { 0 } else { piece.start.saturating_sub(from) };
         self.direct += wait;
@@ -195,7 +202,7 @@ impl Analysis {
 struct Gates<'a>(Vec<(&'a [(Ns, Ns)], usize)>);
 
 impl<'a> Gates<'a> {
-    fn of(run: &'a Run, holds: &[bool]) -> Gates<'a> {
+    fn of(run: &'a MachineRun, holds: &[bool]) -> Gates<'a> {
         let fillers = run.jobs.iter().zip(holds).filter(|(_, holds)| !**holds);
         Gates(fillers.map(|(job, _)| (job.waits.as_slice(), 0)).collect())
     }

@@ -23,11 +23,11 @@ use std::sync::atomic::Ordering;
 
 use weft_broker::core::{Client, ClientView, Core, Decision, Event, Mode, Ns, PolicyName, Snapshot};
 
-use crate::process::{Life, Process};
+use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::MS;
 
 /// The farthest time that the core may ask for while somebody waits: the minimum share of a kernel of the longest cost, 10 s / 0.02.
-const FARTHEST: Ns = 600_000 * MS;
+const MAX_DEADLINE_NS: Ns = 600_000 * MS;
 
 /// Turns that may ask for the next one at once, without time passing.
 const AT_ONCE: u32 = 64;
@@ -257,14 +257,14 @@ impl Books {
     }
 
     /// After a turn, all decisions carried out. `wake`: when the core wants to be asked again.
-    pub(crate) fn turn(&mut self, core: &Core, wake: Option<Ns>, now: Ns, processes: &[Process]) -> Check {
+    pub(crate) fn turn(&mut self, core: &Core, wake: Option<Ns>, now: Ns, processes: &[SimProcess]) -> Check {
         let snapshot = core.snapshot();
         let config = core.config();
         let mut out: i64 = 0;
         let mut excused = self.excused;
         for process in processes
             .iter()
-            .filter(|process| process.life == Life::Lives && !process.lies)
+            .filter(|process| process.life == ProcessLife::Lives && !process.lies)
         {
             let Some(view) = process.client.and_then(|client| snapshot.client(client)) else {
                 continue;
@@ -306,7 +306,7 @@ impl Books {
         self.wakes(wake, &snapshot, now, processes)
     }
 
-    fn wakes(&mut self, wake: Option<Ns>, snapshot: &Snapshot, now: Ns, processes: &[Process]) -> Check {
+    fn wakes(&mut self, wake: Option<Ns>, snapshot: &Snapshot, now: Ns, processes: &[SimProcess]) -> Check {
         let waits = snapshot.clients.iter().find(|view| view.waiting.is_some());
         let Some(waits) = waits else {
             self.at_once = 0;
@@ -314,7 +314,7 @@ impl Books {
         };
         let Some(wake) = wake else {
             // Whoever has taken its credit and is about to say so waits for nobody, and a wait that the core has not heard of is news to come.
-            let known = |process: &Process| {
+            let known = |process: &SimProcess| {
                 let sleep = process.at_the_gate()?;
                 let view = snapshot.client(process.client?)?;
                 // So is what another of its threads has taken and not told yet.
@@ -330,7 +330,7 @@ impl Books {
                 None => Ok(()),
             };
         };
-        if wake < now || wake > now.saturating_add(FARTHEST) {
+        if wake < now || wake > now.saturating_add(MAX_DEADLINE_NS) {
             return broken(name::WAKE, || format!("at {wake}, it is {now}, and {waits:?}"));
         }
         self.at_once = if wake == now { self.at_once + 1 } else { 0 };
@@ -351,7 +351,7 @@ fn let_go_as_holders(snapshot: &Snapshot) -> Ns {
 }
 
 /// The books of one client against its memory.
-fn credit(process: &Process, view: &ClientView, word: i64) -> Check {
+fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
     // What came back meanwhile is in the word and not in the books yet.
     let renewed = process.lane().reports.renewed.load(Ordering::Relaxed);
     let given = i128::from(view.granted) - i128::from(view.renewed) + i128::from(renewed) - i128::from(view.revoked);

@@ -35,5 +35,5 @@ mod thread;
 mod world;
 
 pub use check::Broken;
-pub use scenario::{SHORT_OF_ROOM, Scenario};
-pub use world::{Manner, Outcome, run};
+pub use scenario::{FaultScenario, SHORT_OF_ROOM};
+pub use world::{Manner, RunOutcome, run};

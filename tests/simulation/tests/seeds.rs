@@ -3,7 +3,7 @@
 
 use weft_broker::core::PolicyName;
 use weft_simulation::SHORT_OF_ROOM;
-use weft_simulation::campaign::{self, Sums};
+use weft_simulation::campaign::{self, CampaignSums};
 
 /// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn in another way; what it found then stays a case that is run.
 const ONCE_FAILED: [u64; 20] = [
@@ -29,8 +29,8 @@ const ONCE_FAILED: [u64; 20] = [
     20_778_010_742, // timeslice: turns by predicted time alone gave a job whose kernels take a hundred times longer than predicted the device for a second
 ];
 
-fn all(seeds: impl Iterator<Item = u64>, policy: Option<PolicyName>) -> Sums {
-    let mut sums = Sums::default();
+fn all(seeds: impl Iterator<Item = u64>, policy: Option<PolicyName>) -> CampaignSums {
+    let mut sums = CampaignSums::default();
     for seed in seeds {
         if let Err(failure) = campaign::one(seed, policy, &mut sums) {
             panic!(

@@ -20,9 +20,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What is touched.
-const LARGE: usize = 64 << 20;
+const LARGE_BYTES: usize = 64 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// At most so many touches in a kernel: at 100 us each that is a tenth of a second.
 const TOUCHES: usize = 1024;
 /// Rounds.
@@ -58,7 +58,7 @@ fn run(bench: &Bench) -> Result<()> {
     };
 
     for (name, stride) in STRIDES {
-        let memory = gpu.managed(LARGE, LEAST)?;
+        let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let count = touches(&memory, stride);
         let migrated = bench.repeat(ROUNDS, |_| {
             memory.populate(1);
@@ -71,14 +71,14 @@ fn run(bench: &Bench) -> Result<()> {
         line.and("touches", count).print();
         drop(memory);
         let first = bench.repeat(ROUNDS, |_| {
-            let memory = gpu.managed(LARGE, LEAST)?;
+            let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
             touched(&memory, stride)
         })?;
         let line = report.samples(&format!("first_touch_{name}"), "ns", Clock::Device, &first);
         note(line.and("touches", count)).print();
     }
 
-    let memory = gpu.managed(LARGE, LEAST)?;
+    let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
     let words = memory.bytes() / 4;
     let blocks = (words / 4 / BLOCK_THREADS).max(1) as u32;
     let pulled = bench.repeat(ROUNDS, |_| {

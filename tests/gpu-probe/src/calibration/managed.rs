@@ -17,9 +17,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// Far beyond any cache of a device.
-const LARGE: usize = 256 << 20;
+const LARGE_BYTES: usize = 256 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Threads of a block, each of which reads and writes 16 bytes.
 const BLOCK_THREADS: usize = 256;
 const BYTES_A_THREAD: usize = 16;
@@ -37,8 +37,8 @@ fn run(bench: &Bench) -> Result<()> {
         gpu.stream()?,
         bench.pair()?,
     );
-    let managed = gpu.managed(LARGE, LEAST)?;
-    let plain = gpu.plain(managed.bytes(), LEAST)?;
+    let managed = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
+    let plain = gpu.plain(managed.bytes(), MIN_BYTES)?;
     let bytes = plain.bytes().min(managed.bytes());
     let blocks = (bytes / BYTES_A_THREAD / BLOCK_THREADS).max(1);
     let threads = blocks * BLOCK_THREADS;

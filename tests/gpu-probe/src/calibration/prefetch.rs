@@ -17,9 +17,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What is moved.
-const LARGE: usize = 256 << 20;
+const LARGE_BYTES: usize = 256 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// How long a stream is held up before calls that are to find work before them: more than 32 calls take.
 const HOLD_NS: u64 = 20_000_000;
 /// How long both streams are held up until two threads have begun: on a busy machine that was more than 5 ms more often than not.
@@ -30,7 +30,7 @@ const ROUNDS: usize = 8;
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
-    let memory = gpu.managed(LARGE, LEAST)?;
+    let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
     let bytes = memory.bytes();
     let mut device = Vec::new();
     let mut host = Vec::new();
@@ -133,7 +133,10 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
 fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
-    let (first, second) = (gpu.managed(LARGE / 2, LEAST)?, gpu.managed(LARGE / 2, LEAST)?);
+    let (first, second) = (
+        gpu.managed(LARGE_BYTES / 2, MIN_BYTES)?,
+        gpu.managed(LARGE_BYTES / 2, MIN_BYTES)?,
+    );
     let bytes = first.bytes() + second.bytes();
     first.populate(4);
     second.populate(4);

@@ -13,7 +13,7 @@ use super::gpu::{Gpu, Part};
 use crate::host;
 
 /// No probe allocates more managed or pinned memory than this at once.
-const CAP: usize = 256 << 20;
+const MAX_MANAGED_BYTES: usize = 256 << 20;
 /// The unit in which large allocations are cut to size: the driver's block of managed memory.
 pub const BLOCK: usize = 2 << 20;
 
@@ -46,7 +46,9 @@ impl Gpu {
         let free = self.free_memory()?;
         let mut bytes = share(wanted, free);
         if managed {
-            bytes = bytes.min(CAP).min(share(wanted, host::available_memory()?));
+            bytes = bytes
+                .min(MAX_MANAGED_BYTES)
+                .min(share(wanted, host::available_memory()?));
         }
         ensure!(
             bytes >= least.min(wanted),
@@ -93,7 +95,7 @@ impl Gpu {
     pub fn pinned(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
         /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
         const FLAGS: u32 = 1 | 2;
-        let bytes = share(wanted, host::available_memory()?).min(CAP);
+        let bytes = share(wanted, host::available_memory()?).min(MAX_MANAGED_BYTES);
         ensure!(
             bytes >= least.min(wanted),
             "only {bytes} bytes of host memory may be had of {wanted}"
@@ -108,7 +110,7 @@ impl Gpu {
 
     /// Ordinary host memory, every page of it touched.
     pub fn pageable(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
-        let bytes = share(wanted, host::available_memory()?).min(CAP);
+        let bytes = share(wanted, host::available_memory()?).min(MAX_MANAGED_BYTES);
         ensure!(
             bytes >= least.min(wanted),
             "only {bytes} bytes of host memory may be had of {wanted}"

@@ -24,9 +24,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What moves.
-const LARGE: usize = 128 << 20;
+const LARGE_BYTES: usize = 128 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
@@ -34,7 +34,7 @@ fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     for (advised, name) in [(false, "plain"), (true, "read_mostly")] {
-        let memory = gpu.managed(LARGE, LEAST)?;
+        let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         memory.populate(1);
         if advised {
             gpu.read_mostly(memory.whole(), true)?;
@@ -92,7 +92,7 @@ fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
         ("collapse_to_host_written", Way::CollapseToHost, true),
     ];
     for (name, way, written) in ways {
-        let memory = gpu.managed(LARGE, LEAST)?;
+        let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let all = memory.whole();
         let place = match way {
             Way::CollapseToHost => Place::HOST,

@@ -24,13 +24,13 @@ pub const PROBE: Probe = Probe {
 };
 
 /// Each job's memory: both together have what one other probe has.
-const LARGE: usize = 128 << 20;
+const LARGE_BYTES: usize = 128 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 5;
 /// A piece of a prefetch that is run over as soon as it is there.
-const PIECE: usize = 16 << 20;
+const PIECE_BYTES: usize = 16 << 20;
 /// Kernels one after another beside a job that moves.
 const RUNS: usize = 100;
 /// Longest wait for one answer.
@@ -39,7 +39,7 @@ const BOUND: Duration = Duration::from_secs(20);
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     // A quarter of what is free may be had at once; two jobs share that.
-    let each = LARGE
+    let each = LARGE_BYTES
         .min(gpu.free_memory()? / 8)
         .min(crate::host::available_memory()? / 8);
     let mut jobs = [
@@ -155,7 +155,7 @@ impl Role for Swapper {
         if let Some(bytes) = line.strip_prefix("open ") {
             // Lives as long as the process, as the memory does.
             let gpu: &'static Gpu = Box::leak(Box::new(Gpu::open()?));
-            let memory = gpu.managed(bytes.parse().context("a number of bytes")?, LEAST)?;
+            let memory = gpu.managed(bytes.parse().context("a number of bytes")?, MIN_BYTES)?;
             memory.populate(1);
             let got = memory.bytes();
             self.0 = Some(Job { gpu, memory });
@@ -190,8 +190,8 @@ impl Job {
         let mut there = Vec::new();
         gpu.record(from, stream)?;
         gpu.order(moving, from)?;
-        for at in (0..self.memory.bytes()).step_by(PIECE) {
-            let (part, event) = (self.memory.part(at, PIECE), gpu.event()?);
+        for at in (0..self.memory.bytes()).step_by(PIECE_BYTES) {
+            let (part, event) = (self.memory.part(at, PIECE_BYTES), gpu.event()?);
             gpu.prefetch(part, Place::DEVICE, moving)?;
             gpu.record(event, moving)?;
             gpu.order(stream, event)?;

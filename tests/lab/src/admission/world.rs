@@ -10,7 +10,7 @@ use weft_broker::core::admission::{
     Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
 };
 
-use super::mix::{CONTEXT, Job, Mix, S};
+use super::mix::{CONTEXT_BYTES, JobMix, MixJob, S};
 use crate::Ns;
 
 /// What of its peak a job takes at its begin: weights and the first batch.
@@ -20,11 +20,11 @@ pub(super) const BEGINS: f64 = 0.6;
 pub(super) const GROWN: f64 = 0.1;
 
 /// Who got no memory with nobody to admit him tries again after so long, as people do.
-const AGAIN: Ns = 600 * S;
+const RETRY_NS: Ns = 600 * S;
 
 /// The way memory is given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum AdmissionRule {
     /// Everybody begins at once: a device without weft.
     Nobody,
     /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
@@ -34,24 +34,28 @@ pub enum Rule {
     Knows(bool),
 }
 
-impl Rule {
+impl AdmissionRule {
     /// All that are compared.
-    pub fn all() -> Vec<Rule> {
-        let mut all = vec![Rule::Nobody];
-        all.extend(Policy::ALL.iter().map(|(policy, _)| Rule::Admit(*policy, true)));
-        all.push(Rule::Admit(Policy::BestFit, false));
-        all.extend([Rule::Knows(false), Rule::Knows(true)]);
+    pub fn all() -> Vec<AdmissionRule> {
+        let mut all = vec![AdmissionRule::Nobody];
+        all.extend(
+            Policy::ALL
+                .iter()
+                .map(|(policy, _)| AdmissionRule::Admit(*policy, true)),
+        );
+        all.push(AdmissionRule::Admit(Policy::BestFit, false));
+        all.extend([AdmissionRule::Knows(false), AdmissionRule::Knows(true)]);
         all
     }
 
     /// For people.
     pub fn name(self) -> String {
         match self {
-            Rule::Nobody => "none".to_string(),
-            Rule::Admit(policy, true) => policy.to_string(),
-            Rule::Admit(policy, false) => format!("{policy}, not held"),
-            Rule::Knows(false) => "shortest, true runs".to_string(),
-            Rule::Knows(true) => "shortest, all true".to_string(),
+            AdmissionRule::Nobody => "none".to_string(),
+            AdmissionRule::Admit(policy, true) => policy.to_string(),
+            AdmissionRule::Admit(policy, false) => format!("{policy}, not held"),
+            AdmissionRule::Knows(false) => "shortest, true runs".to_string(),
+            AdmissionRule::Knows(true) => "shortest, all true".to_string(),
         }
     }
 }
@@ -75,7 +79,7 @@ pub struct Fate {
 
 /// What came of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub struct AdmissionOutcome {
     /// Of each job of the mix.
     pub fates: Vec<Fate>,
     /// When the last one ended.
@@ -91,7 +95,7 @@ pub struct Outcome {
 }
 
 #[derive(Debug)]
-struct Run {
+struct AdmissionRun {
     device: usize,
     done: f64,
     began: Ns,
@@ -99,28 +103,28 @@ struct Run {
     grown: bool,
 }
 
-struct World<'a> {
-    mix: &'a Mix,
-    rule: Rule,
+struct AdmissionWorld<'a> {
+    mix: &'a JobMix,
+    rule: AdmissionRule,
     core: Admission,
     now: Ns,
-    running: BTreeMap<usize, Run>,
+    running: BTreeMap<usize, AdmissionRun>,
     /// What each says it takes: what it came to know, once it died.
     said: Vec<u64>,
     /// When each comes next; `Ns::MAX`: it is here.
     comes: Vec<Ns>,
     ends: Vec<usize>,
-    outcome: Outcome,
+    outcome: AdmissionOutcome,
 }
 
 /// Runs it.
-pub fn run(mix: &Mix, rule: Rule) -> Outcome {
+pub fn run(mix: &JobMix, rule: AdmissionRule) -> AdmissionOutcome {
     let policy = match rule {
-        Rule::Admit(policy, _) => policy,
-        Rule::Nobody => Policy::Fifo,
-        Rule::Knows(_) => Policy::Shortest,
+        AdmissionRule::Admit(policy, _) => policy,
+        AdmissionRule::Nobody => Policy::Fifo,
+        AdmissionRule::Knows(_) => Policy::Shortest,
     };
-    let mut world = World {
+    let mut world = AdmissionWorld {
         mix,
         rule,
         core: Admission::new(Config {
@@ -133,20 +137,20 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
             .jobs
             .iter()
             .map(|job| match rule {
-                Rule::Knows(true) => job.peak,
+                AdmissionRule::Knows(true) => job.peak,
                 _ => job.said_peak,
             })
             .collect(),
         comes: mix.jobs.iter().map(|job| job.arrives).collect(),
         ends: Vec::new(),
-        outcome: Outcome {
+        outcome: AdmissionOutcome {
             fates: vec![Fate::default(); mix.jobs.len()],
-            ..Outcome::default()
+            ..AdmissionOutcome::default()
         },
     };
     for (at, memory) in mix.devices.iter().enumerate() {
         world.tell(Event::Device(Device {
-            context: CONTEXT,
+            context: CONTEXT_BYTES,
             ..Device::new(DeviceId(at as u32), *memory)
         }));
     }
@@ -157,7 +161,7 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
     world.outcome
 }
 
-impl World<'_> {
+impl AdmissionWorld<'_> {
     fn play(&mut self) {
         let mut left = self.mix.jobs.len();
         while left > 0 {
@@ -200,7 +204,7 @@ impl World<'_> {
     }
 
     /// What a job has still to do until it grows or ends.
-    fn left(&self, at: usize, run: &Run) -> f64 {
+    fn left(&self, at: usize, run: &AdmissionRun) -> f64 {
         let whole = self.mix.jobs.get(at).map_or(0, |job| job.run) as f64;
         let until = if run.grown { whole } else { whole * GROWN };
         (until - run.done).max(0.0)
@@ -208,7 +212,8 @@ impl World<'_> {
 
     fn next(&self) -> Option<Ns> {
         let comes = self.comes.iter().copied().filter(|at| *at != Ns::MAX).min();
-        let step = |(at, run): (&usize, &Run)| self.now + (self.left(*at, run) / self.rate(run.device)).ceil() as Ns;
+        let step =
+            |(at, run): (&usize, &AdmissionRun)| self.now + (self.left(*at, run) / self.rate(run.device)).ceil() as Ns;
         let steps = self.running.iter().map(step).min();
         [comes, steps, self.core.next_wake()].into_iter().flatten().min()
     }
@@ -241,7 +246,7 @@ impl World<'_> {
 
     fn come(&mut self, at: usize) {
         let Some(job) = self.mix.jobs.get(at) else { return };
-        if self.rule == Rule::Nobody {
+        if self.rule == AdmissionRule::Nobody {
             // Everybody takes the device that was free most when he looked.
             let free = |device: &usize| self.free(*device);
             if let Some(device) = (0..self.mix.devices.len()).max_by_key(free) {
@@ -264,7 +269,7 @@ impl World<'_> {
                 ..Need::plain(
                     said,
                     match self.rule {
-                        Rule::Knows(_) => job.run,
+                        AdmissionRule::Knows(_) => job.run,
                         _ => job.said_run,
                     },
                 )
@@ -281,9 +286,9 @@ impl World<'_> {
     }
 
     /// What `weft queue` would say of a job that has just asked: only for the rule that people see.
-    fn expect(&mut self, at: usize, job: &Job) {
+    fn expect(&mut self, at: usize, job: &MixJob) {
         let number = Number(at as u64);
-        if self.rule != Rule::Admit(Policy::Weft, true) || !self.core.waits(number) {
+        if self.rule != AdmissionRule::Admit(Policy::Weft, true) || !self.core.waits(number) {
             return;
         }
         if let Some(fate) = self.outcome.fates.get_mut(at)
@@ -312,7 +317,7 @@ impl World<'_> {
         if let Some(fate) = self.outcome.fates.get_mut(at) {
             fate.first_wait.get_or_insert(self.now - job.arrives);
         }
-        let run = Run {
+        let run = AdmissionRun {
             device,
             done: 0.0,
             began: self.now,
@@ -326,7 +331,7 @@ impl World<'_> {
 
     /// Jobs whose time it is take all they need.
     fn grow(&mut self) {
-        let ready = |(at, run): (&usize, &Run)| (!run.grown && self.left(*at, run) < 1.0).then_some(*at);
+        let ready = |(at, run): (&usize, &AdmissionRun)| (!run.grown && self.left(*at, run) < 1.0).then_some(*at);
         let ready: Vec<usize> = self.running.iter().filter_map(ready).collect();
         for at in ready {
             let Some(job) = self.mix.jobs.get(at) else { continue };
@@ -338,13 +343,13 @@ impl World<'_> {
     }
 
     /// A job holds so much from now on, or dies.
-    fn take(&mut self, at: usize, job: &Job, bytes: u64) {
+    fn take(&mut self, at: usize, job: &MixJob, bytes: u64) {
         let Some(run) = self.running.get(&at) else { return };
         let (device, held) = (run.device, run.held);
         let number = Number(at as u64);
         let within = match self.rule {
-            Rule::Nobody | Rule::Admit(_, false) => true,
-            Rule::Admit(_, true) | Rule::Knows(_) => {
+            AdmissionRule::Nobody | AdmissionRule::Admit(_, false) => true,
+            AdmissionRule::Admit(_, true) | AdmissionRule::Knows(_) => {
                 let share = |core: &Admission| core.share(number).map_or(0, |(_, share)| share);
                 let lacks = bytes.saturating_sub(share(&self.core));
                 if lacks > 0 {
@@ -364,7 +369,7 @@ impl World<'_> {
         let said = job.on_device(self.said.get(at).copied().unwrap_or(job.said_peak));
         let fate = self.outcome.fates.get_mut(at);
         if let Some(fate) = fate {
-            if self.rule == Rule::Nobody || bytes <= said {
+            if self.rule == AdmissionRule::Nobody || bytes <= said {
                 fate.by_neighbours += 1;
             } else {
                 fate.by_itself += 1;
@@ -374,8 +379,8 @@ impl World<'_> {
         if let Some(said) = self.said.get_mut(at) {
             *said = (*said).max(job.peak);
         }
-        let again = if self.rule == Rule::Nobody {
-            self.now + AGAIN
+        let again = if self.rule == AdmissionRule::Nobody {
+            self.now + RETRY_NS
         } else {
             self.now + S
         };
@@ -387,7 +392,7 @@ impl World<'_> {
 
     /// Ends what has run to its end, and tells of those who died. How many are done for good.
     fn end(&mut self) -> usize {
-        let ended = |(at, run): (&usize, &Run)| (run.grown && self.left(*at, run) < 1.0).then_some(*at);
+        let ended = |(at, run): (&usize, &AdmissionRun)| (run.grown && self.left(*at, run) < 1.0).then_some(*at);
         let ended: Vec<usize> = self.running.iter().filter_map(ended).collect();
         for at in &ended {
             if let (Some(run), Some(fate)) = (self.running.remove(at), self.outcome.fates.get_mut(*at)) {
@@ -404,7 +409,7 @@ impl World<'_> {
     /// Tells the core of all that ended or died. What it lets in then may die at once, too.
     fn bury(&mut self) {
         while let Some(at) = self.ends.pop() {
-            if self.rule != Rule::Nobody {
+            if self.rule != AdmissionRule::Nobody {
                 self.tell(Event::Ends(Number(at as u64)));
             }
         }

@@ -26,7 +26,7 @@ const HOST: f64 = 0.15;
 
 /// A launch of the drawn model.
 #[derive(Debug, Clone, Copy)]
-struct Launch {
+struct ShapedLaunch {
     kernel: u32,
     host: Ns,
     time: Ns,
@@ -57,14 +57,14 @@ impl Draw {
     }
 
     /// So many launches of `kernels` kernels: each place has a time of its own, so one kernel has many.
-    fn model(&mut self, launches: u32, kernels: u32, host: (Ns, Ns), time: (Ns, Ns)) -> Vec<Launch> {
+    fn model(&mut self, launches: u32, kernels: u32, host: (Ns, Ns), time: (Ns, Ns)) -> Vec<ShapedLaunch> {
         let means: Vec<Ns> = (0..kernels.max(1)).map(|_| self.log_even(time.0, time.1)).collect();
         (0..launches)
             .map(|_| {
                 let kernel = (self.random.word() % means.len() as u64) as u32;
                 let scale = 0.5 + self.random.unit();
                 let mean = means.get(kernel as usize).copied().unwrap_or(time.0);
-                Launch {
+                ShapedLaunch {
                     kernel,
                     host: self.random.between(host),
                     time: ((mean as f64 * scale) as Ns).clamp(time.0, time.1),
@@ -85,7 +85,7 @@ impl Draw {
         exponential(word, mean as f64) as Ns
     }
 
-    fn launch_all(&mut self, builder: &mut Builder, model: &[Launch]) {
+    fn launch_all(&mut self, builder: &mut Builder, model: &[ShapedLaunch]) {
         for launch in model {
             let (host, time) = (self.vary(launch.host, HOST), self.vary(launch.time, KERNEL));
             builder.launch(launch.kernel, host, time);

@@ -108,7 +108,7 @@ pub fn judge(study: &Study) -> Vec<Aim> {
             "slices that adapt: the bound on being away over the longest time that anybody was",
             {
                 let adapted = study.rows.iter().filter_map(|row| Some((row, row.adaptive?)));
-                let case = |(row, (_, away)): (&super::study::Row, (f64, u64))| {
+                let case = |(row, (_, away)): (&super::study::StudyRow, (f64, u64))| {
                     let what = format!("{} %, {}, {away} ms, seed {}", row.share, link(row.duplex), row.seed);
                     (what, Some(away as f64 / row.figures.away_ms.max(1e-9)), 1.0)
                 };

@@ -4,7 +4,6 @@
 use serde::Serialize;
 use weft_broker::core::memory::{Options, Overlap, Victims};
 
-use super::machine::service::Rule;
 use crate::{MS, Ns};
 
 /// A way to run jobs that do not fit.
@@ -134,6 +133,17 @@ impl Contender {
     }
 }
 
+/// Which rule decides whether the batch job may launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaunchRule {
+    /// There is no batch job.
+    Alone,
+    /// XSched's: see the table in `machine/service.rs`.
+    Xsched,
+    /// weft's: see the same table.
+    Weft,
+}
+
 /// How a service shares the device with a batch job that leaves it too little memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -176,11 +186,11 @@ impl Side {
     }
 
     /// Who says whether the batch job may launch.
-    pub fn rule(self) -> Rule {
+    pub fn rule(self) -> LaunchRule {
         match self {
-            Side::Alone => Rule::Alone,
-            Side::XschedFits | Side::Xsched | Side::XschedTuned => Rule::Xsched,
-            Side::WeftPaging | Side::Weft => Rule::Weft,
+            Side::Alone => LaunchRule::Alone,
+            Side::XschedFits | Side::Xsched | Side::XschedTuned => LaunchRule::Xsched,
+            Side::WeftPaging | Side::Weft => LaunchRule::Weft,
         }
     }
 

@@ -48,7 +48,7 @@ pub fn explain(recording: &mut Recording, lines: &str) -> Result<usize> {
         if its.len() as u64 != last - before {
             continue;
         }
-        let taken = Taken::of(recording, its, tensors);
+        let taken = TakenOperands::of(recording, its, tensors);
         let found: Vec<Option<Vec<Touched>>> = its
             .iter()
             .enumerate()
@@ -95,10 +95,10 @@ struct Stated {
 }
 
 /// What the library took for an operation, as its launches state it.
-struct Taken(Vec<Stated>);
+struct TakenOperands(Vec<Stated>);
 
-impl Taken {
-    fn of(recording: &Recording, launches: &[Recorded], tensors: &[Tensor]) -> Taken {
+impl TakenOperands {
+    fn of(recording: &Recording, launches: &[Recorded], tensors: &[Tensor]) -> TakenOperands {
         let mut taken = Vec::new();
         for (launch, recorded) in launches.iter().enumerate() {
             let (symbol, view) = (name(recording, recorded), recorded.launch());
@@ -144,7 +144,7 @@ impl Taken {
                 state(indices, 2 * bytes, true, false);
             }
         }
-        Taken(taken)
+        TakenOperands(taken)
     }
 
     /// What a launch of the operation has at this address: what it says itself, else what was put there before it, or is taken from there after it; nothing where these differ.
@@ -167,7 +167,7 @@ fn touched(
     its: &[Recorded],
     number: usize,
     tensors: &[Tensor],
-    taken: &Taken,
+    taken: &TakenOperands,
 ) -> Option<Vec<Touched>> {
     let launch = its.get(number)?;
     let live = recording.allocations.get(launch.allocations)?;

@@ -36,7 +36,7 @@ const MOST_TOO_MUCH: f64 = 0.0;
 const MOST_TOO_MUCH_IN_GRANULES: f64 = 0.25;
 
 /// A launch's prediction, ns.
-const MOST_TIME: f64 = 1_000.0;
+const MAX_PREDICTION_NS: f64 = 1_000.0;
 
 /// Templates learnt from one recording of a model, judged on another.
 ///
@@ -44,7 +44,7 @@ const MOST_TIME: f64 = 1_000.0;
 ///   tests/clients/prediction.py --check          makes the recordings with PyTorch on the simulated GPU, then this
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory prediction", verbatim_doc_comment)]
-struct Options {
+struct PredictionOptions {
     /// MODEL=LEARN,JUDGE: a model's name and two recordings
     #[arg(required = true, value_name = "MODEL=LEARN,JUDGE")]
     models: Vec<String>,
@@ -61,7 +61,7 @@ struct Options {
 
 /// One model's figures.
 #[derive(Debug, Serialize)]
-struct Row {
+struct PredictionRow {
     model: String,
     kernels: usize,
     /// Regions behind pointers by template: fixed, linear, strided, recalled.
@@ -72,16 +72,16 @@ struct Row {
     /// Judged launches that the framework's operands made exact.
     by_operands: usize,
     /// Of launches whose evidence is exact: what the aims are about.
-    exact: Part,
+    exact: PredictionPart,
     /// Of launches whose evidence is a guess.
-    guessed: Part,
+    guessed: PredictionPart,
     /// ns to predict a launch: of all judged launches one after the other, the median of rounds.
     predict_ns: f64,
 }
 
 /// Figures of some judged launches.
 #[derive(Debug, Serialize)]
-struct Part {
+struct PredictionPart {
     launches: u64,
     /// Their share of all judged launches, and of all bytes touched.
     of_launches: f64,
@@ -96,11 +96,11 @@ struct Part {
     mean_false_positives: f64,
 }
 
-impl Part {
-    fn new(some: &Evaluation, both: [&Evaluation; 2]) -> Part {
+impl PredictionPart {
+    fn new(some: &Evaluation, both: [&Evaluation; 2]) -> PredictionPart {
         let share =
             |of: fn(&Evaluation) -> u64| of(some) as f64 / both.iter().map(|one| of(one)).sum::<u64>().max(1) as f64;
-        Part {
+        PredictionPart {
             launches: some.launches,
             of_launches: share(|one| one.launches),
             of_bytes: share(|one| one.touched_bytes),
@@ -143,7 +143,12 @@ fn held<'a>(recording: &'a Recording, launch: &Recorded) -> Result<&'a Allocatio
     live.context("a launch without its allocations")
 }
 
-fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize), worst: usize) -> Result<Row> {
+fn row(
+    model: &str,
+    learn: &Recording,
+    (judge, by_operands): (&Recording, usize),
+    worst: usize,
+) -> Result<PredictionRow> {
     // Learnt from granules, it is judged in granules: they are what moves.
     let page = learn.granule.unwrap_or(PAGE);
     let mut fitter = match learn.granule {
@@ -186,15 +191,15 @@ fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize)
     }
     name_worst(model, (learn, judge), predictor.sets(), each, worst);
     let both = [&exact, &guessed];
-    Ok(Row {
+    Ok(PredictionRow {
         model: model.to_string(),
         kernels,
         templates,
         fitted_launches: learn.launches.len(),
         granule: learn.granule.unwrap_or(0),
         by_operands,
-        exact: Part::new(&exact, both),
-        guessed: Part::new(&guessed, both),
+        exact: PredictionPart::new(&exact, both),
+        guessed: PredictionPart::new(&guessed, both),
         predict_ns: time(&mut predictor, judge)?,
     })
 }
@@ -313,7 +318,7 @@ fn time(predictor: &mut Predictor, judge: &Recording) -> Result<f64> {
     Ok(rounds[ROUNDS / 2])
 }
 
-fn judged(options: &Options) -> Result<Vec<Row>> {
+fn judged(options: &PredictionOptions) -> Result<Vec<PredictionRow>> {
     let mut rows = Vec::new();
     for given in &options.models {
         let parts = given
@@ -329,7 +334,7 @@ fn judged(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// Aims that are missed, with figures.
-fn missed(rows: &[Row]) -> Vec<String> {
+fn missed(rows: &[PredictionRow]) -> Vec<String> {
     let mut missed = Vec::new();
     for row in rows {
         let too_much = match row.granule {
@@ -351,7 +356,7 @@ fn missed(rows: &[Row]) -> Vec<String> {
                 100.0,
                 "%",
             ),
-            ("a launch's prediction", row.predict_ns, MOST_TIME, 1.0, "ns"),
+            ("a launch's prediction", row.predict_ns, MAX_PREDICTION_NS, 1.0, "ns"),
         ] {
             if figure > most {
                 missed.push(format!(
@@ -366,7 +371,7 @@ fn missed(rows: &[Row]) -> Vec<String> {
     missed
 }
 
-fn print_rows(rows: &[Row]) {
+fn print_rows(rows: &[PredictionRow]) {
     println!(
         "{:<20} {:>7} {:>24} {:>8} {:>8}   {:<7} {:>8} {:>9} {:>8} {:>8} {:>19} {:>19}",
         "model",
@@ -413,7 +418,8 @@ fn print_rows(rows: &[Row]) {
 
 /// The command.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
-    let options = Options::parse_from(std::iter::once("weft-lab memory prediction".to_string()).chain(arguments));
+    let options =
+        PredictionOptions::parse_from(std::iter::once("weft-lab memory prediction".to_string()).chain(arguments));
     let rows = match judged(&options) {
         Ok(rows) => rows,
         Err(error) => {
@@ -504,7 +510,7 @@ mod tests {
 
     #[test]
     fn bad_input_is_said() {
-        let options = |text: &str| Options::parse_from(["x", text]);
+        let options = |text: &str| PredictionOptions::parse_from(["x", text]);
         assert!(judged(&options("resnet")).is_err());
         let error = judged(&options("a=/nonexistent/x,/nonexistent/y")).unwrap_err();
         assert!(format!("{error:#}").contains("/nonexistent/x"));

@@ -33,7 +33,7 @@ pub struct Touch {
 
 /// A launch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kernel {
+pub struct PagedKernel {
     /// How long it runs when all is there.
     pub time: Ns,
     /// What it touches, in order; its time is spread over them by size.
@@ -42,16 +42,16 @@ pub struct Kernel {
 
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
+pub struct PagedJob {
     /// What it is.
     pub name: String,
     /// Its allocations.
     pub allocations: Vec<Range>,
     /// One period.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<PagedKernel>,
 }
 
-impl Job {
+impl PagedJob {
     /// How long a period takes when all is there.
     pub fn period(&self) -> Ns {
         self.kernels.iter().map(|kernel| kernel.time).sum()
@@ -73,7 +73,7 @@ pub struct Workload {
     /// Per cent of the device that all jobs have together.
     pub share: u64,
     /// The jobs.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<PagedJob>,
 }
 
 /// Which workloads there are.
@@ -143,19 +143,19 @@ fn place(seed: u64, job: u64) -> [u64; 2] {
 
 /// Lays allocations out one after the other, each from a block's begin on.
 #[derive(Default)]
-struct Builder {
+struct WorkloadBuilder {
     next: u64,
     allocations: Vec<Range>,
-    kernels: Vec<Kernel>,
+    kernels: Vec<PagedKernel>,
     /// Decides by how much kernels differ.
     seed: [u64; 2],
 }
 
-impl Builder {
-    fn new(seed: [u64; 2]) -> Builder {
-        Builder {
+impl WorkloadBuilder {
+    fn new(seed: [u64; 2]) -> WorkloadBuilder {
+        WorkloadBuilder {
             seed,
-            ..Builder::default()
+            ..WorkloadBuilder::default()
         }
     }
 
@@ -171,7 +171,7 @@ impl Builder {
         let bytes: u64 = touches.iter().map(|(range, _)| range.len).sum();
         let time = (bytes as f64 / BYTES_A_NS).max(flop / FLOP_A_NS).max(SMALLEST);
         let word = draw(self.seed[0], [self.seed[1], self.kernels.len() as u64, 7]);
-        self.kernels.push(Kernel {
+        self.kernels.push(PagedKernel {
             time: (time * factor(word, 0.03)) as Ns,
             touches: touches
                 .iter()
@@ -184,8 +184,8 @@ impl Builder {
         });
     }
 
-    fn done(self, name: String) -> Job {
-        Job {
+    fn done(self, name: String) -> PagedJob {
+        PagedJob {
             name,
             allocations: self.allocations,
             kernels: self.kernels,
@@ -207,9 +207,9 @@ use Access::{Read, ReadWrite, Write};
 
 /// A decoder of so many bytes in the likeness of Llama3-8B in 8 bits under llama.cpp: 32 layers, one monolithic block of weights (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that touch
 /// 16 KB to 60 MB), a cache of keys and values of which a quarter is filled, and scratch.
-fn decoder(bytes: u64, seed: [u64; 2]) -> Job {
+fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 32;
-    let mut b = Builder::new(seed);
+    let mut b = WorkloadBuilder::new(seed);
     let cache_bytes = bytes / 1000 * 40;
     let scratch_bytes = bytes / 1000 * 8;
     let weights = b.allocate(bytes - whole(cache_bytes) - whole(scratch_bytes));
@@ -257,8 +257,8 @@ fn decoder(bytes: u64, seed: [u64; 2]) -> Job {
 }
 
 /// `c = a + b` over and over, in 16 launches each over a part.
-fn vectors(bytes: u64, seed: [u64; 2]) -> Job {
-    let mut b = Builder::new(seed);
+fn vectors(bytes: u64, seed: [u64; 2]) -> PagedJob {
+    let mut b = WorkloadBuilder::new(seed);
     let arrays = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
     for n in 0..16 {
         let part = arrays.map(|array| Range::new(array.start + array.len / 16 * n, array.len / 16));
@@ -268,8 +268,8 @@ fn vectors(bytes: u64, seed: [u64; 2]) -> Job {
 }
 
 /// A square product in 16 launches, each of some rows of the first factor by the whole second one.
-fn matmul(bytes: u64, seed: [u64; 2]) -> Job {
-    let mut b = Builder::new(seed);
+fn matmul(bytes: u64, seed: [u64; 2]) -> PagedJob {
+    let mut b = WorkloadBuilder::new(seed);
     let [first, second, product] = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
     let side = ((bytes / 3) as f64 / 4.0).sqrt();
     for n in 0..16 {
@@ -283,8 +283,8 @@ fn matmul(bytes: u64, seed: [u64; 2]) -> Job {
 }
 
 /// Iterations over grids as in Rodinia: `hotspot` (two inputs, one output, which change places), `srad` (six grids), `kmeans` (one large array that is only read), `bfs` (edges that no template predicts).
-fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> Job {
-    let mut b = Builder::new(seed);
+fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> PagedJob {
+    let mut b = WorkloadBuilder::new(seed);
     match which {
         0 => {
             let [one, other, power] = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
@@ -367,11 +367,11 @@ fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> Job {
 
 /// A convolutional network on large batches: 120 layers, activations that are written whole, read by the next layer, and dead; in training kept and read once more, backwards, with gradients and the
 /// optimiser's state. ResNet-like: 0.7 ms of a batch's picture for 230 MB of activations moved.
-fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> Job {
+fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 120;
     /// Operations for each byte of activations that a convolution reads and writes: 23 GFLOP for 230 MB.
     const FLOP_A_BYTE: f64 = 100.0;
-    let mut b = Builder::new(seed);
+    let mut b = WorkloadBuilder::new(seed);
     // Weights of 60 to 140 MB beside batches of gigabytes: a fiftieth, of VGG more.
     let weights = b.allocate(bytes / if which == 1 { 20 } else { 50 });
     let of = |n: u64, range: Range| Range::new(range.start + range.len / LAYERS * n, range.len / LAYERS);
@@ -443,7 +443,7 @@ mod tests {
         for name in NAMES {
             for share in [100, 150, 200, 300] {
                 let workload = generate(name, capacity, share, 1);
-                let total: u64 = workload.jobs.iter().map(Job::bytes).sum();
+                let total: u64 = workload.jobs.iter().map(PagedJob::bytes).sum();
                 let asked = capacity / 100 * share;
                 assert!(
                     total.abs_diff(asked) < asked / 100,

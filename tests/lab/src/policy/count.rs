@@ -3,7 +3,7 @@
 //! What several layers do that know nothing about kernel times. Permission is a word in shared memory, so no hop is charged: the best case of the idea.
 #![forbid(unsafe_code)]
 
-use super::{JobView, Policy};
+use super::{JobView, LabPolicy};
 use crate::Ns;
 
 /// The rule.
@@ -19,7 +19,7 @@ impl Count {
     }
 }
 
-impl Policy for Count {
+impl LabPolicy for Count {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let first = jobs.iter().map(|job| job.priority).min().unwrap_or(0);
         if jobs[job].priority == first {

@@ -4,13 +4,13 @@
 
 use std::collections::VecDeque;
 
-use super::{JobView, Policy};
+use super::{JobView, LabPolicy};
 use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;
 
 /// How long an idle owner keeps the device.
-const IDLE: Ns = 5 * SECOND;
+const IDLE_NS: Ns = 5 * SECOND;
 
 /// The rule.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Nvshare {
         if let Some((owner, since)) = self.owner {
             let view = jobs[owner];
             let over = !self.queue.is_empty() && now >= since + self.quantum;
-            let idle = now >= view.active_at + IDLE && !view.waits;
+            let idle = now >= view.active_at + IDLE_NS && !view.waits;
             if !((over || idle) && view.outstanding == 0) {
                 return;
             }
@@ -48,7 +48,7 @@ impl Nvshare {
     }
 }
 
-impl Policy for Nvshare {
+impl LabPolicy for Nvshare {
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
         self.turn(now, jobs);
         match self.owner {

@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use super::{JobView, Policy};
+use super::{JobView, LabPolicy};
 use crate::{Ns, US};
 
 /// From an edge to the suspension or resumption of others.
-const HOP: Ns = 45 * US;
+const HOP_NS: Ns = 45 * US;
 
 /// The rule.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Xsched {
     }
 }
 
-impl Policy for Xsched {
+impl LabPolicy for Xsched {
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
         self.changed(now, job, jobs);
         self.arrive(now);
@@ -60,7 +60,7 @@ impl Policy for Xsched {
         let ready = jobs[job].outstanding > 0 || jobs[job].waits;
         if self.ready[job].0 != ready {
             self.ready[job].0 = ready;
-            self.edges.push_back((now + HOP, job, ready));
+            self.edges.push_back((now + HOP_NS, job, ready));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 
-impl World {
+impl FaultWorld {
     /// In the middle of a turn.
     pub(super) fn moment(&mut self, moment: &Moment<'_>) {
         match moment {
@@ -115,8 +115,9 @@ impl World {
         let Event::Launched { client, kernel, .. } = event else {
             return;
         };
-        let honest =
-            |process: &Process| process.client == Some(*client) && !process.lies && process.life == Life::Lives;
+        let honest = |process: &SimProcess| {
+            process.client == Some(*client) && !process.lies && process.life == ProcessLife::Lives
+        };
         if *kernel >= 10_000 || self.lagged.contains(client) || !self.processes.iter().any(honest) {
             return;
         }
@@ -162,10 +163,10 @@ impl World {
     /// Nothing of a holder stands at the gate, but what stood there when it became one and is on its way out.
     fn holders_go(&mut self) {
         /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms; one thread after another.
-        const OUT: Ns = 25 * MS;
+        const OUT_NS: Ns = 25 * MS;
         let late = self.processes.iter().find_map(|process| {
             let (thread, time) = process.holds_up_a_holder(self.now)?;
-            let most = OUT * process.threads.len() as Ns;
+            let most = OUT_NS * process.threads.len() as Ns;
             (time > most).then(|| {
                 format!(
                     "job {}.{thread} stands at the gate {time} ns after its process was told that it is a holder: {:?}",
@@ -185,7 +186,7 @@ impl World {
         #[cfg(test)]
         let share = self.stated_share(share);
         let patience = |cost: Ns| ((cost + 2 * config.switch_cost) as f64 / share) as Ns;
-        let dearest = |process: &Process| {
+        let dearest = |process: &SimProcess| {
             let known = process.costs.values().copied().max().unwrap_or(0);
             known
                 .max(process.lane().orders.unknown_cost.load(Ordering::Relaxed))
@@ -204,7 +205,7 @@ impl World {
             );
         }
         let starving = self.processes.iter().find_map(|process| {
-            if process.life != Life::Lives || process.lies || process.mode() != Mode::Filler {
+            if process.life != ProcessLife::Lives || process.lies || process.mode() != Mode::Filler {
                 return None;
             }
             process.threads.iter().find_map(|thread| match thread.stage {
