@@ -79,7 +79,8 @@ fn run(bench: &Bench) -> Result<()> {
             .print();
     }
 
-    // Both ways at once: from before the first to after the last, on one stream that waits for the other.
+    // Both ways at once: from before the first to after the last, on one stream that waits for the
+    // other.
     let (begun, ended) = (gpu.event()?, gpu.event()?);
     let both = bench.repeat(20, |_| {
         pair.around(stream, || {
@@ -108,7 +109,8 @@ fn run(bench: &Bench) -> Result<()> {
         ("pageable_to_device", &device, &pageable),
         ("pageable_to_host", &pageable, &device),
     ] {
-        // The driver copies through buffers of its own, partly before the device begins: the host's time is the whole one.
+        // The driver copies through buffers of its own, partly before the device begins: the host's
+        // time is the whole one.
         let whole = bench.repeat_calls(10, |_| {
             gpu.copy(to, from, bytes, stream)?;
             Ok(gpu.wait(stream)?)

@@ -1,7 +1,7 @@
 //! Page faults: what touching managed memory costs that lies elsewhere, or nowhere yet.
 //!
-//! One thread touches one word after another and waits for each, so a fault's whole cost shows. The driver may bring more than was touched (its density
-//! prefetch): that is part of what is measured.
+//! One thread touches one word after another and waits for each, so a fault's whole cost shows. The
+//! driver may bring more than was touched (its density prefetch): that is part of what is measured.
 
 use anyhow::Result;
 
@@ -36,8 +36,8 @@ const STRIDES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (touch, sweep, stream, pair) = (
-        gpu.kernel("weft_probe_touch")?,
-        gpu.kernel("weft_probe_sweep")?,
+        gpu.kernel("gpu_probe_touch")?,
+        gpu.kernel("gpu_probe_sweep")?,
         gpu.stream()?,
         bench.pair()?,
     );

@@ -1,4 +1,5 @@
-//! Managed memory that is where it is needed, against a plain allocation: the same kernel, reading and writing.
+//! Managed memory that is where it is needed, against a plain allocation: the same kernel, reading
+//! and writing.
 
 use anyhow::Result;
 
@@ -25,15 +26,16 @@ const BLOCK_THREADS: usize = 256;
 const BYTES_A_THREAD: usize = 16;
 /// Rounds.
 const ROUNDS: usize = 20;
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const MULTIPROCESSORS: i32 = 16;
 const THREADS: i32 = 39;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, sweep, stream, pair) = (
-        gpu.kernel("weft_probe_empty")?,
-        gpu.kernel("weft_probe_sweep")?,
+        gpu.kernel("gpu_probe_empty")?,
+        gpu.kernel("gpu_probe_sweep")?,
         gpu.stream()?,
         bench.pair()?,
     );

@@ -1,5 +1,6 @@
-//! Does the host's page table show which pages of managed memory a kernel pulled to the device? This decides how working sets are learnt without binary
-//! instrumentation: populate on the host, let a kernel touch a known part, and look which pages are no longer present.
+//! Does the host's page table show which pages of managed memory a kernel pulled to the device?
+//! This decides how working sets are learnt without binary instrumentation: populate on the host,
+//! let a kernel touch a known part, and look which pages are no longer present.
 
 use anyhow::Result;
 
@@ -21,9 +22,11 @@ pub const PROBE: Probe = Probe {
 
 /// What is looked at.
 const BYTES: usize = 32 << 20;
-/// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks that nobody touched must not change.
+/// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks
+/// that nobody touched must not change.
 const STRIDE_BYTES: usize = 2 * BLOCK;
-/// Where in its block a touch goes: not to its begin, so that what the driver brings around it shows on both sides.
+/// Where in its block a touch goes: not to its begin, so that what the driver brings around it
+/// shows on both sides.
 const OFFSET_BYTES: usize = 256 << 10;
 /// Touches one after another that share a block: 64 KiB apart.
 const DENSE_BYTES: usize = 64 << 10;
@@ -104,7 +107,7 @@ fn run(bench: &Bench) -> Result<()> {
 fn touch(bench: &Bench, memory: &Memory<'_>, offset: usize, stride: usize) -> Result<()> {
     let (gpu, stream) = (&bench.gpu, bench.gpu.stream()?);
     let count = (memory.bytes() - offset).div_ceil(stride);
-    let kernel = gpu.kernel("weft_probe_touch")?;
+    let kernel = gpu.kernel("gpu_probe_touch")?;
     let at = memory.address() + offset as u64;
     gpu.launch(kernel, 1, 1, &[at, stride as u64, count as u64], stream)?;
     gpu.wait(stream)?;
