@@ -10,7 +10,8 @@ use crate::{Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 /// A kernel time longer than this is no kernel time: an hour.
 const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 
-/// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by [`MAX_KERNELS`].
+/// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by
+/// [`MAX_KERNELS`].
 #[derive(Debug, Clone, Default)]
 pub struct Aggregator {
     kernels: HashMap<u64, SampledKernel>,

@@ -1,6 +1,8 @@
-//! The gaps of one job: forecasts by context, and for contexts whose gaps are spread wide how they are distributed.
+//! The gaps of one job: forecasts by context, and for contexts whose gaps are spread wide how they
+//! are distributed.
 //!
-//! Asked is [`Gaps::room`]: how much time may be used from now on, if the holder is to find it used with no more than a given chance.
+//! Asked is [`Gaps::room`]: how much time may be used from now on, if the holder is to find it used
+//! with no more than a given chance.
 
 use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
@@ -11,11 +13,13 @@ const SHAPES: usize = 16;
 /// A distribution is believed from so many values on.
 const ENOUGH: u32 = 12;
 
-/// Forecasts whose tenths lie closer together than this part of the middle need no distribution: the context has told it better.
+/// Forecasts whose tenths lie closer together than this part of the middle need no distribution:
+/// the context has told it better.
 const WIDE: Ns = 3;
 
-/// Where there is no room for another distribution, one that never had a gap half as long as this makes room: what a service pauses between two requests is to be known, also of one
-/// whose every kernel is followed by some gap.
+/// Where there is no room for another distribution, one that never had a gap half as long as this
+/// makes room: what a service pauses between two requests is to be known, also of one whose every
+/// kernel is followed by some gap.
 const LONG_GAP_NS: Ns = 500_000;
 
 /// Gaps of one job.
@@ -39,7 +43,8 @@ pub struct Outlook {
     /// By context.
     pub forecast: Option<Forecast>,
     shape: Option<usize>,
-    /// The shape tells more than the forecast, from the beginning. Else only of a gap that has lasted longer than it was to.
+    /// The shape tells more than the forecast, from the beginning. Else only of a gap that has
+    /// lasted longer than it was to.
     wide: bool,
 }
 
@@ -97,7 +102,8 @@ impl Gaps {
         }
     }
 
-    /// How much time there is from now on, `elapsed` after the gap began, so that the holder comes back within it with no more than this chance.
+    /// How much time there is from now on, `elapsed` after the gap began, so that the holder comes
+    /// back within it with no more than this chance.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
         let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
         let known = outlook.shape.filter(|_| outlook.wide || beyond);

@@ -1,7 +1,10 @@
-//! Launches with what they touched, as a file: templates are judged on launches that they were not learnt from.
+//! Launches with what they touched, as a file: templates are judged on launches that they were not
+//! learnt from.
 //!
-//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations from there on, a kernel's symbol, or a launch. Numbers are little-endian. A file whose end is
-//! missing (the job was killed) is good up to there; anything else that is not as it should be is an error, never a panic.
+//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations
+//! from there on, a kernel's symbol, or a launch. Numbers are little-endian. A file whose end is
+//! missing (the job was killed) is good up to there; anything else that is not as it should be is
+//! an error, never a panic.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -44,7 +47,9 @@ pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
     }
 }
 
-/// Appends that all evidence of the file is rounded outwards to multiples of so many bytes ([`super::Evidence::granule`]) and does not tell how memory was used. Without it evidence is exact.
+/// Appends that all evidence of the file is rounded outwards to multiples of so many bytes
+/// ([`super::Evidence::granule`]) and does not tell how memory was used. Without it evidence is
+/// exact.
 pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
     into.push(GRANULE);
     into.extend(granule.to_le_bytes());

@@ -1,7 +1,8 @@
 //! Small signed numbers, four bits each where they are small.
 //!
-//! A number is folded (0, -1, 1, -2, ...) so that its sign costs nothing. Below 15 it is one nibble; 15 says that what is above follows
-//! in groups of three bits, least significant first, the fourth bit telling that more come.
+//! A number is folded (0, -1, 1, -2, ...) so that its sign costs nothing. Below 15 it is one
+//! nibble; 15 says that what is above follows in groups of three bits, least significant first, the
+//! fourth bit telling that more come.
 
 /// Numbers go in.
 #[derive(Debug, Default)]

@@ -30,8 +30,8 @@ pub(super) struct PackedTrace {
     shapes: Vec<StepShape>,
     /// Which shape each step has.
     steps: Vec<u32>,
-    /// Each step's times: `think`, then for each call `host_before` and, where it is work, `duration`; all as the distance of the code
-    /// from that of the shape.
+    /// Each step's times: `think`, then for each call `host_before` and, where it is work,
+    /// `duration`; all as the distance of the code from that of the shape.
     times: Vec<u8>,
 }
 

@@ -26,7 +26,8 @@ struct TraceFigures {
 }
 
 impl Trace {
-    /// The profile that a stage 1 of this trace would have given: kernel times as they are in the trace, gaps as they are when it is played alone.
+    /// The profile that a stage 1 of this trace would have given: kernel times as they are in the
+    /// trace, gaps as they are when it is played alone.
     pub fn profile(&self) -> Profile {
         let mut aggregator = Aggregator::new();
         aggregator.device(self.gpu.clone());
@@ -69,7 +70,8 @@ impl Trace {
     }
 }
 
-/// The whole text: heading, steps, kernels (those with most time first, at most `limit`), histogram of gaps.
+/// The whole text: heading, steps, kernels (those with most time first, at most `limit`), histogram
+/// of gaps.
 pub fn table(trace: &Trace, limit: usize) -> String {
     let mut out = String::new();
     let figures = trace.figures(&timeline::alone(trace, Costs::default()));

@@ -1,9 +1,12 @@
-//! A trace played alone on an ideal device: when each piece of work runs, and how long the device idles after it.
+//! A trace played alone on an ideal device: when each piece of work runs, and how long the device
+//! idles after it.
 //!
-//! The device runs one piece at a time, in the order in which pieces become ready (streams are in order; a [`Call::Wait`] holds
-//! its stream); copies in either direction have an engine each. The host lets `host_before` pass before each call, a call takes
-//! [`Trace::launch_cost`], a call that waits ends when the device is that far. So a trace's gaps follow from the trace alone, and two
-//! readers of one file agree on them. It is no scheduler: whoever shares a device has an engine of its own.
+//! The device runs one piece at a time, in the order in which pieces become ready (streams are in
+//! order; a [`Call::Wait`] holds its stream); copies in either direction have an engine each. The
+//! host lets `host_before` pass before each call, a call takes [`Trace::launch_cost`], a call that
+//! waits ends when the device is that far. So a trace's gaps follow from the trace alone, and two
+//! readers of one file agree on them. It is no scheduler: whoever shares a device has an engine of
+//! its own.
 
 use std::collections::HashMap;
 
@@ -20,8 +23,9 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// What literature says of an A100 with a current driver: a launch is seen by the device after about 4 us, a waiting host spins and
-    /// goes on after about 2 us. `weft-gpu-probe calibration` measures both.
+    /// What literature says of an A100 with a current driver: a launch is seen by the device after
+    /// about 4 us, a waiting host spins and goes on after about 2 us. `weft-gpu-probe calibration`
+    /// measures both.
     fn default() -> Costs {
         Costs {
             latency: 4_000,
@@ -41,8 +45,8 @@ pub struct Span {
     pub begin: Ns,
     /// When it ends.
     pub end: Ns,
-    /// How long the device then has nothing of this job to do: until the next piece begins, however long that is. `None` for the last one, and
-    /// for copies, which run beside kernels.
+    /// How long the device then has nothing of this job to do: until the next piece begins, however
+    /// long that is. `None` for the last one, and for copies, which run beside kernels.
     pub gap: Option<Ns>,
 }
 

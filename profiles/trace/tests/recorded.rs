@@ -1,4 +1,5 @@
-//! The traces that the repository keeps: all there, readable, small, and of the kind that the README beside them says.
+//! The traces that the repository keeps: all there, readable, small, and of the kind that the
+//! README beside them says.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -110,7 +111,8 @@ fn every_kernel_has_a_name_and_every_piece_of_work_a_time() {
             .iter()
             .flat_map(|step| &step.operations)
             .filter_map(|op| op.call.duration());
-        // Half a microsecond is the least of an estimate, ten milliseconds more than any kernel of these takes but a graph.
+        // Half a microsecond is the least of an estimate, ten milliseconds more than any kernel of
+        // these takes but a graph.
         assert!(durations.clone().all(|time| time >= 490), "{name}");
         assert!(
             durations.clone().max() < Some(40_000_000),
@@ -143,7 +145,8 @@ fn training_runs_on_two_threads_that_hand_over_and_inference_on_one() {
 
 #[test]
 fn one_identity_has_many_durations() {
-    // What no mean per identity can tell: the same kernel at two places of a model, with other tensors.
+    // What no mean per identity can tell: the same kernel at two places of a model, with other
+    // tensors.
     let (_, trace) = traces().into_iter().find(|(name, _)| name == "resnet50-train").unwrap();
     let mut by_kernel: HashMap<u32, Vec<u64>> = HashMap::new();
     for operation in &trace.steps[0].operations {

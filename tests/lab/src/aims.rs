@@ -1,4 +1,5 @@
-//! What is to be reached, and whether it was. The aims are the project's and stand here as they were set; what they are measured by stands beside each.
+//! What is to be reached, and whether it was. The aims are the project's and stand here as they
+//! were set; what they are measured by stands beside each.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! One set of jobs under several rules on the same seed, and the figures.
 //!
-//! Each job is first run alone: that is what its latency and its throughput are measured against, and (with another seed) what weft's profile of it is
-//! made of, so nothing is known of a run that a stage-1 run could not have told.
+//! Each job is first run alone: that is what its latency and its throughput are measured against,
+//! and (with another seed) what weft's profile of it is made of, so nothing is known of a run that
+//! a stage-1 run could not have told.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -80,7 +81,8 @@ pub struct KnownJob {
     pub job: PlayedJob,
     /// Stage 1.
     pub profile: Arc<Profile>,
-    /// Latency of each request alone (or among its equals, see [`Fixture::know_all`]), warm-up included.
+    /// Latency of each request alone (or among its equals, see [`Fixture::know_all`]), warm-up
+    /// included.
     pub latencies: Vec<Ns>,
     /// The part of the time that the device works for it when it is alone.
     pub busy: f64,
@@ -114,7 +116,8 @@ impl Fixture {
         .run()
     }
 
-    /// Runs a job alone in the place that it will have in the set: its times then are the same to the nanosecond.
+    /// Runs a job alone in the place that it will have in the set: its times then are the same to
+    /// the nanosecond.
     pub fn know(&self, job: &PlayedJob, place: usize, service: bool) -> KnownJob {
         let alone = |requests, least, seed| {
             let jobs = vec![(job.clone(), None)];
@@ -135,8 +138,9 @@ impl Fixture {
         }
     }
 
-    /// What is known of a set of jobs, the service first. Beside others of its own priority, which stand right behind it, the service is measured against what it has among
-    /// them: weft does not stand between equals, and is to add nothing to that.
+    /// What is known of a set of jobs, the service first. Beside others of its own priority, which
+    /// stand right behind it, the service is measured against what it has among them: weft does not
+    /// stand between equals, and is to add nothing to that.
     pub fn know_all(&self, jobs: &[PlayedJob]) -> Vec<KnownJob> {
         let alone = |(place, job)| self.know(job, place, place == 0);
         let mut known: Vec<KnownJob> = jobs.iter().enumerate().map(alone).collect();
@@ -314,7 +318,8 @@ pub struct CaseFigures {
     pub direct_worst_us: f64,
     /// Direct delay in all.
     pub direct_ms: f64,
-    /// Of it what fills no gap: the device was taken from a holder that had work, as the minimum share does (and slices without weft).
+    /// Of it what fills no gap: the device was taken from a holder that had work, as the minimum
+    /// share does (and slices without weft).
     pub forced_ms: f64,
     /// What no filling without preemption can avoid, per filled gap.
     pub floor: Floor,
@@ -340,7 +345,8 @@ pub struct CaseFigures {
     pub efficiency: f64,
     /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
     pub gate_us: f64,
-    /// Of that what the gate alone costs: the filler may go, and the word for it is not given yet or on its way. What is held back for the holder's sake is not in it.
+    /// Of that what the gate alone costs: the filler may go, and the word for it is not given yet
+    /// or on its way. What is held back for the holder's sake is not in it.
     pub gate_own_us: f64,
     /// How well the core foresaw the service's gaps in this run.
     pub foreseen: Foreseen,
@@ -379,8 +385,10 @@ impl fmt::Display for Foreseen {
 }
 
 impl Foreseen {
-    /// Whether the gaps of this service are predictable: the forecasts keep what they promise (nine in ten, as the predictor is to), and lie within a fifth of the mean gap
-    /// in the mean. Beyond that the part of a gap that may be used with little risk is soon less than nine tenths of it.
+    /// Whether the gaps of this service are predictable: the forecasts keep what they promise (nine
+    /// in ten, as the predictor is to), and lie within a fifth of the mean gap in the mean. Beyond
+    /// that the part of a gap that may be used with little risk is soon less than nine tenths of
+    /// it.
     pub fn is_good(&self) -> bool {
         self.kept.is_some_and(|kept| (kept - 0.9).abs() <= 0.03) && self.error.is_some_and(|error| error <= 0.2)
     }

@@ -1,4 +1,5 @@
-//! Made-up jobs of the shapes that matter, as traces: what cannot be recorded at will, and what tests need small.
+//! Made-up jobs of the shapes that matter, as traces: what cannot be recorded at will, and what
+//! tests need small.
 #![forbid(unsafe_code)]
 
 pub mod shapes;
@@ -148,7 +149,8 @@ pub fn training(times: &[Ns], host: Ns, think: Ns) -> Trace {
     builder.done()
 }
 
-/// Tokens of a language model: one graph each, sampling on the host between two, a prompt every `tokens`.
+/// Tokens of a language model: one graph each, sampling on the host between two, a prompt every
+/// `tokens`.
 pub fn decode(kernels: usize, time: Ns, sampling: Ns, tokens: u32, think: Ns) -> Trace {
     let mut builder = Builder::new("decode");
     let graph = builder.graph(&vec![time; kernels]);

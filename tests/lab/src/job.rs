@@ -1,7 +1,8 @@
 //! A job: what it asks of the device, in a form that replays fast, and when its requests come.
 //!
-//! A [`Program`] is a trace with its order worked out: each operation knows which operations begin when it returns. How long host and device take in a
-//! given request follows from the seed, the job's number, the request and the operation alone ([`crate::random::at`]).
+//! A [`Program`] is a trace with its order worked out: each operation knows which operations begin
+//! when it returns. How long host and device take in a given request follows from the seed, the
+//! job's number, the request and the operation alone ([`crate::random::at`]).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -263,7 +264,8 @@ impl Program {
 /// When requests come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// The next one comes so long after the last was answered (the trace's own think time where `None`).
+    /// The next one comes so long after the last was answered (the trace's own think time where
+    /// `None`).
     Closed {
         /// Host time between requests.
         think: Option<Ns>,
@@ -316,8 +318,8 @@ pub struct Jitter {
 }
 
 impl Default for Jitter {
-    /// Kernels of one shape repeat within some percent on a GPU with fixed clocks; host code varies more. Unverified; a trace of a real GPU brings its own
-    /// variation and wants zeros here.
+    /// Kernels of one shape repeat within some percent on a GPU with fixed clocks; host code varies
+    /// more. Unverified; a trace of a real GPU brings its own variation and wants zeros here.
     fn default() -> Jitter {
         Jitter {
             device: 0.02,

@@ -25,8 +25,8 @@ pub(crate) fn mostly(row: &CaseRow) -> String {
         .join(", ")
 }
 
-/// What the packer could have filled and the run did not, in the parts that the aims speak of: per cent
-/// of what the packer fills.
+/// What the packer could have filled and the run did not, in the parts that the aims speak of: per
+/// cent of what the packer fills.
 pub(crate) fn split(row: &CaseRow) -> String {
     let causes = lost_by_cause(row);
     let part = |places: &[usize]| per_cent(places.iter().map(|at| causes[*at]).sum(), row.figures.oracle_ms);
@@ -37,8 +37,8 @@ pub(crate) fn split(row: &CaseRow) -> String {
         .join(", ")
 }
 
-/// What was not filled, by cause, ms, without what the packer leaves too. The packer's part is taken
-/// from the granularity first, then from the hosts', then from the rest in equal parts.
+/// What was not filled, by cause, ms, without what the packer leaves too. The packer's part is
+/// taken from the granularity first, then from the hosts', then from the rest in equal parts.
 fn lost_by_cause(row: &CaseRow) -> [f64; COUNT] {
     let figures = &row.figures;
     let mut causes = figures.why.sum().map(|time| time as f64 / 1e6);

@@ -1,4 +1,5 @@
-//! `weft-lab`: runs a scenario, or the large set, and says what came of it. `scripts/lab` builds and starts it.
+//! `weft-lab`: runs a scenario, or the large set, and says what came of it. `scripts/lab` builds
+//! and starts it.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -24,7 +25,8 @@ use weft_lab::speed::{self, Speed};
 
 /// Jobs on one GPU in virtual time, under every policy on the same seed.
 ///
-/// Without --scenario: every recorded model as a service beside every model as a batch job, and the cases beyond pairs (see tests/lab/src/pairs.rs).
+/// Without --scenario: every recorded model as a service beside every model as a batch job, and the
+/// cases beyond pairs (see tests/lab/src/pairs.rs).
 ///
 ///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
 ///   weft-lab --quick --check
@@ -43,7 +45,8 @@ struct LabOptions {
     /// Every service beside every batch job, every case with every seed: hours
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Exit 1 where an aim is missed (which, with figures, comes last), 2 where nothing that was run is enough to judge any
+    /// Exit 1 where an aim is missed (which, with figures, comes last), 2 where nothing that was
+    /// run is enough to judge any
     #[arg(long)]
     check: bool,
     /// Everything, for programs
@@ -82,7 +85,8 @@ struct LabOptions {
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
-    /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare rules are not judged then
+    /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
+    /// rules are not judged then
     #[arg(long)]
     rule: Vec<Rule>,
     /// Try another `risk` of policy weft
@@ -91,13 +95,15 @@ struct LabOptions {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let fillers' hosts leave so many launches behind at a closed gate, in place of the 1024 that the interposer's queue holds; 0: as with WEFT_QUEUE=off
+    /// Let fillers' hosts leave so many launches behind at a closed gate, in place of the 1024 that
+    /// the interposer's queue holds; 0: as with WEFT_QUEUE=off
     #[arg(long)]
     queue: Option<usize>,
     /// Let fillers spin so many microseconds at a closed gate before they sleep
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
-    /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment, or the stir (a holder's calls that are no launches are then no sign of it)
+    /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment,
+    /// or the stir (a holder's calls that are no launches are then no sign of it)
     #[arg(long, value_parser = ["grace", "stir"])]
     without: Vec<String>,
     /// Where the time of gaps went, by their length and policy

@@ -1,24 +1,36 @@
-//! What a clairvoyant packer could have put into the holder's gaps, with the same kernels in the same order.
+//! What a clairvoyant packer could have put into the holder's gaps, with the same kernels in the
+//! same order.
 //!
 //! It is given the gaps of a run and its fillers, and knows all of them in advance. Its rules:
 //!
-//! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a time-sliced device it may be stopped and go on in the next
-//!   gap, and each gap loses one switch.
-//! * A filler's launches keep their order (in each stream, and behind events), and each comes when its host has got there: host time between calls passes, who waits for the device waits
-//!   here too, and a call that puts work on the device returns after [`DEFER_NS`] or what a launch takes, if that is less: no sooner can a program be told that it is launched, whoever
-//!   launches it. Nobody waits at a gate, and nobody is ever more than just in time.
-//! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran on over the end of a gap it owes only the part inside.
+//! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a
+//!   time-sliced device it may be stopped and go on in the next gap, and each gap loses one switch.
+//! * A filler's launches keep their order (in each stream, and behind events), and each comes when
+//!   its host has got there: host time between calls passes, who waits for the device waits here
+//!   too, and a call that puts work on the device returns after [`DEFER_NS`] or what a launch
+//!   takes, if that is less: no sooner can a program be told that it is launched, whoever launches
+//!   it. Nobody waits at a gate, and nobody is ever more than just in time.
+//! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran
+//!   on over the end of a gap it owes only the part inside.
 //!
-//! By the last rule the run's own schedule is one that the packer may choose, so its result is at least the run's ([`most`] is an upper bound for any
-//! policy; the tests compare it with every policy, with and without a launch queue, and with brute force). Proof, for one filler with one stream: let any schedule under these rules
-//! and the packer's be given. By induction over the calls none is made later by the packer, and no kernel of it ends later. A call comes when the one before it has returned and
-//! its host time is over; a return follows from the call, or from ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that a policy holds up
-//! comes when it is done, and is not woken); a kernel may start when it is launched and the one before it has ended, and the
-//! packer takes the first place from then on into which it fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any schedule has completed by the last
-//! gap, the packer has too: it is also exact. Several fillers, and several streams of one, are each given all gaps for themselves; together they get no more than the gaps' length.
+//! By the last rule the run's own schedule is one that the packer may choose, so its result is at
+//! least the run's ([`most`] is an upper bound for any policy; the tests compare it with every
+//! policy, with and without a launch queue, and with brute force). Proof, for one filler with one
+//! stream: let any schedule under these rules and the packer's be given. By induction over the
+//! calls none is made later by the packer, and no kernel of it ends later. A call comes when the
+//! one before it has returned and its host time is over; a return follows from the call, or from
+//! ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that a
+//! policy holds up comes when it is done, and is not woken); a kernel may start when it is launched
+//! and the one before it has ended, and the packer takes the first place from then on into which it
+//! fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any
+//! schedule has completed by the last gap, the packer has too: it is also exact. Several fillers,
+//! and several streams of one, are each given all gaps for themselves; together they get no more
+//! than the gaps' length.
 //!
-//! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on over a gap's end, the minimum share) is free, so a policy that does more there has a higher
-//! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no bound for a policy that delays the holder, and exact for one that never does.
+//! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on
+//! over a gap's end, the minimum share) is free, so a policy that does more there has a higher
+//! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no
+//! bound for a policy that delays the holder, and exact for one that never does.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Until;
@@ -73,7 +85,8 @@ impl HolderGaps {
         NEVER_NS
     }
 
-    /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it found room. `at` is where to look from.
+    /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it
+    /// found room. `at` is where to look from.
     fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool, used: &mut GapUse) -> (Ns, Ns) {
         if time == 0 || ready >= NEVER_NS {
             return (ready, 0);
@@ -100,14 +113,16 @@ impl HolderGaps {
 #[derive(Debug, Default)]
 pub struct GapUse(pub Vec<Ns>);
 
-/// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate then, as weft's do. No bound for anybody; what lies between the two
-/// is what hosts would gain by running ahead while the holder works.
+/// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate
+/// then, as weft's do. No bound for anybody; what lies between the two is what hosts would gain by
+/// running ahead while the holder works.
 pub fn gated(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |filler| filler.gated = true)
 }
 
-/// The same packer where nothing is done for it: every kernel runs within gaps from its begin to its end. The most for any policy that never delays the holder, and less than one may
-/// get that does.
+/// The same packer where nothing is done for it: every kernel runs within gaps from its begin to
+/// its end. The most for any policy that never delays the holder, and less than one may get that
+/// does.
 pub fn own(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |filler| filler.inside = &[])
 }
@@ -137,7 +152,8 @@ fn fillers<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iterator<Ite
         })
 }
 
-/// The most filler work that could have been in the gaps of a run; where it lies by length of gap is entered in `analysis`.
+/// The most filler work that could have been in the gaps of a run; where it lies by length of gap
+/// is entered in `analysis`.
 pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
     let gaps = HolderGaps::of(run, analysis);
     let mut used = GapUse(vec![0; gaps.windows.len()]);
@@ -158,7 +174,8 @@ pub struct OracleFiller<'a> {
     pub number: u64,
     /// The run's.
     pub seed: u64,
-    /// What each of its operations owes ([`Analysis::inside`]); those beyond, and those that did not run, owe all of their time.
+    /// What each of its operations owes ([`Analysis::inside`]); those beyond, and those that did
+    /// not run, owe all of their time.
     pub inside: &'a [u32],
     /// The device's.
     pub launch_latency: Ns,
@@ -288,7 +305,8 @@ impl OracleFiller<'_> {
                     Until::Stream(stream) => streams[usize::from(stream)].end,
                     Until::Event(event) => events[usize::from(event)],
                 };
-                // Who comes when it is done already is told at once, and who is held up on the way there may come just then: no time to be woken.
+                // Who comes when it is done already is told at once, and who is held up on the way
+                // there may come just then: no time to be woken.
                 end.max(called)
             }
             Play::Record { event, stream } => {

@@ -1,4 +1,5 @@
-//! The large set behind `scripts/lab`: every model as a service beside every model as a batch job, and the cases beyond pairs.
+//! The large set behind `scripts/lab`: every model as a service beside every model as a batch job,
+//! and the cases beyond pairs.
 //!
 //! | kind | the service | beside it | rules |
 //! |---|---|---|---|
@@ -31,14 +32,15 @@ use crate::{MS, Ns, US, generate};
 /// Rules that every pair runs under.
 pub const PAIR_RULES: [Rule; 3] = [Rule::WEFT, Rule::FIKIT, Rule::Default];
 
-/// A trace's times vary from step to step by themselves; so that a step that comes again is not the same to the nanosecond, a little more.
+/// A trace's times vary from step to step by themselves; so that a step that comes again is not the
+/// same to the nanosecond, a little more.
 const REPEATED: Jitter = Jitter {
     device: 0.01,
     host: 0.05,
 };
 
-/// Host time between two requests of a service: it reads, decodes and answers. A trace's own is that of a loop that does nothing else, and a service that
-/// leaves no gap has none to fill.
+/// Host time between two requests of a service: it reads, decodes and answers. A trace's own is
+/// that of a loop that does nothing else, and a service that leaves no gap has none to fill.
 pub const THINK_NS: Ns = 4 * MS;
 
 /// The load of services whose requests come on their own.
@@ -152,7 +154,8 @@ pub struct Model {
     pub train: Option<Trace>,
 }
 
-/// Reads a folder of recordings. A file that cannot be read is an error: a set with holes would look like a whole one.
+/// Reads a folder of recordings. A file that cannot be read is an error: a set with holes would
+/// look like a whole one.
 pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
     use anyhow::Context;
     let mut models: HashMap<String, Model> = HashMap::new();
@@ -233,7 +236,8 @@ fn chatty(program: &Program) -> Program {
     program
 }
 
-/// A generated job. Its requests differ by themselves; when the drawn ones are through they come again.
+/// A generated job. Its requests differ by themselves; when the drawn ones are through they come
+/// again.
 fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64) -> PlayedJob {
     /// Requests or iterations that are drawn.
     const DRAWN: usize = 60;
@@ -408,7 +412,8 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
         }
     }
     for (service, batch) in shapes(seed) {
-        // A frontier of three of them: graphs, bursts and a wait after every kernel, beside training whose data comes late.
+        // A frontier of three of them: graphs, bursts and a wait after every kernel, beside
+        // training whose data comes late.
         if batch.name == "loader stalls" {
             case("frontier", vec![service.clone(), batch.clone()], &swept());
         }
@@ -462,7 +467,8 @@ pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + S
                     if late || at >= cases.len() {
                         break;
                     }
-                    // Not in their order: what there is no time for is to be a little of everything.
+                    // Not in their order: what there is no time for is to be a little of
+                    // everything.
                     let at = at * stride % cases.len();
                     let case = &cases[at];
                     let made = run_case(case, plan, &known);
@@ -490,7 +496,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What a set of jobs is called: those of the service's priority together, and each of the others; of whom there is no profile, with a word on it.
+/// What a set of jobs is called: those of the service's priority together, and each of the others;
+/// of whom there is no profile, with a word on it.
 pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
     let called = |job: &PlayedJob| match job.profiled {
         true => job.name.clone(),

@@ -39,7 +39,8 @@ pub enum NamedRule {
     Timeslice,
 }
 
-/// Windows and turns of the projects themselves; four kernels for the count (a filler has one to run and some on their way).
+/// Windows and turns of the projects themselves; four kernels for the count (a filler has one to
+/// run and some on their way).
 const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;
 const COUNT: usize = 4;
@@ -114,7 +115,8 @@ impl Rule {
     /// The paper.
     pub const FIKIT: Rule = Rule::Core(NamedRule::Fikit, None);
 
-    /// What stands between jobs and device under this rule. What weft knows of the device (`weft doctor` measures it) is the cost of a switch.
+    /// What stands between jobs and device under this rule. What weft knows of the device (`weft
+    /// doctor` measures it) is the cost of a switch.
     pub fn control(self, device: &Settings) -> LaunchControl {
         match self {
             Rule::Core(named, bound) => {

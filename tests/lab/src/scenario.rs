@@ -151,7 +151,8 @@ enum Generator {
     SyncsAfterEveryKernel(Drawn),
 }
 
-/// A shape of [`generate::shapes`]: a model drawn from a seed, so many requests or iterations of it that differ.
+/// A shape of [`generate::shapes`]: a model drawn from a seed, so many requests or iterations of it
+/// that differ.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drawn {

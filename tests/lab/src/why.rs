@@ -1,7 +1,10 @@
-//! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to one cause.
+//! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to
+//! one cause.
 //!
-//! Of several fillers the one counts that was nearest to running. A time in which somebody was held back although nothing that he wanted would have ended before the holder
-//! came back is nobody's fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is not among them).
+//! Of several fillers the one counts that was nearest to running. A time in which somebody was held
+//! back although nothing that he wanted would have ended before the holder came back is nobody's
+//! fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is
+//! not among them).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -94,7 +97,8 @@ impl UnfilledCauses {
         sum
     }
 
-    /// What the gate alone costs: somebody could go, and the word for it was not given yet, or on its way.
+    /// What the gate alone costs: somebody could go, and the word for it was not given yet, or on
+    /// its way.
     pub fn of_the_gate(&self) -> Ns {
         let sum = self.sum();
         sum[ORDER] + sum[NEWS]

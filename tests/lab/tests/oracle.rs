@@ -1,4 +1,5 @@
-//! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one filler, by brute force.
+//! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one
+//! filler, by brute force.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -21,7 +22,8 @@ fn still(trace: &weft_trace_format::Trace) -> PlayedJob {
     }
 }
 
-/// A small job: device time and host time before each kernel, and after how many the host waits for the device.
+/// A small job: device time and host time before each kernel, and after how many the host waits for
+/// the device.
 struct Small<'a> {
     kernels: &'a [(Ns, Ns)],
     sync_every: usize,
@@ -30,8 +32,9 @@ struct Small<'a> {
 }
 
 impl Small<'_> {
-    /// The most that can be packed, by trying every start on the grid, and every moment up to its end at which the launch may return: kernel `next` may begin once the one before it
-    /// has ended (`ready`) and its host has come to it from `host` on.
+    /// The most that can be packed, by trying every start on the grid, and every moment up to its
+    /// end at which the launch may return: kernel `next` may begin once the one before it has ended
+    /// (`ready`) and its host has come to it from `host` on.
     fn brute(&self, gaps: &[(Ns, Ns)], next: usize, ready: Ns, host: Ns) -> Ns {
         let Some((time, before)) = self.kernels.get(next) else {
             return 0;
@@ -73,7 +76,8 @@ proptest! {
             gaps.push((at + busy, at + busy + idle));
             at += busy + idle;
         }
-        // All in units that make launches and synchronisations cost nothing beside them, but for the return of a synchronisation: 2 us, two units.
+        // All in units that make launches and synchronisations cost nothing beside them, but for
+        // the return of a synchronisation: 2 us, two units.
         let mut builder = generate::Builder::new("filler");
         builder.step(0);
         for (kernel, (time, _)) in kernels.iter().enumerate() {

@@ -73,7 +73,8 @@ fn a_job_alone_takes_what_its_trace_says() {
     job.jitter = Jitter { device: 0.0, host: 0.0 };
     let run = plain(vec![job], device(Mode::Mps), 10);
     assert!(run.finished);
-    // The input: 2 us before, 5 us latency, 30 us; sixty kernels of 80 us behind it; 2 us to return.
+    // The input: 2 us before, 5 us latency, 30 us; sixty kernels of 80 us behind it; 2 us to
+    // return.
     let expected = 2 * US + 5 * US + 30 * US + 60 * 80 * US + 2 * US;
     assert_eq!(run.jobs[0].latencies, vec![expected; 10]);
     assert_eq!(run.pieces.len(), 600);

@@ -1,4 +1,5 @@
-//! Chance that is the same in every run: splitmix64, a stream for each thing that draws, so that leaving one thing out of a scenario changes no other's draws.
+//! Chance that is the same in every run: splitmix64, a stream for each thing that draws, so that
+//! leaving one thing out of a scenario changes no other's draws.
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]

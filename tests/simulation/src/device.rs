@@ -1,6 +1,8 @@
-//! The device as one thread's stream sees it: work ends in the order in which it was queued, whenever it likes.
+//! The device as one thread's stream sees it: work ends in the order in which it was queued,
+//! whenever it likes.
 //!
-//! Other streams' work is not in it: how late an end may be is drawn at random, and that covers what neighbours would do.
+//! Other streams' work is not in it: how late an end may be is drawn at random, and that covers
+//! what neighbours would do.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

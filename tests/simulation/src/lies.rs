@@ -1,4 +1,5 @@
-//! What a lying client writes: anything, anywhere in the memory it shares with the broker, and any sign on the board.
+//! What a lying client writes: anything, anywhere in the memory it shares with the broker, and any
+//! sign on the board.
 #![forbid(unsafe_code)]
 
 use std::mem::{offset_of, size_of};

@@ -1,4 +1,5 @@
-//! `weft-simulation`: the broker among clients that die, stall, lie and fork, for as long as there is time.
+//! `weft-simulation`: the broker among clients that die, stall, lie and fork, for as long as there
+//! is time.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -11,10 +12,12 @@ use weft_broker::core::PolicyName;
 use weft_simulation::campaign::{self, CampaignSums, FailedSeed};
 use weft_simulation::{FaultScenario, Manner};
 
-/// Runs random scenarios against the broker's scheduler in virtual time and checks what must hold after every event.
+/// Runs random scenarios against the broker's scheduler in virtual time and checks what must hold
+/// after every event.
 ///
-/// The last line is `N scenarios, N events, N failures`; the exit code is 1 if anything failed. A failure prints its seed, the smallest scenario found that fails in
-/// the same way, and the last events.
+/// The last line is `N scenarios, N events, N failures`; the exit code is 1 if anything failed. A
+/// failure prints its seed, the smallest scenario found that fails in the same way, and the last
+/// events.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   weft-simulation --minutes 15                      a quarter of an hour, one thread, seeds from 1

@@ -1,7 +1,8 @@
 //! A client process: its memory, its queue at the gate, its threads.
 //!
-//! The lane and the board are the real ones, and so is the code that changes the credit word (`Orders::take`). What waits and sleeps in the real
-//! interposer cannot be stepped in virtual time, so its rules are written down again in `thread`; each names the place it follows.
+//! The lane and the board are the real ones, and so is the code that changes the credit word
+//! (`Orders::take`). What waits and sleeps in the real interposer cannot be stepped in virtual
+//! time, so its rules are written down again in `thread`; each names the place it follows.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -63,7 +64,8 @@ pub(crate) struct SimThread {
     pub stream: DeviceStream,
     pub account: StreamAccount,
     pub marks: Vec<StreamMark>,
-    /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it had new work.
+    /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it
+    /// had new work.
     pub busy: bool,
     pub silence: u32,
     /// It has no core until then.
@@ -154,7 +156,8 @@ impl SimProcess {
         }
     }
 
-    /// A child of a fork: the thread that forked, in private memory that reads as no broker (`map::Place::clear`).
+    /// A child of a fork: the thread that forked, in private memory that reads as no broker
+    /// (`map::Place::clear`).
     pub(crate) fn child(&self, number: usize, lane: Arc<SharedLane>, host: Arc<Host>) -> SimProcess {
         let mut child = self.clone();
         child.number = number;
@@ -187,7 +190,8 @@ impl SimProcess {
         })
     }
 
-    /// A thread at the gate of a holder, and how long after the process was told that it is one, and had a core, it stands there.
+    /// A thread at the gate of a holder, and how long after the process was told that it is one,
+    /// and had a core, it stands there.
     pub(crate) fn holds_up_a_holder(&self, now: Ns) -> Option<(usize, Ns)> {
         if self.lies
             || self.let_go

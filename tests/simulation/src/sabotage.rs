@@ -1,4 +1,5 @@
-//! Shows that the invariants can fail: each kind of sabotage, done between the broker and the memory of its clients, is caught by the one that it breaks.
+//! Shows that the invariants can fail: each kind of sabotage, done between the broker and the
+//! memory of its clients, is caught by the one that it breaks.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -161,7 +162,8 @@ fn a_holder_that_is_told_to_wait_is_caught() {
 
 #[test]
 fn a_holder_whose_launch_stays_at_the_gate_is_caught() {
-    // A filler of 30 s of patience that becomes a holder while it waits for a turn that never comes.
+    // A filler of 30 s of patience that becomes a holder while it waits for a turn that never
+    // comes.
     let mut scenario = beside_one_that_never_pauses(PolicyName::Weft);
     let becomes = PlannedTrouble::Priority { job: 1, priority: 0 };
     scenario.troubles = vec![(500 * MS, becomes)];
@@ -203,7 +205,8 @@ fn an_honest_client_that_is_let_go_is_caught() {
     assert!(caught(Sabotage::SpoilsLanes).contains(name::HONEST));
 }
 
-/// A holder that never pauses and a filler beside it, for three seconds of which nothing goes wrong.
+/// A holder that never pauses and a filler beside it, for three seconds of which nothing goes
+/// wrong.
 fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
     let mut scenario = FaultScenario::of(1, Some(policy));
     let mut job = scenario.jobs[0].clone();

@@ -1,6 +1,8 @@
-//! What happens in a run, drawn from its seed: the clients, what each of them does, and what goes wrong when.
+//! What happens in a run, drawn from its seed: the clients, what each of them does, and what goes
+//! wrong when.
 //!
-//! Everything in it can be left out without changing the rest, which is how a failing scenario is made small.
+//! Everything in it can be left out without changing the rest, which is how a failing scenario is
+//! made small.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -74,7 +76,8 @@ pub(crate) enum PlannedTrouble {
     Forks { job: usize },
     /// Its device is another than its profile's.
     Unprofiled { job: usize },
-    /// Its memory finds no room beside others', so that it takes turns of this length with its equals; or does again.
+    /// Its memory finds no room beside others', so that it takes turns of this length with its
+    /// equals; or does again.
     Crowded { job: usize, turn: Option<Ns> },
     /// It writes what an honest client would not (of jobs that lie). The number chooses what.
     Lies { job: usize, what: u64 },
@@ -96,7 +99,8 @@ pub struct FaultScenario {
 pub(crate) const CHANCE_OF_BROKER: u64 = 2;
 pub(crate) const CHANCE_OF_THREADS: u64 = 1000;
 
-/// In scenarios of seeds from here on jobs' memory may find no room, so that equals take long turns. Those below stay what they were.
+/// In scenarios of seeds from here on jobs' memory may find no room, so that equals take long
+/// turns. Those below stay what they were.
 pub const SHORT_OF_ROOM: u64 = 40_000_000_000;
 
 impl FaultScenario {
@@ -219,7 +223,8 @@ fn job(number: usize, length: Ns, calm: bool, chance: &mut SeededChance) -> Scen
     }
 }
 
-/// What a thread does: requests, endless training, a synchronisation after every kernel, or a mixture.
+/// What a thread does: requests, endless training, a synchronisation after every kernel, or a
+/// mixture.
 fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut SeededChance) -> Vec<ClientOp> {
     let mut ops = Vec::new();
     let launch = |chance: &mut SeededChance| {

@@ -1,4 +1,5 @@
-//! What one thread does next: the launch path, step by step, as the interposer has it. Between two steps anything may happen, its death too.
+//! What one thread does next: the launch path, step by step, as the interposer has it. Between two
+//! steps anything may happen, its death too.
 //!
 //! | here | interposer |
 //! |---|---|
@@ -247,7 +248,8 @@ fn advance(process: &mut SimProcess, at: usize) -> Stage {
 fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
     let thread = &mut process.threads[at];
     let op = thread.ops[thread.at];
-    // On a device with neighbours a kernel takes as long as it takes; some take far longer than anybody predicted.
+    // On a device with neighbours a kernel takes as long as it takes; some take far longer than
+    // anybody predicted.
     let factor = match thread.chance.between(0, 299) {
         0 => thread.chance.between(1_000, 30_000),
         1..=60 => thread.chance.between(110, 300),

@@ -1,7 +1,9 @@
-//! The world of a run: the broker's scheduler taken by the hand, processes, their clocks, and what goes wrong; all in virtual time.
+//! The world of a run: the broker's scheduler taken by the hand, processes, their clocks, and what
+//! goes wrong; all in virtual time.
 //!
-//! Processes go on while the broker is in the middle of a turn: between any two events that the core takes in, and between any two decisions that are carried
-//! out, time passes and threads step, and now and then the broker loses its core just there.
+//! Processes go on while the broker is in the middle of a turn: between any two events that the
+//! core takes in, and between any two decisions that are carried out, time passes and threads step,
+//! and now and then the broker loses its core just there.
 #![forbid(unsafe_code)]
 
 mod troubles;
@@ -39,7 +41,8 @@ pub struct RunOutcome {
     pub counts: HashMap<&'static str, u64>,
 }
 
-/// Launches that a broker may be late by until records may be lost: a lane holds 4096 of all kinds and all threads.
+/// Launches that a broker may be late by until records may be lost: a lane holds 4096 of all kinds
+/// and all threads.
 const LAGS: usize = 600;
 
 /// Lines that are kept.
@@ -228,7 +231,8 @@ impl FaultWorld {
         clock::BEGIN_NS + self.scenario.length
     }
 
-    /// Lets everything but the broker go on until the broker's time comes. False when the run is over.
+    /// Lets everything but the broker go on until the broker's time comes. False when the run is
+    /// over.
     fn until_broker(&mut self) -> bool {
         loop {
             if self.outcome.broken.is_some() || self.now >= self.end() {

@@ -1,11 +1,13 @@
-//! A short fixed set of seeds, and every seed that once failed. Hours of others: `weft-simulation --minutes 60`.
+//! A short fixed set of seeds, and every seed that once failed. Hours of others: `weft-simulation
+//! --minutes 60`.
 #![forbid(unsafe_code)]
 
 use weft_broker::core::PolicyName;
 use weft_simulation::SHORT_OF_ROOM;
 use weft_simulation::campaign::{self, CampaignSums};
 
-/// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn in another way; what it found then stays a case that is run.
+/// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn
+/// in another way; what it found then stays a case that is run.
 const ONCE_FAILED: [u64; 20] = [
     3,              // a launch that a change of mode let go was reported as issued, but not taken from the word
     4,              // a grant that was not used was looked after only when something else happened

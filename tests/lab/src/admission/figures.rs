@@ -38,10 +38,13 @@ pub struct AdmissionRow {
     pub wait_p95_s: f64,
     /// The wait of the job with the largest peak, seconds.
     pub wait_largest_s: f64,
-    /// What of that it waited when it asked first, seconds. Whether it dies then because it takes more than it had said, and comes again at the end of the queue, hangs on what
-    /// happens to be free at that moment under a rule; the time at which it first asks is the same under all, so this is compared.
+    /// What of that it waited when it asked first, seconds. Whether it dies then because it takes
+    /// more than it had said, and comes again at the end of the queue, hangs on what happens to be
+    /// free at that moment under a rule; the time at which it first asks is the same under all, so
+    /// this is compared.
     pub wait_largest_first_s: f64,
-    /// Its patience and the longest that anything ran, seconds: what its wait may exceed that under `fifo` by.
+    /// Its patience and the longest that anything ran, seconds: what its wait may exceed that under
+    /// `fifo` by.
     pub bound_s: f64,
     /// The part of the devices' time that was asked for.
     pub busy: f64,
@@ -49,11 +52,13 @@ pub struct AdmissionRow {
     pub memory: f64,
     /// Seconds until the last job had ended.
     pub makespan_s: f64,
-    /// Jain's index over the users' mean slowdowns (from coming to end over its run alone): 1 is all the same.
+    /// Jain's index over the users' mean slowdowns (from coming to end over its run alone): 1 is
+    /// all the same.
     pub jain: f64,
     /// The variance of the users' mean slowdowns.
     pub variance: f64,
-    /// What was foretold of the wait of each that had to wait, as it asked first, and what it was, seconds. Empty where nobody foretells.
+    /// What was foretold of the wait of each that had to wait, as it asked first, and what it was,
+    /// seconds. Empty where nobody foretells.
     pub foretold: Vec<(f64, f64)>,
 }
 
@@ -114,8 +119,10 @@ fn seconds(ns: crate::Ns) -> f64 {
     ns as f64 / S as f64
 }
 
-/// How the begins that were foretold turned out, in a line: by how much later than foretold (a minus: sooner), and what part of those that were to wait for a minute or more waited between half
-/// and twice as long as foretold. Who comes later with a claim to go first (a user who had less, a shorter job) is not foretold, nor that estimates are wrong.
+/// How the begins that were foretold turned out, in a line: by how much later than foretold (a
+/// minus: sooner), and what part of those that were to wait for a minute or more waited between
+/// half and twice as long as foretold. Who comes later with a claim to go first (a user who had
+/// less, a shorter job) is not foretold, nor that estimates are wrong.
 fn foretold(rows: &[AdmissionRow], mix: &str) -> Option<String> {
     let weft = Policy::Weft.name();
     let all: Vec<(f64, f64)> = of(rows, mix, weft)
@@ -175,7 +182,8 @@ fn average(rows: &[AdmissionRow], mix: &str, rule: &str, figure: impl Fn(&Admiss
     mean(&figures)
 }
 
-/// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that is most, and the figures.
+/// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that
+/// is most, and the figures.
 fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f64, String) {
     let [weft, fifo] = [Policy::Weft, Policy::Fifo].map(Policy::name);
     let mut worst: Option<(f64, String)> = None;
@@ -206,7 +214,8 @@ fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f
     (over, format!("{text}); seeds that miss it: {missed}"))
 }
 
-/// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about whether that is met.
+/// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about
+/// whether that is met.
 fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
     let [weft, shortest] = [Policy::Weft, Policy::Shortest].map(Policy::name);
     let least = average(rows, mix, weft, |row| row.wait_least_s);

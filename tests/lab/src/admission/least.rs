@@ -1,14 +1,21 @@
-//! What the mean wait of a mix is at least, whatever the order, even for one that knows everything beforehand.
+//! What the mean wait of a mix is at least, whatever the order, even for one that knows everything
+//! beforehand.
 //!
-//! Each job is given a size, so that the sizes of jobs whose memory fits a device together never exceed one (a dual feasible function of the memory: Lueker 1983; Fekete
-//! and Schepers 2001). Its work is its size times its run. All devices together do no more work a second than they are, so no order ends jobs sooner in the mean
-//! than serving that work by shortest remaining first, with pauses allowed and all devices on one job (Schrage 1968). What is left when each job's run is taken away is waiting. That
-//! company slows jobs is left out, which only lowers the bound: the same begins fit, too, when all run faster. So are runs that a job died in, and every size function
-//! gives a bound of its own; the largest counts.
+//! Each job is given a size, so that the sizes of jobs whose memory fits a device together never
+//! exceed one (a dual feasible function of the memory: Lueker 1983; Fekete and Schepers 2001). Its
+//! work is its size times its run. All devices together do no more work a second than they are, so
+//! no order ends jobs sooner in the mean than serving that work by shortest remaining first, with
+//! pauses allowed and all devices on one job (Schrage 1968). What is left when each job's run is
+//! taken away is waiting. That company slows jobs is left out, which only lowers the bound: the
+//! same begins fit, too, when all run faster. So are runs that a job died in, and every size
+//! function gives a bound of its own; the largest counts.
 //!
-//! There are two bounds. [`KeptMemory::Taken`] counts the memory that jobs take: it holds for every order, also for one that knows what jobs will take though they say otherwise. [`KeptMemory::Said`]
-//! holds for every order that keeps for a job what the job said, because it may take it: who keeps less has a neighbour's growth end in an out-of-memory error as soon as a job does
-//! take it. A job that said too little has what it takes, once it takes it; if it died for it before, its last run alone is more work than that.
+//! There are two bounds. [`KeptMemory::Taken`] counts the memory that jobs take: it holds for every
+//! order, also for one that knows what jobs will take though they say otherwise.
+//! [`KeptMemory::Said`] holds for every order that keeps for a job what the job said, because it
+//! may take it: who keeps less has a neighbour's growth end in an out-of-memory error as soon as a
+//! job does take it. A job that said too little has what it takes, once it takes it; if it died for
+//! it before, its last run alone is more work than that.
 #![forbid(unsafe_code)]
 
 use super::mix::{JobMix, MixJob, S};
@@ -26,7 +33,8 @@ pub enum KeptMemory {
 /// A way to give a part of a device a size.
 #[derive(Debug, Clone, Copy)]
 enum Size {
-    /// As it is, but parts below this count nothing and those that leave less than it count one: small ones that fit beside are let off.
+    /// As it is, but parts below this count nothing and those that leave less than it count one:
+    /// small ones that fit beside are let off.
     Rounded(f64),
     /// Only as many of them as fit are counted: those above a k-th of a device one (k - 1)-th each.
     Count(f64),
@@ -90,7 +98,8 @@ pub fn wait(mix: &JobMix, kept: KeptMemory) -> f64 {
     Size::all().map(bound).fold(0.0, f64::max)
 }
 
-/// The sum of times from coming to end under shortest remaining first. Jobs are (comes, work), by arrival.
+/// The sum of times from coming to end under shortest remaining first. Jobs are (comes, work), by
+/// arrival.
 fn flow(jobs: &[(f64, f64)], speed: f64) -> f64 {
     let (mut now, mut sum, mut next) = (0.0, 0.0, 0);
     // (comes, left)
@@ -126,7 +135,8 @@ mod tests {
 
     #[test]
     fn shortest_remaining_first_is_reckoned_right() {
-        // The second comes when the first has 6 left, takes 2; then the first: ends at 4 + 2 and 12.
+        // The second comes when the first has 6 left, takes 2; then the first: ends at 4 + 2 and
+        // 12.
         assert_eq!(flow(&[(0.0, 10.0), (4.0, 2.0)], 1.0), 12.0 + 2.0);
         assert_eq!(flow(&[(0.0, 10.0), (20.0, 2.0)], 2.0), 5.0 + 1.0);
     }
@@ -185,7 +195,8 @@ mod tests {
         })
     }
 
-    /// Tries every begin on a grid of five seconds and every device, and returns the least mean wait. Runs are of 10 or 20 seconds, so that nothing happens between seconds.
+    /// Tries every begin on a grid of five seconds and every device, and returns the least mean
+    /// wait. Runs are of 10 or 20 seconds, so that nothing happens between seconds.
     fn best(mix: &JobMix, kept: KeptMemory) -> f64 {
         const GRID: u64 = 5;
         const LAST: u64 = 60;
@@ -223,7 +234,8 @@ mod tests {
         for kept in [KeptMemory::Taken, KeptMemory::Said] {
             let (bound, best) = (wait(&one_by_one, kept), best(&one_by_one, kept));
             assert_eq!(best, 10.0, "the two short ones first: 0, 10 and 20");
-            // While it has not grown the smallest takes 30 GB, and the second would fit beside it for a second; the bound sees that.
+            // While it has not grown the smallest takes 30 GB, and the second would fit beside it
+            // for a second; the bound sees that.
             assert!(bound > 8.0 && bound <= best, "{kept:?}: {bound}");
         }
         // Small by what they take, large by what they say.

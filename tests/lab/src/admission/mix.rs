@@ -1,6 +1,8 @@
-//! Jobs as several users bring them: how much memory, how long, how busy they keep the device, when they come.
+//! Jobs as several users bring them: how much memory, how long, how busy they keep the device, when
+//! they come.
 //!
-//! A mix is its name and a seed. Estimates are wrong by up to two either way, evenly over the logarithm, memory and time each by itself.
+//! A mix is its name and a seed. Estimates are wrong by up to two either way, evenly over the
+//! logarithm, memory and time each by itself.
 #![forbid(unsafe_code)]
 
 use crate::Ns;
@@ -83,7 +85,8 @@ pub struct JobMix {
     pub weights: Vec<(u32, u32)>,
 }
 
-/// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two, run over the logarithm.
+/// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two,
+/// run over the logarithm.
 struct JobKind {
     peak: (f64, f64),
     run: (f64, f64),
@@ -207,7 +210,8 @@ pub fn made(seed: u64, quick: bool) -> Vec<JobMix> {
     ]
 }
 
-/// The mix of everything that the others leave out: it is held to this alone, that nobody gets no memory because of a neighbour.
+/// The mix of everything that the others leave out: it is held to this alone, that nobody gets no
+/// memory because of a neighbour.
 pub const ODD: &str = "odd";
 
 fn odd(seed: u64, count: usize) -> JobMix {
@@ -370,9 +374,11 @@ pub fn pods(text: &str) -> Vec<Pod> {
     pods
 }
 
-/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked for is taken as its part of the memory and its load. The trace is
-/// of 6,200 GPUs: the time between arrivals is stretched evenly until what the pods asked for (their parts times their runs) is nine tenths of what the
-/// four devices have. The trace names no users: a pod's number says whose of five it is.
+/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked
+/// for is taken as its part of the memory and its load. The trace is of 6,200 GPUs: the time
+/// between arrivals is stretched evenly until what the pods asked for (their parts times their
+/// runs) is nine tenths of what the four devices have. The trace names no users: a pod's number
+/// says whose of five it is.
 pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<JobMix> {
     const DEVICES: usize = 4;
     const BUSY: f64 = 0.9;

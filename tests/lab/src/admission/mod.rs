@@ -1,10 +1,13 @@
-//! Admission in the lab: who gets device memory when, under the broker's own core, against plain orders and against no order at all.
+//! Admission in the lab: who gets device memory when, under the broker's own core, against plain
+//! orders and against no order at all.
 //!
-//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one rule in virtual time; * [`figures`]: what came of it;
-//!   [`least`]: what no order could do better than.
+//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one
+//!   rule in virtual time; * [`figures`]: what came of it; [`least`]: what no order could do better
+//!   than.
 //!
-//! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world counts the devices' memory by itself, so that what the core promises is
-//! checked and not believed.
+//! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world
+//! counts the devices' memory by itself, so that what the core promises is checked and not
+//! believed.
 #![forbid(unsafe_code)]
 
 pub mod figures;
@@ -49,7 +52,8 @@ struct AdmissionOptions {
     /// Only these mixes
     #[arg(long)]
     mix: Vec<String>,
-    /// The public trace's folder; where none is named and ../shared/data/openb is not there, it is left out
+    /// The public trace's folder; where none is named and ../shared/data/openb is not there, it is
+    /// left out
     #[arg(long, value_name = "FOLDER")]
     openb: Option<PathBuf>,
 }
@@ -100,7 +104,8 @@ fn trace(named: Option<&Path>) -> Result<Option<Vec<mix::Pod>>> {
     Ok(Some(pods))
 }
 
-/// Opened before anything is run: a place that cannot be written to is an error at once, and a file of an earlier run is not taken for this one's.
+/// Opened before anything is run: a place that cannot be written to is an error at once, and a file
+/// of an earlier run is not taken for this one's.
 fn output(path: &Path) -> Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;

@@ -1,7 +1,10 @@
-//! One mix under one rule, in virtual time: the broker's own admission core, and devices whose memory is counted apart from it.
+//! One mix under one rule, in virtual time: the broker's own admission core, and devices whose
+//! memory is counted apart from it.
 //!
-//! A job begins with [`BEGINS`] of its peak and takes the rest when [`GROWN`] of its run is over. Jobs share a device's time: together they ask for the sum of
-//! their loads, and where that is above one each is slowed by it. A job that gets no memory dies and comes again with what it had come to know: its peak.
+//! A job begins with [`BEGINS`] of its peak and takes the rest when [`GROWN`] of its run is over.
+//! Jobs share a device's time: together they ask for the sum of their loads, and where that is
+//! above one each is slowed by it. A job that gets no memory dies and comes again with what it had
+//! come to know: its peak.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -29,8 +32,9 @@ pub enum AdmissionRule {
     Nobody,
     /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
     Admit(Policy, bool),
-    /// Shortest first, which promises nothing, among jobs that say the truth about how long they run, and (true) about their memory: no scheduler can know that. It tells how much of a wait is
-    /// owed to what is not known.
+    /// Shortest first, which promises nothing, among jobs that say the truth about how long they
+    /// run, and (true) about their memory: no scheduler can know that. It tells how much of a wait
+    /// is owed to what is not known.
     Knows(bool),
 }
 
@@ -63,7 +67,8 @@ impl AdmissionRule {
 /// What became of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fate {
-    /// How long it waited when it asked first, the time at which it asks being the same under every rule.
+    /// How long it waited when it asked first, the time at which it asks being the same under every
+    /// rule.
     pub first_wait: Option<Ns>,
     /// How long it was expected to wait when it had just asked first, and had to wait.
     pub expected_wait: Option<Ns>,
@@ -262,7 +267,8 @@ impl AdmissionWorld<'_> {
             need: Need {
                 processes: job.kind.processes,
                 backing: match job.kind.managed {
-                    // A turn touches a third of it, as a step of training touches a layer's part after the other.
+                    // A turn touches a third of it, as a step of training touches a layer's part
+                    // after the other.
                     true => Backing::Managed { working_set: said / 3 },
                     false => Backing::Device,
                 },
@@ -365,7 +371,8 @@ impl AdmissionWorld<'_> {
             }
             return;
         }
-        // Within what it said it is the neighbours' doing: alone on the device it would have had it.
+        // Within what it said it is the neighbours' doing: alone on the device it would have had
+        // it.
         let said = job.on_device(self.said.get(at).copied().unwrap_or(job.said_peak));
         let fate = self.outcome.fates.get_mut(at);
         if let Some(fate) = fate {

@@ -8,7 +8,8 @@ use crate::aims::Aim;
 
 /// MSched over demand paging at 150, 200, 300 %: mixes (mean), and several decoders.
 const OVER_STOCK: [(u64, f64, f64); 3] = [(150, 11.05, 57.88), (200, 9.35, 44.79), (300, 7.52, 33.60)];
-/// Several decoders, share of the throughput when all fits: per cent of the device, duplex, one way.
+/// Several decoders, share of the throughput when all fits: per cent of the device, duplex, one
+/// way.
 const OF_IDEAL: [(u64, f64, f64); 3] = [(150, 0.80, 0.75), (200, 0.65, 0.60), (300, 0.50, 0.45)];
 /// What may be lost where everything fits.
 const LOST: f64 = 0.006;

@@ -19,7 +19,8 @@ use super::{aims, priority, report, study};
 use crate::aims::Aim;
 use crate::{MS, Ns};
 
-/// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft without each of its ideas, a model of MSched, others.
+/// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft
+/// without each of its ideas, a model of MSched, others.
 ///
 ///   scripts/lab memory                                         everything: tables, aims, plots under target/lab (minutes)
 ///   scripts/lab memory --check --json target/lab/memory.json   exit 1 where an aim is missed
@@ -46,7 +47,8 @@ struct MemoryOptions {
     /// Only this part: jobs that take turns, or a service beside a batch job
     #[arg(long, value_enum)]
     only: Option<StudyPart>,
-    /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take what they take on an RTX 5080 all the same
+    /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take
+    /// what they take on an RTX 5080 all the same
     #[arg(long, value_name = "NAME", default_value = "rtx5080-like")]
     device: String,
     /// Requests of the service that count

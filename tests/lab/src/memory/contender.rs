@@ -12,7 +12,8 @@ use crate::{MS, Ns};
 pub enum Contender {
     /// Everything fits: what there would be to gain.
     Ideal,
-    /// The stock driver: demand paging under the device's own time slices. What published ratios are over.
+    /// The stock driver: demand paging under the device's own time slices. What published ratios
+    /// are over.
     Stock,
     /// The same with the density prefetcher's threshold at 1 %.
     StockTuned,
@@ -20,7 +21,8 @@ pub enum Contender {
     StockTurns,
     /// Demand paging in turns of 30 s, as nvshare takes them.
     Nvshare,
-    /// A model of MSched: its template prediction, OPT, both directions at once at a switch, the first kernel starts early. Always on the duplex link that its changed driver has.
+    /// A model of MSched: its template prediction, OPT, both directions at once at a switch, the
+    /// first kernel starts early. Always on the duplex link that its changed driver has.
     Msched,
     /// weft, moving whole allocations rather than what is touched.
     WholeAllocations,

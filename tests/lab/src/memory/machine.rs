@@ -1,10 +1,14 @@
 //! The machine: jobs take turns on a device whose memory they exceed.
 //!
-//! One job runs at a time. A kernel uses its regions block by block, its time spread over them by size; at a block that is not there it faults, or, where the planner says that the block is on its
-//! way, waits for it as a launch behind its prefetch's event does. Everything that moves goes through the simulated GPU's page ledger; what is to move when is decided by the broker's own planner
-//! ([`weft_broker::core::memory`]), told what the daemon would tell it. An order takes effect [`ORDER_LATENCY_NS`] after it was given.
+//! One job runs at a time. A kernel uses its regions block by block, its time spread over them by
+//! size; at a block that is not there it faults, or, where the planner says that the block is on
+//! its way, waits for it as a launch behind its prefetch's event does. Everything that moves goes
+//! through the simulated GPU's page ledger; what is to move when is decided by the broker's own
+//! planner ([`weft_broker::core::memory`]), told what the daemon would tell it. An order takes
+//! effect [`ORDER_LATENCY_NS`] after it was given.
 //!
-//! What holds: the same workload, contender and setting give the same figures to the last digit. What is not modelled: the host's side of launches, switches of context (the same for all),
+//! What holds: the same workload, contender and setting give the same figures to the last digit.
+//! What is not modelled: the host's side of launches, switches of context (the same for all),
 //! kernels of two jobs side by side.
 #![forbid(unsafe_code)]
 
@@ -24,7 +28,8 @@ use crate::{MS, Ns, US};
 
 pub mod service;
 
-/// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a core that sleeps).
+/// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a
+/// core that sleeps).
 const ORDER_LATENCY_NS: Ns = 50 * US;
 
 /// What the planner is told of a running job's progress at a time, at least.
@@ -46,7 +51,8 @@ pub struct Setting {
 /// What came of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MachineFigures {
-    /// Of the time that passed, what jobs ran: throughput as a share of what it is when everything fits.
+    /// Of the time that passed, what jobs ran: throughput as a share of what it is when everything
+    /// fits.
     pub efficiency: f64,
     /// Seconds that passed.
     pub seconds: f64,
@@ -505,7 +511,8 @@ impl PagingMachine {
 /// The shortest slice that the planner may choose.
 const MIN_TURN_NS: Ns = 5 * MS;
 
-/// Runs a workload under a contender: first until each job has been through a period (and two turns), then over at least another one (and three turns).
+/// Runs a workload under a contender: first until each job has been through a period (and two
+/// turns), then over at least another one (and three turns).
 pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> MachineFigures {
     let mut machine = PagingMachine::new(contender, workload, setting);
     let length = contender.turn(setting.slice, setting.device_slice);

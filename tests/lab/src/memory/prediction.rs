@@ -1,13 +1,21 @@
-//! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the same model.
+//! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the
+//! same model.
 //!
-//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see `tests/clients/prediction.py`). What holds: no launch that is judged was used to fit,
-//! and the judged run is another process, whose memory lies elsewhere. Launches whose kernels were never seen count in full.
+//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see
+//! `tests/clients/prediction.py`). What holds: no launch that is judged was used to fit, and the
+//! judged run is another process, whose memory lies elsewhere. Launches whose kernels were never
+//! seen count in full.
 //!
-//! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU knows what some kernels touch from their parameters, and guesses at the others (matrix
-//! products, convolutions and other libraries' kernels, which it does not run) by what it has met before, so that the same launch may be said to touch 448 KB once and 784 KB
-//! another time. No template can foretell that. (What the host's page table showed is what the simulated GPU did, and its guesses are what it did: what is learnt from there is judged by what it
-//! says by itself, in granules.) Where a file of the same name and `.operands` lies beside a recording, what the framework says of its tensors explains many of these launches
-//! ([`super::operands`]), and they count as exact. The aims are judged on the exact launches; the guessed ones are printed beside them, with their share.
+//! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU
+//! knows what some kernels touch from their parameters, and guesses at the others (matrix products,
+//! convolutions and other libraries' kernels, which it does not run) by what it has met before, so
+//! that the same launch may be said to touch 448 KB once and 784 KB another time. No template can
+//! foretell that. (What the host's page table showed is what the simulated GPU did, and its guesses
+//! are what it did: what is learnt from there is judged by what it says by itself, in granules.)
+//! Where a file of the same name and `.operands` lies beside a recording, what the framework says
+//! of its tensors explains many of these launches ([`super::operands`]), and they count as exact.
+//! The aims are judged on the exact launches; the guessed ones are printed beside them, with their
+//! share.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -28,11 +36,13 @@ use super::operands;
 /// What moves is pages: MSched's are 4 KB.
 const PAGE: u64 = 4096;
 
-/// MSched's means: a quarter of a per cent of what is touched is not predicted, and nothing is predicted that is not touched.
+/// MSched's means: a quarter of a per cent of what is touched is not predicted, and nothing is
+/// predicted that is not touched.
 const MOST_MISSED: f64 = 0.0025;
 const MOST_TOO_MUCH: f64 = 0.0;
 
-/// Of templates that were learnt from granules, judged in granules: a driver brings up to twice what was touched, and on the average a third more.
+/// Of templates that were learnt from granules, judged in granules: a driver brings up to twice
+/// what was touched, and on the average a third more.
 const MOST_TOO_MUCH_IN_GRANULES: f64 = 0.25;
 
 /// A launch's prediction, ns.
@@ -54,7 +64,8 @@ struct PredictionOptions {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// So many kernels that miss most are named, per model, with what was learnt of them and behind which words of their parameters it is missed
+    /// So many kernels that miss most are named, per model, with what was learnt of them and behind
+    /// which words of their parameters it is missed
     #[arg(long, default_value_t = 0)]
     worst: usize,
 }
@@ -208,7 +219,8 @@ fn row(
 #[derive(Debug, Default)]
 struct OfKernel {
     evaluation: Evaluation,
-    /// Bytes of pieces that no one region covers, by the words that point at their begin: offsets in the parameters.
+    /// Bytes of pieces that no one region covers, by the words that point at their begin: offsets
+    /// in the parameters.
     behind: BTreeMap<Vec<u16>, u64>,
 }
 
@@ -326,7 +338,8 @@ fn judged(options: &PredictionOptions) -> Result<Vec<PredictionRow>> {
             .and_then(|(model, files)| Some((model, files.split_once(',')?)));
         let (model, (learn, judge)) = parts.with_context(|| format!("{given}: give MODEL=LEARN,JUDGE"))?;
         let learn = read(Path::new(learn), true)?.0;
-        // What the page table shows is what the simulated GPU did, its guesses too: what the framework says of those launches it did not do.
+        // What the page table shows is what the simulated GPU did, its guesses too: what the
+        // framework says of those launches it did not do.
         let (judge, by_operands) = read(Path::new(judge), learn.granule.is_none())?;
         rows.push(row(model, &learn, (&judge, by_operands), options.worst)?);
     }
@@ -452,7 +465,8 @@ mod tests {
 
     use super::*;
 
-    /// A job whose kernel writes as many bytes as its argument says, at this address, in launches of these sizes.
+    /// A job whose kernel writes as many bytes as its argument says, at this address, in launches
+    /// of these sizes.
     fn recording(base: u64, sizes: &[u32], kernel: u64) -> Recording {
         let mut live = Allocations::new();
         live.add(base, 1 << 24);

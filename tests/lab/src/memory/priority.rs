@@ -1,14 +1,20 @@
-//! A service beside a batch job that leave each other too little memory: which runs are made, what they are to reach, and how they are told.
+//! A service beside a batch job that leave each other too little memory: which runs are made, what
+//! they are to reach, and how they are told.
 //!
-//! MSched states a p99 4.06 times lower and 2.43 times the batch work than XSched with demand paging, each the mean over a batch job that does inference and one that trains. It states neither how often
-//! requests come nor at what times. Both matter: below a load the service alone is hardly faster than under XSched; above one its queue under XSched has no end, and any ratio can be had by looking
-//! for longer. So loads and ways for requests to come are run as [`SWEEP`] says, every figure is printed, with what the service alone would reach as the ceiling, and one
+//! MSched states a p99 4.06 times lower and 2.43 times the batch work than XSched with demand
+//! paging, each the mean over a batch job that does inference and one that trains. It states
+//! neither how often requests come nor at what times. Both matter: below a load the service alone
+//! is hardly faster than under XSched; above one its queue under XSched has no end, and any ratio
+//! can be had by looking for longer. So loads and ways for requests to come are run as [`SWEEP`]
+//! says, every figure is printed, with what the service alone would reach as the ceiling, and one
 //! scene is judged, by a rule that was set before anything of it was run:
 //!
-//! * Requests come at random by the clock (Poisson). Who waits for a latency-critical service is many people that know nothing of each other, and a slow answer keeps nobody else from asking; in a
-//!   closed loop the slow contender is simply asked less.
-//! * The load is the highest of the sweep at which every contender, beside both batch jobs, is busy for at most [`STABLE`] of the time: nobody runs such a service nearer to its limit, and
-//!   no contender is judged by a queue that grows.
+//! * Requests come at random by the clock (Poisson). Who waits for a latency-critical service is
+//!   many people that know nothing of each other, and a slow answer keeps nobody else from asking;
+//!   in a closed loop the slow contender is simply asked less.
+//! * The load is the highest of the sweep at which every contender, beside both batch jobs, is busy
+//!   for at most [`STABLE`] of the time: nobody runs such a service nearer to its limit, and no
+//!   contender is judged by a queue that grows.
 //! * The aims are on the mean over the two batch jobs, as MSched's are, on each kind of link.
 #![forbid(unsafe_code)]
 
@@ -25,13 +31,16 @@ use super::workload;
 use crate::Ns;
 use crate::aims::Aim;
 
-/// What the service and the batch job have, of sixteen parts of the device: 6 and 12 GB of 16, as MSched compares itself with XSched.
+/// What the service and the batch job have, of sixteen parts of the device: 6 and 12 GB of 16, as
+/// MSched compares itself with XSched.
 const SHARES: (u64, u64) = (6, 12);
 
-/// Per cent of the device that the service asks for: of the time, what its requests would take alone.
+/// Per cent of the device that the service asks for: of the time, what its requests would take
+/// alone.
 const LOADS: [u64; 4] = [10, 20, 30, 40];
 
-/// How requests come, at which of these loads: what is judged at all of them, the others at two for comparison.
+/// How requests come, at which of these loads: what is judged at all of them, the others at two for
+/// comparison.
 const SWEEP: [(RequestKind, &[u64]); 3] = [
     (RequestKind::Poisson, &LOADS),
     (RequestKind::Fixed, &[20, 40]),
@@ -44,7 +53,8 @@ const STABLE: f64 = 0.7;
 /// Of the closed loop, the load whose table is printed whole: that of the scheduler's lab.
 const CLOSED: u64 = 40;
 
-/// MSched against XSched with demand paging (arXiv 2512.24637): the service's p99 so many times lower, the batch job's throughput so many times higher.
+/// MSched against XSched with demand paging (arXiv 2512.24637): the service's p99 so many times
+/// lower, the batch job's throughput so many times higher.
 const P99: f64 = 4.06;
 const BATCH: f64 = 2.43;
 
@@ -250,7 +260,8 @@ fn judged(rows: &[ServiceRow]) -> Option<SceneRows<'_>> {
     LOADS.into_iter().rev().map(scene).find(stable)
 }
 
-/// Judges weft against XSched with paging, on both links. Beside the p99's ratio stands what it would be if the service had the device for itself: no contender can do better than that.
+/// Judges weft against XSched with paging, on both links. Beside the p99's ratio stands what it
+/// would be if the service had the device for itself: no contender can do better than that.
 pub fn judge(rows: &[ServiceRow]) -> Vec<Aim> {
     let scene = judged(rows);
     let each = |what: &dyn Fn(SceneRows, &str) -> Option<f64>| {
@@ -289,7 +300,8 @@ pub fn judge(rows: &[ServiceRow]) -> Vec<Aim> {
     ]
 }
 
-/// The runs as tables for people: every scene in a line, then the judged one and the scheduler's lab's with all contenders.
+/// The runs as tables for people: every scene in a line, then the judged one and the scheduler's
+/// lab's with all contenders.
 pub fn text(rows: &[ServiceRow]) -> String {
     let mut text = String::new();
     if rows.is_empty() {

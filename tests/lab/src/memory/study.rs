@@ -1,7 +1,9 @@
 //! Which runs are made, and the slice at which they are.
 //!
-//! Long slices hide any migration, and MSched does not say which slice its figures are from. So the slice is the one at which a model of MSched (this laboratory's machine with the planner set to do what
-//! MSched does, on the duplex link that it measured) comes nearest to its published shares of what fits: [`PUBLISHED`]. All contenders that take turns have this slice.
+//! Long slices hide any migration, and MSched does not say which slice its figures are from. So the
+//! slice is the one at which a model of MSched (this laboratory's machine with the planner set to
+//! do what MSched does, on the duplex link that it measured) comes nearest to its published shares
+//! of what fits: [`PUBLISHED`]. All contenders that take turns have this slice.
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
@@ -15,13 +17,15 @@ use super::machine::{MachineFigures, Setting, run};
 use super::workload::{NAMES, generate};
 use crate::{MS, Ns};
 
-/// Per cent of the device, and what MSched keeps of the throughput when all fits, several decoders (arXiv 2512.24637, MultiLLM).
+/// Per cent of the device, and what MSched keeps of the throughput when all fits, several decoders
+/// (arXiv 2512.24637, MultiLLM).
 pub const PUBLISHED: [(u64, f64); 3] = [(150, 0.7409), (200, 0.5823), (300, 0.4301)];
 
 /// Slices that are looked at, ms.
 const SLICES: [u64; 12] = [10, 20, 35, 50, 75, 100, 130, 170, 220, 300, 400, 600];
 
-/// What the slice may be chosen between when it adapts: the efficiency asked for, and how long nobody may be away, ms.
+/// What the slice may be chosen between when it adapts: the efficiency asked for, and how long
+/// nobody may be away, ms.
 pub const ADAPTIVE: [(f64, u64); 3] = [(0.95, 500), (0.95, 1_000), (0.95, 3_000)];
 
 /// What is to be run.
@@ -247,7 +251,8 @@ pub fn make(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) ->
                             slice,
                             adaptive: None,
                         };
-                        // Who moves nothing ahead has the same figures on either link, but for stock's evictions, which wait for nothing.
+                        // Who moves nothing ahead has the same figures on either link, but for
+                        // stock's evictions, which wait for nothing.
                         if duplex || contender.moves_ahead() {
                             cases.push(case);
                         }
@@ -308,7 +313,8 @@ impl StudyPlan {
 }
 
 impl Study {
-    /// The mean over seeds and these workloads of some figure at the common slice; none where nothing was run.
+    /// The mean over seeds and these workloads of some figure at the common slice; none where
+    /// nothing was run.
     pub fn mean(
         &self,
         workloads: &[&str],

@@ -1,6 +1,8 @@
-//! A count-based window: while the most important job has nothing on the device, the others may have so many kernels there.
+//! A count-based window: while the most important job has nothing on the device, the others may
+//! have so many kernels there.
 //!
-//! What several layers do that know nothing about kernel times. Permission is a word in shared memory, so no hop is charged: the best case of the idea.
+//! What several layers do that know nothing about kernel times. Permission is a word in shared
+//! memory, so no hop is charged: the best case of the idea.
 #![forbid(unsafe_code)]
 
 use super::{JobView, LabPolicy};

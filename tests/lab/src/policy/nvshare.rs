@@ -1,5 +1,6 @@
-//! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for 30 seconds while others want it. Who has had its time
-//! launches no more, drains, and passes the device on; who is idle for 5 seconds passes it on as well.
+//! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for
+//! 30 seconds while others want it. Who has had its time launches no more, drains, and passes the
+//! device on; who is idle for 5 seconds passes it on as well.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -75,7 +76,8 @@ impl LabPolicy for Nvshare {
             return None;
         }
         let over = since + self.quantum;
-        // Past its time it drains; the end of its work asks again. An idle owner is looked at every second.
+        // Past its time it drains; the end of its work asks again. An idle owner is looked at every
+        // second.
         let look = now - now % SECOND + SECOND;
         Some(if now < over { over.min(look) } else { look })
     }

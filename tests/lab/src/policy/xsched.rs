@@ -1,8 +1,11 @@
-//! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`): each queue has at most 16 commands on the device; a server
-//! that hears of each queue's ready and idle edges suspends every queue below the highest ready priority.
+//! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`): each queue
+//! has at most 16 commands on the device; a server that hears of each queue's ready and idle edges
+//! suspends every queue below the highest ready priority.
 //!
-//! A queue is ready from its first command to the end of its last. Each edge reaches the server, and the server's word the client, after one hop
-//! together (25-65 us to wake a sleeping core; 45 us here): what the client gates by is that much old. The in-flight window is the default of its sources.
+//! A queue is ready from its first command to the end of its last. Each edge reaches the server,
+//! and the server's word the client, after one hop together (25-65 us to wake a sleeping core; 45
+//! us here): what the client gates by is that much old. The in-flight window is the default of its
+//! sources.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -112,7 +112,8 @@ pub fn text_of_set(rows: &[CaseRow]) -> String {
     out
 }
 
-/// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that length.
+/// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that
+/// length.
 pub fn text_of_gaps(rows: &[CaseRow]) -> String {
     let mut out = format!(
         "{:12} {:9} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",

@@ -1,5 +1,6 @@
-//! The daemon's half: when the broker looks at the lanes, what it tells the core, how it carries out what the core decides. Follows
-//! (`scheduler`, `lanes`) step by step; how to wait is decided by the daemon's own `waiting`.
+//! The daemon's half: when the broker looks at the lanes, what it tells the core, how it carries
+//! out what the core decides. Follows (`scheduler`, `lanes`) step by step; how to wait is decided
+//! by the daemon's own `waiting`.
 
 use std::time::Duration;
 
@@ -87,7 +88,8 @@ impl Broker {
             },
         );
         let at = match wait {
-            // A spin sees what changes at once; if nothing does, the next turn that counts is the one that is due.
+            // A spin sees what changes at once; if nothing does, the next turn that counts is the
+            // one that is due.
             Wait::Spin => next_wake.unwrap_or(now).max(now + ITERATION_NS),
             Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => now + time.as_nanos() as Ns,
         };

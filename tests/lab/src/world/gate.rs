@@ -1,5 +1,6 @@
-//! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has ended. Follows `interposer/src/session`
-//! (`gate`, `state`, `settle`, `busy`); constants that stand there are copied here by name.
+//! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has
+//! ended. Follows `interposer/src/session` (`gate`, `state`, `settle`, `busy`); constants that
+//! stand there are copied here by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::{LabMachine, MachineEvent};
 use crate::job::{Play, name_of};
 use crate::{MS, Ns, US};
 
-/// Settle's: predicted work between two marks, and time between two while there is plenty of credit.
+/// Settle's: predicted work between two marks, and time between two while there is plenty of
+/// credit.
 const QUANTUM_NS: Ns = 100 * US;
 const PAUSE_NS: Ns = 50 * US;
 const PLENTY: Ns = 4;
@@ -259,7 +261,8 @@ impl LabMachine {
         self.processes[job].lane.free_at.saturating_sub(self.now)
     }
 
-    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the device was last asked.
+    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the
+    /// device was last asked.
     fn behind(&self, job: usize) -> Ns {
         let streams = self.processes[job].streams.iter();
         let first = |stream: &super::process::ProcessStream| {
@@ -330,7 +333,8 @@ impl LabMachine {
         }
     }
 
-    /// Takes the credit, if the lease allows by the clock: by all that the kernel may take under the lease that it came under.
+    /// Takes the credit, if the lease allows by the clock: by all that the kernel may take under
+    /// the lease that it came under.
     fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);

@@ -1,12 +1,17 @@
-//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it from host threads, and what stands between them.
+//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it from host
+//! threads, and what stands between them.
 //!
-//! Event by event and exact: nothing happens on a grid. At one instant the device comes first, then the host, in the order in which things were set in motion.
+//! Event by event and exact: nothing happens on a grid. At one instant the device comes first, then
+//! the host, in the order in which things were set in motion.
 //!
-//! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the device.
-//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the daemon's: when it looks, what it tells the core,
-//!   when its orders arrive. Both follow `interposer/src/session` and `broker/src/daemon` step by step; the core is the real one.
+//! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the
+//!   device.
+//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the
+//!   daemon's: when it looks, what it tells the core, when its orders arrive. Both follow
+//!   `interposer/src/session` and `broker/src/daemon` step by step; the core is the real one.
 //!
-//! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by side.
+//! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by
+//! side.
 #![forbid(unsafe_code)]
 
 mod broker;
@@ -37,7 +42,8 @@ use process::JobProcess;
 /// A job's launches that the driver takes ahead of the device: channels hold about a thousand.
 pub const AHEAD: usize = 1_000;
 
-/// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does by default.
+/// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does
+/// by default.
 pub const SYNC_RETURN_NS: Ns = 2 * US;
 
 /// What it takes a host to leave a launch behind: its parameters are copied.
@@ -54,9 +60,11 @@ pub struct Hosts {
     pub spin: bool,
     /// How long a filler spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`, which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
+    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`,
+    /// which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
     pub queue: usize,
-    /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first sign of it.
+    /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first
+    /// sign of it.
     pub stirs: bool,
 }
 
@@ -113,7 +121,8 @@ pub struct KernelPiece {
     pub start: Ns,
     /// to.
     pub end: Ns,
-    /// When it could have begun, had the device been free: its stream was that far (or the piece before it was stopped).
+    /// When it could have begun, had the device been free: its stream was that far (or the piece
+    /// before it was stopped).
     pub ready: Ns,
     /// When its launch had reached the device.
     pub visible: Ns,
@@ -217,7 +226,8 @@ impl LabMachine {
         LabMachine::numbered(setup, 0)
     }
 
-    /// The same with jobs that count from `first` in all chance: a job alone then is what it is in a set.
+    /// The same with jobs that count from `first` in all chance: a job alone then is what it is in
+    /// a set.
     pub fn numbered(setup: MachineSetup, first: usize) -> LabMachine {
         let device = Settings {
             // Copies come with their duration: a byte takes a nanosecond.

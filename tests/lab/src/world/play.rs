@@ -97,7 +97,8 @@ impl LabMachine {
         self.make(job, op, what.play);
     }
 
-    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and in predicted work. One alone always has room.
+    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and
+    /// in predicted work. One alone always has room.
     fn leave_behind(&mut self, job: usize) {
         while self.processes[job].roomless > 0 {
             let most = self.hosts.queue;
@@ -126,7 +127,8 @@ impl LabMachine {
         }
     }
 
-    /// Whether the host may go on before this call is made: plain kernels, where the gate does not let them go at once, and fills and copies on the device behind them.
+    /// Whether the host may go on before this call is made: plain kernels, where the gate does not
+    /// let them go at once, and fills and copies on the device behind them.
     fn defers(&mut self, job: usize, play: &Play) -> bool {
         let Play::Compute { graph: NONE, bytes, .. } = *play else {
             return false;
@@ -135,7 +137,8 @@ impl LabMachine {
             return false;
         }
         match self.processes[job].queue.back() {
-            // Behind a call that blocks its thread: another thread's launch, which waits as it would at the gate.
+            // Behind a call that blocks its thread: another thread's launch, which waits as it
+            // would at the gate.
             Some(before) => before.deferred || before.room,
             None => bytes == 0 && !self.passes_at_once(job, play),
         }
@@ -211,7 +214,8 @@ impl LabMachine {
         }
     }
 
-    /// Whether the thread that makes this call is still in the driver with the one before; if so, it comes again.
+    /// Whether the thread that makes this call is still in the driver with the one before; if so,
+    /// it comes again.
     fn issuer_works(&mut self, job: usize, call: Queued) -> bool {
         let now = self.now;
         let process = &mut self.processes[job];

@@ -30,7 +30,8 @@ pub(super) struct InFlight {
     pub(super) compute: bool,
     /// The last kernel of a launch: with it the launch has ended.
     pub(super) last: bool,
-    /// The filler's account of the stream up to here, and whether an event of ours stands behind it.
+    /// The filler's account of the stream up to here, and whether an event of ours stands behind
+    /// it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
 }
@@ -46,7 +47,8 @@ pub(super) struct ProcessStream {
     /// When the last of them ended.
     pub(super) last_end: Ns,
     pub(super) last_op: OpId,
-    /// The filler's account: predicted work issued, behind a mark, marked and reached by the device, seen by the client.
+    /// The filler's account: predicted work issued, behind a mark, marked and reached by the
+    /// device, seen by the client.
     pub(super) issued: Ns,
     pub(super) marked: Ns,
     pub(super) reached: Ns,
@@ -103,7 +105,8 @@ pub(super) struct JobProcess {
     pub(super) streams: Vec<ProcessStream>,
     /// Where each event was recorded last.
     pub(super) events: Vec<Option<(u16, u64, OpId)>>,
-    /// The request at work: its number, when it arrived, operations not returned yet, the count of operations before it.
+    /// The request at work: its number, when it arrived, operations not returned yet, the count of
+    /// operations before it.
     pub(super) request: u64,
     pub(super) arrived: Ns,
     pub(super) remaining: usize,
@@ -129,7 +132,8 @@ pub(super) struct JobProcess {
     /// Since when the head of the queue waits for permission.
     pub(super) held_since: Option<Ns>,
     pub(super) waits: Vec<(Ns, Ns)>,
-    /// How it stands between wanting to launch and launching, and how long the device will take for what it wants.
+    /// How it stands between wanting to launch and launching, and how long the device will take for
+    /// what it wants.
     pub(super) stands: Vec<StandChange>,
     pub(super) wanted: Ns,
 }

@@ -1,4 +1,5 @@
-//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: who is asked when, and who asks again.
+//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: who is asked when, and
+//! who asks again.
 #![forbid(unsafe_code)]
 
 use super::{LabMachine, MachineEvent};

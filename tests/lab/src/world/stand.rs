@@ -1,4 +1,5 @@
-//! How each job stands between wanting to launch and having launched, written down as it changes. `crate::why` reads it.
+//! How each job stands between wanting to launch and having launched, written down as it changes.
+//! `crate::why` reads it.
 #![forbid(unsafe_code)]
 
 use weft_broker::core::Mode;

@@ -1,4 +1,5 @@
-//! The broker's turn as the world sees it: each event and each decision is checked, and time passes for everybody else in between.
+//! The broker's turn as the world sees it: each event and each decision is checked, and time passes
+//! for everybody else in between.
 #![forbid(unsafe_code)]
 
 use super::*;
@@ -33,7 +34,8 @@ impl FaultWorld {
                 #[cfg(test)]
                 self.before_decision(decision);
                 let _ = decision;
-                // Anything may happen between two decisions, but the decision itself is one step here.
+                // Anything may happen between two decisions, but the decision itself is one step
+                // here.
                 self.wake_sleepers();
             }
             Moment::After(decision) => {
@@ -97,7 +99,8 @@ impl FaultWorld {
         }
     }
 
-    /// The broker let go of a client whose end nobody told it: its lane lied, or its profile was taken away.
+    /// The broker let go of a client whose end nobody told it: its lane lied, or its profile was
+    /// taken away.
     pub(super) fn let_go(&mut self, client: Client, _strangers: u64) {
         let Some(process) = self.processes.iter_mut().find(|process| process.client == Some(client)) else {
             return;
@@ -123,7 +126,8 @@ impl FaultWorld {
         }
         let thread = (kernel / 10 % 10).saturating_sub(1);
         let expected = self.told.entry((*client, thread)).or_default().pop_front();
-        // A clock that jumped: launches told by then and launches made since may have changed places, one for one. Once all of them are told the order is to be right again.
+        // A clock that jumped: launches told by then and launches made since may have changed
+        // places, one for one. Once all of them are told the order is to be right again.
         if self.unsure.contains(client) {
             if self.told.iter().all(|((of, _), told)| of != client || told.is_empty()) {
                 self.unsure.remove(client);
@@ -160,9 +164,11 @@ impl FaultWorld {
         self.progress(core);
     }
 
-    /// Nothing of a holder stands at the gate, but what stood there when it became one and is on its way out.
+    /// Nothing of a holder stands at the gate, but what stood there when it became one and is on
+    /// its way out.
     fn holders_go(&mut self) {
-        /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms; one thread after another.
+        /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms;
+        /// one thread after another.
         const OUT_NS: Ns = 25 * MS;
         let late = self.processes.iter().find_map(|process| {
             let (thread, time) = process.holds_up_a_holder(self.now)?;

@@ -1,6 +1,9 @@
-//! A service that somebody waits for beside a batch job, on a device that does not hold both: XSched's rule with demand paging, and weft.
+//! A service that somebody waits for beside a batch job, on a device that does not hold both:
+//! XSched's rule with demand paging, and weft.
 //!
-//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB). Requests come as [`RequestArrivals`] says and are answered one after the other; the batch job always has work.
+//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB).
+//! Requests come as [`RequestArrivals`] says and are answered one after the other; the batch job
+//! always has work.
 //!
 //! | | XSched ([`LaunchRule::Xsched`]) | weft ([`LaunchRule::Weft`]) |
 //! |---|---|---|
@@ -9,8 +12,9 @@
 //! | the batch job's next kernel | when the request is answered | the same |
 //! | memory | faults | the broker's planner: the service is pinned, as the daemon pins a holder; the batch job moves its own through what is left |
 //!
-//! What favours XSched: the hop that its suspension takes is not modelled, nor its launches' cost. What is the same for both: requests, thoughts, kernels, the page ledger. A rule may be had with the
-//! other's memory ([`Side::planned`]), which says how much of a difference is whose.
+//! What favours XSched: the hop that its suspension takes is not modelled, nor its launches' cost.
+//! What is the same for both: requests, thoughts, kernels, the page ledger. A rule may be had with
+//! the other's memory ([`Side::planned`]), which says how much of a difference is whose.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -28,12 +32,15 @@ const WINDOW: usize = 16;
 /// What weft lets be on the device beside the holder: the broker's default.
 const DELAY_BOUND_NS: Ns = 500 * US;
 
-/// What the daemon asks of the planner for the length of turns (`broker/src/daemon/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least, nobody away for longer than 500 ms.
+/// What the daemon asks of the planner for the length of turns
+/// (`broker/src/daemon/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least,
+/// nobody away for longer than 500 ms.
 const BUSY: f64 = 0.65;
 const MIN_BATCH_TURN_NS: Ns = 20 * MS;
 const MAX_SWAPPED_OUT_NS: Ns = 500 * MS;
 
-/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as in the daemon (`broker/src/daemon/memory/room.rs`).
+/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as
+/// in the daemon (`broker/src/daemon/memory/room.rs`).
 const RESERVE: u64 = 64;
 
 /// Requests that nobody counts: memory finds its place.
@@ -46,9 +53,11 @@ const BATCH: usize = 1;
 /// When requests come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestArrivals {
-    /// One client: it sends its next request when it has the answer and has thought for so long in the mean, at random. A slow service is asked less.
+    /// One client: it sends its next request when it has the answer and has thought for so long in
+    /// the mean, at random. A slow service is asked less.
     Closed(Ns),
-    /// Many clients who know nothing of each other: at random by the clock, so far apart in the mean, whatever became of those before (a Poisson stream).
+    /// Many clients who know nothing of each other: at random by the clock, so far apart in the
+    /// mean, whatever became of those before (a Poisson stream).
     Poisson(Ns),
     /// By the clock, so far apart: a camera, say.
     Fixed(Ns),
@@ -78,11 +87,13 @@ impl RequestArrivals {
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ServedRequests {
-    /// Latency of requests from when they came to their answer, so with what they waited for those before them, ms.
+    /// Latency of requests from when they came to their answer, so with what they waited for those
+    /// before them, ms.
     pub mean_ms: f64,
     /// The 99th percentile.
     pub p99_ms: f64,
-    /// Of the time that passed, the part in which a request waited or was worked on. Near 1 more comes than is answered, and latencies say only how long was looked.
+    /// Of the time that passed, the part in which a request waited or was worked on. Near 1 more
+    /// comes than is answered, and latencies say only how long was looked.
     pub busy: f64,
     /// What the batch job ran of the time that passed.
     pub batch: f64,
@@ -95,7 +106,8 @@ pub struct ServedRequests {
 }
 
 impl PagingMachine {
-    /// The batch kernels that are on the device now: up to which it goes on whatever comes, as the number of kernels from the present one.
+    /// The batch kernels that are on the device now: up to which it goes on whatever comes, as the
+    /// number of kernels from the present one.
     fn on_device(&self, rule: LaunchRule) -> usize {
         let kernels = &self.tasks[BATCH].job.kernels;
         let at = self.tasks[BATCH].at.0;
@@ -113,7 +125,8 @@ impl PagingMachine {
         }
     }
 
-    /// Goes on with a job until some time, or until it has gone through so many kernels. True if it has.
+    /// Goes on with a job until some time, or until it has gone through so many kernels. True if it
+    /// has.
     fn go_on(&mut self, task: usize, until: Ns, kernels: &mut usize) -> bool {
         while *kernels > 0 && self.now < until {
             let before = self.tasks[task].at.0;
@@ -127,7 +140,8 @@ impl PagingMachine {
         *kernels == 0
     }
 
-    /// As [`PagingMachine::step`], but as much of a touch at once as is there and has nothing happen meanwhile: the same times, sooner computed.
+    /// As [`PagingMachine::step`], but as much of a touch at once as is there and has nothing
+    /// happen meanwhile: the same times, sooner computed.
     fn stride(&mut self, task: usize, until: Ns) {
         let state = &self.tasks[task];
         let (number, which, done) = state.at;
@@ -190,7 +204,8 @@ impl PagingMachine {
         }
     }
 
-    /// The timeline as the daemon makes it beside a holder: the filler, then the holder, which may come at any time.
+    /// The timeline as the daemon makes it beside a holder: the filler, then the holder, which may
+    /// come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
         let length = weft.planner.slice(1.0 / BUSY, MIN_BATCH_TURN_NS, MAX_SWAPPED_OUT_NS);
@@ -249,13 +264,15 @@ pub fn serve(
             busy = 0;
             arrival = machine.now;
         }
-        // What nobody counts leaves no queue behind: the first requests bring all of the service's memory by faults.
+        // What nobody counts leaves no queue behind: the first requests bring all of the service's
+        // memory by faults.
         arrival = if request < WARM {
             arrivals.answered().next(machine.now, arrival, &mut random)
         } else {
             arrivals.next(machine.now, arrival, &mut random)
         };
-        // One that came while another was answered finds nothing of the batch job's on the device: nothing of it was let there meanwhile.
+        // One that came while another was answered finds nothing of the batch job's on the device:
+        // nothing of it was let there meanwhile.
         let waited = arrival < machine.now;
         if rule == LaunchRule::Alone {
             machine.pump(arrival);
@@ -282,7 +299,8 @@ pub fn serve(
             machine.go_on(SERVICE, until, &mut left);
             machine.settle(SERVICE);
         }
-        // From its arrival on (the batch job's last step may have gone on over it), or from the answer before it.
+        // From its arrival on (the batch job's last step may have gone on over it), or from the
+        // answer before it.
         busy += machine.now - if waited { taken_up } else { arrival };
         if request >= WARM {
             latencies.push(machine.now - arrival);
