@@ -53,7 +53,7 @@ def leaves(tree):
 
 
 class Crate:
-    """The modules of one crate, and which uses which. A module is a tuple of names; () is the root."""
+    """The modules of one crate, and which uses which: tuples of names, () for the root."""
 
     def __init__(self, source):
         self.files, self.text = {}, {}
